@@ -186,8 +186,6 @@ inline unsigned bfloat16_bits(float value) {
 inline unsigned bfloat16_pair(float low, float high) { return bfloat16_bits(low) | bfloat16_bits(high) << 16; }
 inline float rsqrtf(float value) { return 1.f / sqrtf(value); }
 inline float __expf(float value) { return expf(value); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline int nearest_integer(float value) { return std::isfinite(value) ? (int)lrintf(value) : 0; }
 inline float float16_float(unsigned short bits) {  // without infinities
     unsigned exponent = bits >> 10 & 31, fraction = bits & 1023;
     float value = exponent ? ldexpf(1024 + fraction, (int)exponent - 25) : ldexpf(fraction, -24);
@@ -200,13 +198,10 @@ inline unsigned float16_bits(float value) {  // of numbers that are neither larg
     if (exponent < -13) return 0;
     return (value < 0 ? 0x8000 : 0) + ((unsigned)(exponent + 14) << 10) + fraction - 1024;
 }
+inline float power_of_two(float exponent) { return exp2f(exponent); }
+inline float quotient(float a, float b) { return a / b; }
+inline unsigned masked_or(unsigned bits, unsigned mask, unsigned others) { return (bits & mask) | others; }
 inline unsigned float16_pair(float low, float high) { return float16_bits(low) | float16_bits(high) << 16; }
-inline int byte_of(unsigned word, int number) { return (signed char)(word >> 8 * number); }
-inline int sum_of_bytes(unsigned bytes, int sum) {
-    for (int i = 0; i < 4; i++) sum += byte_of(bytes, i);
-    return sum;
-}
-
 inline float half_of(unsigned pair, int half) { return bits_float(half ? pair & 0xffff0000u : pair << 16); }
 inline void multiply_tiles(float (&sums)[4], uint4 a, unsigned b0, unsigned b1) {
     int lane = fibers::current->thread % 32;
@@ -214,20 +209,8 @@ inline void multiply_tiles(float (&sums)[4], uint4 a, unsigned b0, unsigned b1) 
     for (int i = 0; i < 4; i++) {
         int lower = i / 2, column = lane % 4 * 2 + i % 2;
         for (int k = 0; k < 16; k++) {
-            const uint32_t *input = of[lane / 4 * 4 + k % 8 / 2], *weights = of[column * 4 + k % 8 / 2];
-            sums[i] += half_of(input[lower + k / 8 * 2], k % 2) * half_of(weights[4 + k / 8], k % 2);
-        }
-    }
-}
-
-inline void multiply_bytes(int (&sums)[4], uint4 a, unsigned b0, unsigned b1) {
-    int lane = fibers::current->thread % 32;
-    auto of = fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, {a.x, a.y, a.z, a.w, b0, b1});
-    for (int i = 0; i < 4; i++) {
-        int lower = i / 2, column = lane % 4 * 2 + i % 2;
-        for (int k = 0; k < 32; k++) {
-            const uint32_t *input = of[lane / 4 * 4 + k % 16 / 4], *weights = of[column * 4 + k % 16 / 4];
-            sums[i] += byte_of(input[lower + k / 16 * 2], k % 4) * byte_of(weights[4 + k / 16], k % 4);
+            const uint32_t *row_of_a = of[lane / 4 * 4 + k % 8 / 2], *row_of_b = of[column * 4 + k % 8 / 2];
+            sums[i] += half_of(row_of_a[lower + k / 8 * 2], k % 2) * half_of(row_of_b[4 + k / 8], k % 2);
         }
     }
 }

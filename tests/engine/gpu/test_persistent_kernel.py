@@ -36,6 +36,10 @@ def all_of(kind: str) -> KindOf:
     return lambda name, layer: kind
 
 
+def partly_packed(name: str, layer: int) -> str:
+    return "BF16" if name in ("o", "gate", "up", "head") else "Q8_0"
+
+
 PACKED_SHAPE = DecoderShape(2, 256, 4, 2, 64, 512, 100, 1e-6, True, True)
 PLAIN = "head norms and biases"
 CASES = {
@@ -55,6 +59,7 @@ CASES = {
     "Q5_K": Case(PACKED_SHAPE, 6, kind=all_of("Q5_K")),
     "Q6_K": Case(DecoderShape(1, 1280, 4, 2, 64, 256, 60, 1e-6), 4, kind=all_of("Q6_K")),
     "Q4_K and Q6_K": Case(PACKED_SHAPE, 6, kind=mixed),
+    "Q8_0 and BF16": Case(PACKED_SHAPE, 6, kind=partly_packed),
 }
 Make = Callable[[str], SimulatedDecoder]
 

@@ -194,8 +194,3 @@ def test_a_format_holds_all_kinds_of_a_matrix_in_as_few_bits_as_it_can(kinds: li
 def test_kinds_that_no_format_holds_have_none() -> None:
     assert format_of(["F32"]) is None
     assert format_of(["Q8_0", "Q4_K"]) is None
-
-
-def test_matrices_that_are_packed_and_ones_that_are_not_do_not_fit_together() -> None:
-    formats = {**dict.fromkeys(MATRICES, FORMATS[1]), "head": BFLOAT16}
-    assert "some of the matrices are packed and others are not" in (misfit(QWEN3_600M, 132, SHARED_BYTES, formats) or "")

@@ -1,11 +1,10 @@
 """How the persistent kernel's stream holds weights: bfloat16, or the codes and scales of GGUF's packed kinds.
 
 A format is a list of sections: for some neighbouring columns of a row, so many words of 32 bits. Codes come first. Those
-of packed kinds are in blocks of 64 columns, 32 below and 32 above, in the order in which the four lanes that read a row
-need them: a lane has the columns 4 · lane to 4 · lane + 3 of each 16. Codes of four bits have the columns above in the
-high halves of the bytes; of six bits, the upper two lie in a section of their own. Then come words of scales: one for 64
-columns, in some formats a second one with minimums, and for the K kinds what those are multiplied with, a word for 256
-columns. No number changes, only its place.
+of packed kinds are unsigned, with `zero` for zero, and in blocks of 64 columns, in the order in which the four lanes that
+read a row need them: see stream.py. Of codes of six bits, the upper two lie in a section of their own. Then come words of
+scales: one for 64 columns, in some formats a second one with minimums, and for the K kinds what those are multiplied with,
+a word for 256 columns. No number changes, only its place.
 
 All layers of a matrix have one format. Where their kinds differ, as in files that keep some matrices of some layers in more
 bits, it is one that can hold them all.
@@ -48,20 +47,21 @@ class Format(NamedTuple):
     number: FormatNumber
     sections: tuple[Section, ...]
     kinds: frozenset[str]  # of matrices that it can hold
+    zero: int  # the code of zero
 
     @property
     def is_packed(self) -> bool:
         return self.number is not FormatNumber.BFLOAT16
 
     @property
+    def tile_rows(self) -> int:
+        """Rows that tensor cores multiply at a time."""
+        return 16 if self.is_packed else 8
+
+    @property
     def unit(self) -> int:
         """Columns are padded to a multiple, so that every warp has whole blocks."""
         return WARPS * self.sections[0].columns
-
-    @property
-    def fewest_rows(self) -> int:
-        """Of a group: two rows of a packed format share the load of their scales."""
-        return 2 if self.is_packed else 1
 
     def row_words(self, columns: int) -> int:
         """Words of some columns of a row."""
@@ -73,17 +73,17 @@ def format_of(kinds: Collection[str]) -> Format | None:
     return next((form for form in FORMATS if form.kinds.issuperset(kinds)), None)
 
 
-def _format(number: FormatNumber, kinds: str, *sections: tuple[int, int]) -> Format:
-    return Format(number, tuple(Section(*section) for section in sections), frozenset(kinds.split()))
+def _format(number: FormatNumber, kinds: str, *sections: tuple[int, int], zero: int = 0) -> Format:
+    return Format(number, tuple(Section(*section) for section in sections), frozenset(kinds.split()), zero)
 
 
 BFLOAT16 = _format(FormatNumber.BFLOAT16, "BF16", (32, 16))
 FORMATS = (
     BFLOAT16,
-    _format(FormatNumber.BITS_8, "Q8_0", (64, 16), (64, 1)),
-    _format(FormatNumber.BITS_4, "Q4_0", (64, 8), (64, 1)),
+    _format(FormatNumber.BITS_8, "Q8_0", (64, 16), (64, 1), zero=128),
+    _format(FormatNumber.BITS_4, "Q4_0", (64, 8), (64, 1), zero=8),
     _format(FormatNumber.BITS_4_AND_MINIMUMS, "Q4_1", (64, 8), (64, 2)),
     _format(FormatNumber.K_BITS_4_AND_MINIMUMS, "Q4_K", (64, 8), (64, 1), (256, 1)),
-    _format(FormatNumber.K_BITS_6, "Q6_K", (64, 8), (64, 4), (64, 1), (256, 1)),
-    _format(FormatNumber.K_BITS_6_AND_MINIMUMS, "Q4_K Q5_K Q6_K", (64, 8), (64, 4), (64, 2), (256, 1)),
+    _format(FormatNumber.K_BITS_6, "Q6_K", (64, 8), (64, 4), (64, 1), (256, 1), zero=32),
+    _format(FormatNumber.K_BITS_6_AND_MINIMUMS, "Q4_K Q5_K Q6_K", (64, 8), (64, 4), (64, 2), (256, 1), zero=32),
 )

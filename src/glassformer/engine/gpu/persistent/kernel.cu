@@ -9,14 +9,16 @@
 //
 // The unit of the stream is a group: some rows of a matrix, in one or more parts of some columns. A slot holds one part,
 // of which each of the eight consumer warps multiplies an eighth of the columns with tensor cores, or one page of keys or
-// values. It is copied in two halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply
-// eight rows of weights at a time (a pass, of one or more groups or a piece of one) with sixteen rows of inputs.
+// values. It is copied in two halves, each with its own barrier, for the warps 0-3 and 4-7. Rows are multiplied eight at a
+// time (a pass, of one or more groups or a piece of one). Inputs in float32 are split into two bfloat16, the value and its
+// rest, and the two products are added.
 //
-// Of bfloat16 weights, two rows of inputs are used: inputs in float32 are split into two bfloat16, which the first and the
-// ninth row hold, and the two products are added. Packed weights are codes of eight bits or less, with a scale for some
-// columns (see formats.py). Inputs are rounded to integers of fifteen bits with a scale for 32 columns, as bytes of their
-// upper and lower bits, so that all products are exact integers. The columns that share a scale have two rows of inputs
-// to themselves, which are zero elsewhere: thus each lane gets one scale's sum of two rows of weights.
+// Tensor cores multiply matrices of 16 and of 8 rows. Weights in bfloat16 are the eight rows; of the sixteen rows of inputs
+// the first and the ninth are used. Packed weights are codes of eight bits or less, with a scale for some columns (see
+// formats.py). Two passes of them are the sixteen rows. Codes become bfloat16 two at a time by one instruction: as the lowest
+// bits of 128, so that they are 128 too large, which is taken off the sums. Of the eight rows of inputs, each scale's columns
+// have two to themselves, values and rests, which are zero elsewhere: thus each lane gets one scale's sum of a row, in
+// float32.
 //
 // The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by
 // one store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches.
@@ -74,7 +76,16 @@ struct __align__(8) Word { u32 value, tag; };
 DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-constexpr int TILE_ROWS = 8;                   // rows of weights that tensor cores multiply at a time
+struct Launch;
+struct Shared;
+
+struct Block {
+    const Launch &launch;
+    Shared &shared;
+    int index, thread, warp, lane;
+};
+
+constexpr int TILE_ROWS = 8;                   // most rows of a pass
 constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
 
 // How weights are stored; formats.py.
@@ -88,12 +99,12 @@ template <int NUMBER> struct Codes {
     static constexpr bool MINIMUMS =
         NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS;
     static constexpr int BITS = NUMBER == BFLOAT16 ? 16 : NUMBER == BITS_8 ? 8 : NUMBER >= K_BITS_6 ? 6 : 4;
+    static constexpr int ZERO = BITS == 8 ? 128 : BITS == 6 ? 32 : NUMBER == BITS_4 ? 8 : 0;  // the code of zero
     static constexpr int SCALE_COLUMNS = BITS == 6 ? 16 : 32;
     static constexpr int WORDS = NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS ? 2 : 1;  // of scales
     static constexpr int CELL = PACKED ? 64 : 32;              // columns that four lanes read at once
     static constexpr int CELL_BYTES = BITS >= 8 ? 64 : 32;     // of a row, without upper bits
-    // Signed codes of fewer than eight bits are multiplied as the upper bits of a byte.
-    static constexpr float CODE_UNIT = NUMBER == BITS_4 ? 1.f / 16 : BITS == 6 ? 1.f / 4 : 1.f;
+    static constexpr int PASSES_AT_ONCE = PACKED ? 2 : 4;      // at most; packed ones are many instructions
 };
 
 // What a block multiplies of one matrix. A group is stored as (PARTS, 2 halves), and half a part as (cells, ROWS, bytes) of
@@ -110,19 +121,44 @@ struct Matrix : Codes<FORMAT> {
     static constexpr int TILE_GROUPS = ROWS < TILE_ROWS && PARTS == 1 ? TILE_ROWS / ROWS : 1;
     static constexpr int PASS_GROUPS = least(TILE_GROUPS, greatest(SLOTS / 3, 1));
     static constexpr int PASS_ROWS = least(TILE_ROWS, PASS_GROUPS * ROWS);
-    static constexpr int PASSES = (MOST + PASS_GROUPS - 1) / PASS_GROUPS;   // of a block, if groups have no more than one
-    static constexpr int AT_ONCE = PARTS > 1 ? 1 : least(4, greatest(SLOTS / 3 / PASS_GROUPS, 1));
-    static constexpr int BATCHES = (PASSES + AT_ONCE - 1) / AT_ONCE;
-    static constexpr int EVEN_BATCH = (PASSES + BATCHES - 1) / BATCHES;     // passes at once, as even as they go
-    static constexpr int BATCH = ROWS > TILE_ROWS ? ROWS / TILE_ROWS : EVEN_BATCH;
-    static constexpr int BATCH_GROUPS = ROWS > TILE_ROWS ? 1 : BATCH * PASS_GROUPS;
     static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
+    // Units of a round: groups that make a pass, or one group of several passes. As many at once as leave the ring room
+    // for others, as even as they go.
+    static constexpr int UNIT_PASSES = greatest(ROWS / TILE_ROWS, 1);
+    static constexpr int UNITS = (least(MOST, ROUND_GROUPS) + PASS_GROUPS - 1) / PASS_GROUPS;
+    static constexpr int UNITS_AT_ONCE =
+        PARTS > 1 ? 1 : greatest(least(Code::PASSES_AT_ONCE / UNIT_PASSES, SLOTS / 3 / PASS_GROUPS), 1);
+    static constexpr int BATCHES = (UNITS + UNITS_AT_ONCE - 1) / UNITS_AT_ONCE;
+    static constexpr int BATCH_UNITS = (UNITS + BATCHES - 1) / BATCHES;
+    static constexpr int BATCH = BATCH_UNITS * UNIT_PASSES, BATCH_GROUPS = BATCH_UNITS * PASS_GROUPS;
 
     static constexpr int HALF_CELLS = PART_COLUMNS / 2 / Code::CELL;
     static constexpr int UPPER_AT = HALF_CELLS * ROWS * Code::CELL_BYTES;
     static constexpr int SCALES_AT = UPPER_AT + (Code::BITS == 6 ? HALF_CELLS * ROWS * 16 : 0);
     static constexpr int OUTER_AT = SCALES_AT + (Code::PACKED ? HALF_CELLS * ROWS * 4 * Code::WORDS : 0);
     static constexpr int HALF_BYTES = (OUTER_AT + (Code::K ? HALF_CELLS / 4 * ROWS * 4 : 0) + 15) / 16 * 16;
+
+    static constexpr int WARP_COLUMNS = PART_COLUMNS / WARPS;
+    // The column of one of a warp's columns in all parts, COLUMNS / WARPS of them.
+    static DEVICE int column(int warp, int at) {
+        return at / WARP_COLUMNS * PART_COLUMNS + warp * WARP_COLUMNS + at % WARP_COLUMNS;
+    }
+    // Where in its half of a slot a lane finds what it needs of a row, in one of the cells of its warp.
+    static DEVICE int cell_row(const Block &block, int cell, int row) {
+        return (block.warp % (WARPS / 2) * CELLS + cell) * ROWS + row;
+    }
+    static DEVICE int codes_at(const Block &block, int cell, int row) {
+        return cell_row(block, cell, row) * Code::CELL_BYTES + block.lane % 4 * (Code::CELL_BYTES / 4);
+    }
+    static DEVICE int upper_bits_at(const Block &block, int cell, int row) {
+        return UPPER_AT + cell_row(block, cell, row) * 16 + block.lane % 4 * 4;
+    }
+    static DEVICE int scales_at(const Block &block, int cell, int row) {
+        return SCALES_AT + cell_row(block, cell, row) * 4 * Code::WORDS;
+    }
+    static DEVICE int outer_scales_at(const Block &block, int cell, int row) {
+        return OUTER_AT + ((block.warp % (WARPS / 2) * CELLS + cell) / 4 * ROWS + row) * 4;
+    }
 };
 using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN, QKV_PARTS, QKV_FORMAT>;
 using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN, OUTPUT_PARTS, OUTPUT_FORMAT>;
@@ -134,9 +170,6 @@ using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN, HE
 constexpr int SLOT_BYTES = 2 * greatest(greatest(greatest(Qkv::HALF_BYTES, Output::HALF_BYTES), PAGE_BYTES / 2),
                                         greatest(greatest(GateUp::HALF_BYTES, Down::HALF_BYTES), Head::HALF_BYTES));
 constexpr int NORMED = greatest(Qkv::COLUMNS, greatest(GateUp::COLUMNS, Head::COLUMNS));
-constexpr bool PACKED = Qkv::PACKED;
-static_assert(Output::PACKED == PACKED && GateUp::PACKED == PACKED && Down::PACKED == PACKED && Head::PACKED == PACKED,
-              "inputs are either split into bfloat16 or rounded to integers");
 constexpr int SCRATCH = greatest(2 * ROUND_ROWS * WARPS, WARPS * QUERY_VALUES);
 
 // Words of each exchange, one after the other in one allocation.
@@ -179,21 +212,13 @@ struct Launch {                 // mirrored in launch.py
 
 template <int COLUMNS> struct SplitInput { uint2 pairs[COLUMNS / 2]; };  // values and their rests
 template <int COLUMNS> struct PlainInput { uint4 eights[COLUMNS / 8]; };  // pairs in the order 0, 2, 1, 3
-template <int COLUMNS> struct PackedInput {
-    uint4 tiles[COLUMNS / 8];           // of 32 columns four: a lane's upper and lower bytes of the first 16, of the others
-    float scales[COLUMNS / 32];
-};
-template <bool FIRST, class A, class B> struct Choice { using Type = A; };
-template <class A, class B> struct Choice<false, A, B> { using Type = B; };
-template <int COLUMNS> using Activations = typename Choice<PACKED, PackedInput<COLUMNS>, PlainInput<COLUMNS>>::Type;
-using Normed = Choice<PACKED, PackedInput<NORMED>, SplitInput<NORMED>>::Type;
 
 struct Shared {
     char ring[SLOTS][SLOT_BYTES];
     float residual[HIDDEN];
-    Normed normed;                      // residual * norm weight; 1 / RMS is applied to the products
-    Activations<Output::COLUMNS> attended;
-    Activations<Down::COLUMNS> gated;
+    SplitInput<NORMED> normed;          // residual * norm weight; 1 / RMS is applied to the products
+    PlainInput<Output::COLUMNS> attended;
+    PlainInput<Down::COLUMNS> gated;
     float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
     float query[QUERY_VALUES];
     u16 key[HEAD_SIZE], value[HEAD_SIZE];  // of the current token
@@ -284,23 +309,25 @@ DEVICE u32 bfloat16_pair(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-// sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of
-// the weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
+// sums (16, 8) += a (16, 16) * b (8, 16) transposed; lane l has of a the rows l / 4 and l / 4 + 8, of b the row l / 4, of the
+// sums the rows l / 4 and l / 4 + 8 and the columns l % 4 * 2 and the next.
 DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
-// The same of bytes: sums (16, 8) += inputs (16, 32) * weights (8, 32) transposed.
-DEVICE void multiply_bytes(int (&sums)[4], uint4 a, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
-                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+DEVICE float power_of_two(float exponent) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
 }
-DEVICE int sum_of_bytes(u32 bytes, int sum) { return __dp4a((int)bytes, 0x01010101, sum); }
-DEVICE int nearest_integer(float value) { return __float2int_rn(value); }
+DEVICE float quotient(float a, float b) { return __fdividef(a, b); }
+DEVICE u32 masked_or(u32 bits, u32 mask, u32 others) {  // (bits & mask) | others, which the compiler makes two of
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(others));
+    return result;
+}
 DEVICE u32 float16_pair(float low, float high) {
     u32 pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -343,13 +370,7 @@ DEVICE float dot8(uint4 pairs, const float *x, float sum) {
     return sum;
 }
 
-// The block, and waiting ---------------------------------------------------------------------------------------------------
-
-struct Block {
-    const Launch &launch;
-    Shared &shared;
-    int index, thread, warp, lane;
-};
+// Waiting --------------------------------------------------------------------------------------------------------------
 
 struct Patience {  // of one wait
     long long since = 0;
@@ -504,11 +525,10 @@ struct Producer {
 // The consumers ------------------------------------------------------------------------------------------------------------
 
 // What a lane holds of the input of a matrix: `STEPS` of them make the columns that a warp multiplies of a part.
-template <class M, class Input> struct Fragment;
+template <class M, class Input, bool PACKED = M::PACKED> struct Fragment;
 
-// Where a lane finds a pass's weights, of the row that it reads, and the scales, of the two rows whose sums it gets: those of
-// the warp's first cell.
-struct PassRows { const char *codes, *upper_bits, *scales, *outer_scales; };
+// Where a lane finds its row of a pass: the half of a slot, and the row in it.
+struct PassRow { const char *half; int row; };
 
 // Of bfloat16: eight columns, as the inputs of two multiplications of tiles, of which the first and the ninth row are used;
 // only the lanes 0-3 have columns. Of a split input the two have four columns each, the values in the first row and the
@@ -519,25 +539,27 @@ template <class M, class Part> struct BfloatFragment {
     static constexpr int CHAINS = M::BATCH > 1 ? 1 : 2;  // sums that do not wait for each other
     struct Sums { float tiles[CHAINS][2][4]; };
 
-    static DEVICE void multiply(const Part &x, int step, const Block &, const PassRows (&rows)[M::BATCH], Sums (&sums)[M::BATCH]) {
+    static DEVICE void multiply(const Part &x, int step, const Block &block, const PassRow (&rows)[M::BATCH], Sums (&sums)[M::BATCH]) {
 #pragma unroll
         for (int b = 0; b < M::BATCH; b++) {
-            uint4 w = *(const uint4 *)(rows[b].codes + step * M::ROWS * M::CELL_BYTES);
+            uint4 w = *(const uint4 *)(rows[b].half + M::codes_at(block, step, rows[b].row));
             multiply_tiles(sums[b].tiles[step % CHAINS][0], x.first, w.x, w.y);
             multiply_tiles(sums[b].tiles[step % CHAINS][1], x.second, w.z, w.w);
         }
     }
-    static DEVICE float2 product(const Sums &sums) {
+    // put(row, this warp's part of its product) for the rows of a pass: the lanes 0-3 have two each.
+    template <class Put> static DEVICE void put_products(const Sums &sums, const Block &block, Put put) {
+        if (2 * block.lane >= TILE_ROWS) return;
         float2 product = {0, 0};
 #pragma unroll
         for (int c = 0; c < CHAINS; c++) {
             product.x += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 0);
             product.y += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 1);
         }
-        return product;
+        put(2 * block.lane, product.x), put(2 * block.lane + 1, product.y);
     }
 };
-template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>> : BfloatFragment<M, Fragment<M, SplitInput<COLUMNS>>> {
+template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>, false> : BfloatFragment<M, Fragment<M, SplitInput<COLUMNS>>> {
     uint4 first = {}, second = {};
     DEVICE Fragment() {}
     DEVICE Fragment(const SplitInput<COLUMNS> &input, int column, int, int lane) {
@@ -549,7 +571,7 @@ template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>> : Bfloat
         return (of_first[i] + of_first[i + 2]) + (of_second[i] + of_second[i + 2]);
     }
 };
-template <class M, int COLUMNS> struct Fragment<M, PlainInput<COLUMNS>> : BfloatFragment<M, Fragment<M, PlainInput<COLUMNS>>> {
+template <class M, int COLUMNS> struct Fragment<M, PlainInput<COLUMNS>, false> : BfloatFragment<M, Fragment<M, PlainInput<COLUMNS>>> {
     union { uint4 first, second; };
     DEVICE Fragment() : first{} {}
     DEVICE Fragment(const PlainInput<COLUMNS> &input, int column, int, int lane) : first{} {
@@ -558,106 +580,132 @@ template <class M, int COLUMNS> struct Fragment<M, PlainInput<COLUMNS>> : Bfloat
     static DEVICE float sum(const float *of_first, const float *of_second, int i) { return of_first[i] + of_second[i + 2]; }
 };
 
-// Of packed weights: the lanes 4 i to 4 i + 3 have the columns of the i-th of eight scales, in the rows i and i + 8.
-template <class M, int COLUMNS> struct Fragment<M, PackedInput<COLUMNS>> {
-    static constexpr int STEP_COLUMNS = 8 * M::SCALE_COLUMNS, STEP_CELLS = STEP_COLUMNS / M::CELL;
-    static constexpr int STEPS = (M::CELLS + STEP_CELLS - 1) / STEP_CELLS;
-    uint4 tile = {};
-    float scale = 0, sum = 0;                    // the sum of the inputs, for minimums
-    struct Sums { float rows[2]; };
+// Four columns of an input as two pairs: the values, or the rests.
+template <int COLUMNS> DEVICE uint2 load_pairs(const SplitInput<COLUMNS> &input, int column, bool rests) {
+    uint4 pairs = *(const uint4 *)(input.pairs + column / 2);
+    return rests ? uint2{pairs.y, pairs.w} : uint2{pairs.x, pairs.z};
+}
+template <int COLUMNS> DEVICE uint2 load_pairs(const PlainInput<COLUMNS> &input, int column, bool rests) {
+    const u32 *pairs = (const u32 *)(input.eights + column / 8) + column % 8 / 4;
+    return rests ? uint2{0, 0} : uint2{pairs[0], pairs[2]};
+}
+
+// The sixteen codes of a cell that a lane has of one row: of each sixteen columns, four.
+template <class M> struct CellCodes {
+    uint4 words = {};
+    u32 upper_bits = 0;
+
+    DEVICE CellCodes() {}
+    DEVICE CellCodes(const Block &block, int cell, const PassRow &row) {
+        const char *source = row.half + M::codes_at(block, cell, row.row);
+        if (M::BITS == 8) {
+            words = *(const uint4 *)source;
+        } else {
+            uint2 two = *(const uint2 *)source;
+            words.x = two.x, words.y = two.y;
+        }
+        if (M::BITS == 6) upper_bits = *(const u32 *)(row.half + M::upper_bits_at(block, cell, row.row));
+    }
+
+    // A pair (0 or 1) of the `sixteen`th columns, each 128 too large. Those of eight bits are the sum of two such terms.
+    DEVICE u32 pair(int sixteen, int pair, int term) const {
+        constexpr u32 OF_128 = 0x43004300;
+        if (M::BITS == 8) {
+            u32 word = sixteen == 0 ? words.x : sixteen == 1 ? words.y : sixteen == 2 ? words.z : words.w;
+            return masked_or(word >> 8 * pair, term ? 0x00800080 : 0x007f007f, OF_128);
+        }
+        int number = sixteen % 2 * 2 + pair;
+        u32 codes = masked_or((sixteen < 2 ? words.x : words.y) >> 4 * number, 0x000f000f, OF_128);
+        if (M::BITS == 4) return codes;
+        int shift = sixteen / 2 * 8 + number * 2 - 4;
+        return masked_or(shift < 0 ? upper_bits << -shift : upper_bits >> shift, 0x00300030, codes);
+    }
+};
+
+// Of packed weights: the lanes 8 i to 8 i + 3 have the values of the i-th of four scales' columns, the next four the rests.
+template <class M, class Input> struct Fragment<M, Input, true> {
+    static constexpr int SIXTEENS = M::SCALE_COLUMNS / 16, STEP_COLUMNS = 4 * M::SCALE_COLUMNS;
+    static constexpr int STEP_CELLS = STEP_COLUMNS / M::CELL, STEPS = (M::CELLS + STEP_CELLS - 1) / STEP_CELLS;
+    static constexpr int TERMS = M::BITS == 8 ? 2 : 1;         // of a code
+    static constexpr int OFFSET = 128 * TERMS + M::ZERO;       // what the sum of a code's terms is too large by
+    uint2 pairs[SIXTEENS];
+    float offset;                                              // of a row's products: -OFFSET times the sum of the inputs
+    struct Sums { float row; };
 
     DEVICE Fragment() {}
-    DEVICE Fragment(const PackedInput<COLUMNS> &input, int column, int step, int lane) {
-        int at = lane / 4 * M::SCALE_COLUMNS;
-        bool inside = STEPS * STEP_CELLS == M::CELLS || step * STEP_COLUMNS + at < M::CELLS * M::CELL;
-        int block = (column + (inside ? at : 0)) / 32;
-        tile = input.tiles[block * 4 + lane % 4], scale = inside ? input.scales[block] : 0.f;
-        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 != 0)) tile.x = tile.y = 0;
-        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 == 0)) tile.z = tile.w = 0;
-        if (M::MINIMUMS) {
-            int upper = sum_of_bytes(tile.x, sum_of_bytes(tile.z, 0)), lower = sum_of_bytes(tile.y, sum_of_bytes(tile.w, 0));
-            int total = upper * 128 + lower;
-            total += from_lane_xor(total, 1);
-            total += from_lane_xor(total, 2);
-            sum = (float)total * scale;
+    DEVICE Fragment(const Input &input, int column, int step, int lane) {
+        int at = lane / 8 * M::SCALE_COLUMNS;
+        bool inside = M::CELLS % STEP_CELLS == 0 || step * STEP_COLUMNS + at < M::CELLS * M::CELL;
+        float sums[4] = {};
+        u32 codes = bfloat16_pair(-OFFSET, -OFFSET);
+#pragma unroll
+        for (int i = 0; i < SIXTEENS; i++) {
+            pairs[i] = load_pairs(input, column + (inside ? at : 0) + 16 * i + lane % 4 * 4, lane & 4);
+            if (!inside) pairs[i] = {0, 0};
+            multiply_tiles(sums, {codes, codes, codes, codes}, pairs[i].x, pairs[i].y);
         }
-        scale *= M::CODE_UNIT;
+        offset = sums[0] + sums[1];
     }
 
-    DEVICE uint4 only_of(int block, int lane) const {  // zero but in the rows of one of the blocks of 32 columns
-        bool mine = lane / (4 * 32 / M::SCALE_COLUMNS) == block;
-        return {mine ? tile.x : 0, mine ? tile.y : 0, mine ? tile.z : 0, mine ? tile.w : 0};
+    // The scale of a row's columns, of which those of this lane's sums are the `number`th of a cell; and the minimum.
+    static DEVICE float2 scales(const Block &block, int cell, int number, const PassRow &row) {
+        const char *words = row.half + M::scales_at(block, cell, row.row);
+        u32 scales = *(const u32 *)words, minimums = M::WORDS == 2 ? *(const u32 *)(words + 4) : 0;
+        if (!M::K) return {float16_float((u16)(scales >> 16 * number)), float16_float((u16)(minimums >> 16 * number))};
+        u32 outer = *(const u32 *)(row.half + M::outer_scales_at(block, cell, row.row));
+        float scale = float16_float((u16)outer), minimum = M::MINIMUMS ? float16_float((u16)(outer >> 16)) : 0.f;
+        if (M::BITS == 4) return {scale * (float)(scales >> 16 * number & 255), minimum * (float)(scales >> 16 * number + 8 & 255)};
+        return {scale * (float)(signed char)(scales >> 8 * number), minimum * (float)(minimums >> number / 2 * 16 & 255)};
     }
 
-    // Codes as bytes: of the columns below, then of those above.
-    static DEVICE uint4 codes(const PassRows &rows, int cell) {
-        const char *source = rows.codes + cell * M::ROWS * M::CELL_BYTES;
-        if (M::BITS == 8) return *(const uint4 *)source;
-        uint2 pairs = *(const uint2 *)source;
-        if (M::BITS == 6) {
-            u32 upper = *(const u32 *)(rows.upper_bits + cell * M::ROWS * 16);
-            return {(pairs.x & 0x0f0f0f0fu) << 2 | (upper & 0x03030303u) << 6,
-                    (pairs.y & 0x0f0f0f0fu) << 2 | (upper & 0x30303030u) << 2,
-                    (pairs.x & 0xf0f0f0f0u) >> 2 | (upper & 0x0c0c0c0cu) << 4,
-                    (pairs.y & 0xf0f0f0f0u) >> 2 | (upper & 0xc0c0c0c0u)};
-        }
-        if (M::CODE_UNIT != 1.f)
-            return {pairs.x << 4 & 0xf0f0f0f0u, pairs.y << 4 & 0xf0f0f0f0u, pairs.x & 0xf0f0f0f0u, pairs.y & 0xf0f0f0f0u};
-        return {pairs.x & 0x0f0f0f0fu, pairs.y & 0x0f0f0f0fu, pairs.x >> 4 & 0x0f0f0f0fu, pairs.y >> 4 & 0x0f0f0f0fu};
-    }
-
-    // Add a row's products; of the scales in a word, the `number`th is this lane's.
-    DEVICE void add(float &row, int products, u32 word, u32 minimums, u32 outer, int number) const {
-        float factor, minimum = 0;
-        if (!M::K) {
-            factor = float16_float((u16)(word >> 16 * number)), minimum = float16_float((u16)(minimums >> 16 * number));
-        } else if (M::BITS == 4) {
-            u32 pair = word >> 16 * number;
-            factor = float16_float((u16)outer) * (float)(pair & 255), minimum = float16_float((u16)(outer >> 16)) * (float)(pair >> 8 & 255);
-        } else {
-            factor = float16_float((u16)outer) * (float)((int)(word << (24 - 8 * number)) >> 24);
-            minimum = float16_float((u16)(outer >> 16)) * (float)(minimums >> number / 2 * 16 & 255);
-        }
-        row = fmaf(factor * scale, (float)products, row);
-        if (M::MINIMUMS) row = fmaf(minimum, sum, row);
-    }
-
-    static DEVICE void multiply(const Fragment &x, int step, const Block &block, const PassRows (&rows)[M::BATCH],
+    static DEVICE void multiply(const Fragment &x, int step, const Block &block, const PassRow (&rows)[M::BATCH],
                                 Sums (&sums)[M::BATCH]) {
-        int tiles[M::BATCH][4] = {};
+        constexpr int TILES = (M::BATCH + 1) / 2, CHAINS = 2;  // sums that do not wait for each other
+        float tiles[TILES][CHAINS][4];
 #pragma unroll
-        for (int cell = step * STEP_CELLS; cell < least((step + 1) * STEP_CELLS, M::CELLS); cell++) {
-            int number = 2 * (cell - step * STEP_CELLS);
-            uint4 below = x.only_of(number, block.lane), above = x.only_of(number + 1, block.lane);
+        for (int i = 0; i < TILES * CHAINS * 4; i++) tiles[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
-            for (int b = 0; b < M::BATCH; b++) {
-                uint4 w = codes(rows[b], cell);
-                multiply_bytes(tiles[b], below, w.x, w.y);
-                multiply_bytes(tiles[b], above, w.z, w.w);
+        for (int of_step = 0; of_step < least(STEP_CELLS, M::CELLS); of_step++) {
+            int cell = step * STEP_CELLS + of_step;
+            if (M::CELLS % STEP_CELLS && cell >= M::CELLS) break;
+            CellCodes<M> codes[2 * TILES];
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) codes[b] = CellCodes<M>(block, cell, rows[b]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                bool mine = block.lane / 8 == of_step * (4 / SIXTEENS) + i / SIXTEENS;
+                uint2 inputs = x.pairs[i % SIXTEENS];
+                if (!mine) inputs = {0, 0};
+#pragma unroll
+                for (int t = 0; t < TILES; t++)
+#pragma unroll
+                    for (int term = 0; term < TERMS; term++) {
+                        const CellCodes<M> &first = codes[2 * t], &second = codes[2 * t + 1];
+                        bool both = 2 * t + 1 < M::BATCH;
+                        uint4 a = {first.pair(i, 0, term), both ? second.pair(i, 0, term) : 0,
+                                   first.pair(i, 1, term), both ? second.pair(i, 1, term) : 0};
+                        multiply_tiles(tiles[t][(i + term) % CHAINS], a, inputs.x, inputs.y);
+                    }
             }
         }
-        constexpr int SCALES = M::CELL / M::SCALE_COLUMNS;  // of a word
-        int cell = least(step * STEP_CELLS + block.lane / 4 / SCALES, M::CELLS - 1), number = block.lane / 4 % SCALES;
-        int outer_cell = (block.warp % (WARPS / 2) * M::CELLS + cell) / 4;
+        constexpr int SCALES = M::CELL / M::SCALE_COLUMNS;     // of a cell
+        int number = block.lane % 4, cell = least(step * STEP_CELLS + number / SCALES, M::CELLS - 1);
 #pragma unroll
         for (int b = 0; b < M::BATCH; b++) {
-            const char *scales = rows[b].scales + cell * M::ROWS * 4 * M::WORDS;
-            uint4 words = {};                               // of the first row its scales and minimums, then of the second
-            if (M::WORDS == 2) words = *(const uint4 *)scales;
-            else words.x = ((const uint2 *)scales)->x, words.z = ((const uint2 *)scales)->y;
-            uint2 outer = {};
-            if (M::K) outer = *(const uint2 *)(rows[b].outer_scales + outer_cell * M::ROWS * 4);
-            x.add(sums[b].rows[0], tiles[b][0] * 128 + tiles[b][2], words.x, words.y, outer.x, number);
-            x.add(sums[b].rows[1], tiles[b][1] * 128 + tiles[b][3], words.z, words.w, outer.y, number);
+            float2 of_row = scales(block, cell, number % SCALES, rows[b]);
+            const auto &tile = tiles[b / 2];
+            int at = b % 2 * 2;
+            float products = (tile[0][at] + tile[1][at]) + (tile[0][at + 1] + tile[1][at + 1]) + x.offset;
+            sums[b].row = fmaf(of_row.x, products, sums[b].row);
+            if (M::MINIMUMS) sums[b].row = fmaf(of_row.y, x.offset * (-1.f / OFFSET), sums[b].row);
         }
     }
 
-    static DEVICE float2 product(const Sums &sums) {
-        float2 product = {sums.rows[0], sums.rows[1]};
-#pragma unroll
-        for (int mask = 4; mask < 32; mask <<= 1)
-            product.x += from_lane_xor(product.x, mask), product.y += from_lane_xor(product.y, mask);
-        return product;
+    template <class Put> static DEVICE void put_products(const Sums &sums, const Block &block, Put put) {
+        float product = sums.row;
+        product += from_lane_xor(product, 1);
+        product += from_lane_xor(product, 2);
+        if (block.lane % 4 == 0) put(block.lane / 4, product);
     }
 };
 
@@ -666,7 +714,7 @@ struct Consumer : Block {
     u32 parity = 0;
     u32 tag;
     int step = 0;
-    float scale = 0;  // 1 / RMS of the residual
+    bool odd_round = false;  // of products, which the two halves of the scratch memory take in turn
 
     DEVICE Consumer(const Block &block) : Block(block), tag(block.launch.tag) {}
 
@@ -691,26 +739,31 @@ struct Consumer : Block {
 
     // The exchange -------------------------------------------------------------------------------------------------------
 
-    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`:
-    // as often for all threads, with zeros beyond the last.
-    template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
-        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
+    // Calls visit(i, column) for this lane's i-th run of WIDTH columns of the first COUNT: a warp has the columns that it
+    // multiplies, so that no warp has to wait for what another one gathers.
+    template <class M, int COUNT, int WIDTH> static constexpr int RUNS_EACH = (M::COLUMNS / WARPS / WIDTH + 31) / 32;
+    template <class M, int COUNT, int WIDTH, class Visit> DEVICE void each_run(Visit visit) {
+        constexpr int RUNS = M::COLUMNS / WARPS / WIDTH;
+#pragma unroll
+        for (int i = 0; i < RUNS_EACH<M, COUNT, WIDTH>; i++) {
+            int run = lane + 32 * i, column = M::column(warp, run * WIDTH);
+            if ((RUNS % 32 == 0 || run < RUNS) && (M::COLUMNS == COUNT || column < COUNT)) visit(i, column);
+        }
+    }
+
+    // Wait for the words at `from`, two for each run; then store(i, column, two words).
+    template <class M, int COUNT, int WIDTH, class Store> DEVICE void gather(int from, Store store) {
+        uint4 two[RUNS_EACH<M, COUNT, WIDTH>];
         const Word *words = launch.exchange + from;
-        auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
-        uint4 two[EACH] = {};
         Patience patience;
         bool complete;
         do {
             complete = true;
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) two[i] = get_two(words + 2 * (thread + i * THREADS));
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
+            each_run<M, COUNT, WIDTH>([&](int i, int column) { two[i] = get_two(words + column / WIDTH * 2); });
+            each_run<M, COUNT, WIDTH>([&](int i, int) { complete &= (two[i].y == tag) & (two[i].w == tag); });
         } while (!complete && !gave_up(*this, patience));
-#pragma unroll
-        for (int i = 0; i < EACH; i++) store(i, thread + i * THREADS, two[i]);
+        each_run<M, COUNT, WIDTH>([&](int i, int column) { store(i, column, two[i]); });
+        warp_sync();
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -726,72 +779,41 @@ struct Consumer : Block {
 
     // The residual and its norm ------------------------------------------------------------------------------------------
 
-    static constexpr int PAIRS_EACH = (HIDDEN / 2 + THREADS - 1) / THREADS;
+    template <class M> struct NormWeights { float2 pairs[RUNS_EACH<M, HIDDEN, 2>]; };  // read before waiting for words
 
-    struct NormWeights { float2 pairs[PAIRS_EACH]; };  // read before waiting for what they multiply
-
-    DEVICE NormWeights load_norm(int number) {
-        NormWeights weights;
-        const float2 *source = (const float2 *)(launch.norms + number * HIDDEN);
-#pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            weights.pairs[i] = pair < HIDDEN / 2 ? source[pair] : float2{0, 0};
-        }
+    template <class M> DEVICE NormWeights<M> load_norm(int number) {
+        NormWeights<M> weights;
+        const float *source = launch.norms + number * HIDDEN;
+        each_run<M, HIDDEN, 2>([&](int i, int column) { weights.pairs[i] = *(const float2 *)(source + column); });
         return weights;
     }
 
-    DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
-        if (pair < HIDDEN / 2) *(float2 *)(shared.residual + 2 * pair) = {first, second};
-        float x[2] = {first * weights.x, second * weights.y};
-        keep(shared.normed, 2 * pair, x);
+    DEVICE float keep_pair(int column, float first, float second, float2 weights) {
+        *(float2 *)(shared.residual + column) = {first, second};
+        keep(shared.normed, column, first * weights.x, second * weights.y);
         return fmaf(first, first, second * second);
     }
 
-    // Some of a matrix's input: all lanes of a warp call it, in order, with zeros beyond the last column.
-    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, const float (&x)[2]) {
-        u32 rounded = bfloat16_pair(x[0], x[1]);
-        uint2 split = {rounded, bfloat16_pair(x[0] - low(rounded), x[1] - high(rounded))};
-        if (column < COLUMNS) input.pairs[column / 2] = split;
+    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, float first, float second) {
+        u32 rounded = bfloat16_pair(first, second);
+        input.pairs[column / 2] = {rounded, bfloat16_pair(first - low(rounded), second - high(rounded))};
     }
     template <int COLUMNS> DEVICE void keep(PlainInput<COLUMNS> &input, int column, u32 first, u32 second) {
-        if (column >= COLUMNS) return;
         u32 *pairs = (u32 *)(input.eights + column / 8) + column % 8 / 4;
         pairs[0] = first, pairs[2] = second;
     }
-    template <int COLUMNS, int COUNT> DEVICE void keep(PackedInput<COLUMNS> &input, int column, const float (&x)[COUNT]) {
-        constexpr int MOST = 127 * 128;
-        int most_bits = 0;  // compared as bits, so that what is no number stays none
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) most_bits = greatest(most_bits, (int)(float_bits(x[i]) & 0x7fffffffu));
-#pragma unroll
-        for (int mask = 1; mask < 32 / COUNT; mask <<= 1) most_bits = greatest(most_bits, from_lane_xor(most_bits, mask));
-        float most = bits_float((u32)most_bits), factor = most > 1e-30f ? __fdividef((float)MOST, most) : 0.f;
-        u32 upper = 0, lower = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int value = nearest_integer(x[i] * factor), above = (value + 64) >> 7;
-            upper |= (u32)(above & 255) << 8 * i, lower |= (u32)((value - above * 128) & 255) << 8 * i;
-        }
-        if (column >= COLUMNS) return;
-        char *bytes = (char *)(input.tiles + column / 32 * 4 + column % 16 / 4) + column % 32 / 16 * 8 + column % 4;
-        if (COUNT == 4) *(u32 *)bytes = upper, *(u32 *)(bytes + 4) = lower;
-        else *(u16 *)bytes = (u16)upper, *(u16 *)(bytes + 4) = (u16)lower;
-        if (column % 32 == 0) input.scales[column / 32] = most * (1.f / MOST);
-    }
-    template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, u32 first, u32 second) {
-        float x[4] = {low(first), high(first), low(second), high(second)};
-        keep(input, column, x);
-    }
 
-    DEVICE void finish_norm(float squares) {
+    DEVICE void put_squares(float squares) {
         squares = warp_sum(squares);
         if (lane == 0) shared.squares[warp] = squares;
-        consumers_sync();
+    }
+
+    // 1 / RMS of the residual, once all warps have put their squares.
+    DEVICE float norm_scale() {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) sum += shared.squares[w];
-        scale = rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
+        return rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
     }
 
     // A value of a token's row of the embedding.
@@ -821,49 +843,44 @@ struct Consumer : Block {
     }
 
     DEVICE void embed(int id) {
-        NormWeights weights = load_norm(0);
         float squares = 0;
-#pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            bool inside = pair < HIDDEN / 2;
-            float first = inside ? embedded(id, 2 * pair) : 0.f, second = inside ? embedded(id, 2 * pair + 1) : 0.f;
-            squares += keep_pair(pair, first, second, weights.pairs[i]);
+#pragma unroll 1
+        for (int at = 2 * lane; at < Qkv::COLUMNS / WARPS && Qkv::column(warp, at) < HIDDEN; at += 2 * 32) {
+            int column = Qkv::column(warp, at);
+            float2 weights = *(const float2 *)(launch.norms + column);
+            squares += keep_pair(column, embedded(id, column), embedded(id, column + 1), weights);
         }
-        finish_norm(squares);
+        warp_sync();
+        put_squares(squares);
     }
 
-    DEVICE void gather_residual(int from, int norm) {
-        NormWeights weights = load_norm(norm);
+    template <class M> DEVICE void gather_residual(int from, int norm) {
+        NormWeights<M> weights = load_norm<M>(norm);
         float squares = 0;
-        gather<HIDDEN>(from, [&](int i, int pair, uint4 two) {
-            squares += keep_pair(pair, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
+        gather<M, HIDDEN, 2>(from, [&](int i, int column, uint4 two) {
+            squares += keep_pair(column, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
         });
-        finish_norm(squares);
+        put_squares(squares);
     }
 
-    template <int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
-        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep(input, 4 * part, two.x, two.z); });
-        consumers_sync();
+    template <class M, int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
+        gather<M, COUNT, 4>(from, [&](int, int column, uint4 two) { keep(input, column, two.x, two.z); });
     }
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
     // The half of a slot and the row in it of a pass's row; the rows of missing groups are multiplied and not used.
     template <class M> DEVICE const char *locate(int pass, int row, int groups, int &row_of_group) {
-        int of_batch = pass * M::PASS_ROWS + row, group = of_batch / M::ROWS;
-        bool missing = group >= groups || row >= M::PASS_ROWS;
-        row_of_group = missing ? 0 : of_batch % M::ROWS;
+        int of_batch = pass * M::PASS_ROWS + row, group = M::BATCH_GROUPS == 1 ? 0 : of_batch / M::ROWS;
+        bool missing = (M::BATCH_GROUPS > 1 && group >= groups) || (M::PASS_ROWS < TILE_ROWS && row >= M::PASS_ROWS);
+        row_of_group = missing ? 0 : of_batch - group * M::ROWS;
         return shared.ring[slot_ahead(missing ? 0 : group)] + warp / (WARPS / 2) * M::HALF_BYTES;
     }
 
-    template <class M> DEVICE PassRows pass_rows(int pass, int groups) {
-        int cells = warp % (WARPS / 2) * M::CELLS * M::ROWS, read_row, sums_row;  // rows of cells before the warp's
-        const char *read = locate<M>(pass, lane / 4, groups, read_row);
-        const char *sums = locate<M>(pass, lane % 4 * 2, groups, sums_row);
-        return {read + (cells + read_row) * M::CELL_BYTES + lane % 4 * (M::CELL_BYTES / 4),
-                read + M::UPPER_AT + (cells + read_row) * 16 + lane % 4 * 4,
-                sums + M::SCALES_AT + (cells + sums_row) * 4 * M::WORDS, sums + M::OUTER_AT + sums_row * 4};
+    template <class M> DEVICE PassRow pass_row(int pass, int groups) {
+        PassRow row;
+        row.half = locate<M>(pass, lane / 4, groups, row.row);
+        return row;
     }
 
     // Multiply up to BATCH_GROUPS groups; products[row * WARPS] gets this warp's part of each row's product.
@@ -871,28 +888,28 @@ struct Consumer : Block {
     DEVICE void multiply_batch(Fragments fragment, int groups, float *products) {
         typename Piece::Sums sums[M::BATCH] = {};
         for (int part = 0; part < M::PARTS; part++) {
-            PassRows rows[M::BATCH];
+            PassRow rows[M::BATCH];
 #pragma unroll
-            for (int b = 0; b < M::BATCH; b++) rows[b] = pass_rows<M>(b, groups);
-            await_slots(groups);
-#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) rows[b] = pass_row<M>(b, groups);
+            if (M::BATCH_GROUPS == 1) await_slot();
+            else await_slots(groups);
+#pragma unroll (M::PACKED ? 1 : Piece::STEPS)
             for (int step = 0; step < Piece::STEPS; step++) Piece::multiply(fragment(part, step), step, *this, rows, sums);
             release_slots(groups);
         }
 #pragma unroll
-        for (int b = 0; b < M::BATCH; b++) {
-            float2 product = Piece::product(sums[b]);  // the lanes 0-3 have two rows each
-            int row = 2 * lane, end = least(M::PASS_ROWS, groups * M::ROWS - b * M::PASS_ROWS);
-            if (row < end) products[(b * M::PASS_ROWS + row) * WARPS] = product.x;
-            if (row + 1 < end) products[(b * M::PASS_ROWS + row + 1) * WARPS] = product.y;
-        }
+        for (int b = 0; b < M::BATCH; b++)
+            Piece::put_products(sums[b], *this, [&](int row, float product) {
+                int end = least(M::PASS_ROWS, groups * M::ROWS - b * M::PASS_ROWS);
+                if (row < end) products[(b * M::PASS_ROWS + row) * WARPS] = product;
+            });
     }
 
     // Multiply this block's rows of a matrix with an input and call finish(first row, number of rows, their products) once
     // for every ROUND_ROWS rows at most.
     template <class M, class Input, class Finish> DEVICE void multiply(const Input &input, int layer, Finish finish) {
         using Piece = Fragment<M, Input>;
-        constexpr bool IN_REGISTERS = M::PARTS == 1 && Piece::STEPS * sizeof(Piece) <= 256;
+        constexpr bool IN_REGISTERS = M::PARTS == 1 && (M::PACKED ? Piece::STEPS == 1 : Piece::STEPS * sizeof(Piece) <= 256);
         Share share = share_of<M>(index, layer);
         auto load = [&](int part, int step) {
             int column = part * M::PART_COLUMNS + warp * M::CELLS * M::CELL + step * Piece::STEP_COLUMNS;
@@ -904,8 +921,8 @@ struct Consumer : Block {
             for (int step = 0; step < Piece::STEPS; step++) kept[step] = load(0, step);
         auto fragment = [&](int part, int step) { return IN_REGISTERS ? kept[step] : load(part, step); };
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
-        float *products = shared.scratch;
-        for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
+        for (int first = 0; first < share.count; first += M::ROUND_GROUPS, odd_round = !odd_round) {
+            float *products = shared.scratch + (odd_round ? ROUND_ROWS * WARPS : 0);
             int end = least(share.count, first + M::ROUND_GROUPS);
             for (int g = first; g < end; g += M::BATCH_GROUPS) {
                 int groups = least(M::BATCH_GROUPS, end - g);
@@ -913,7 +930,6 @@ struct Consumer : Block {
             }
             consumers_sync();
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
-            products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
         }
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 1;
     }
@@ -928,7 +944,7 @@ struct Consumer : Block {
             int row = first + thread;
             if (thread >= rows || row >= QKV_ROWS) return;
             float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
-            put_at(QKV_AT + row, fmaf(product(products, thread), scale, bias));
+            put_at(QKV_AT + row, fmaf(product(products, thread), norm_scale(), bias));
         });
     }
 
@@ -944,19 +960,19 @@ struct Consumer : Block {
     }
 
     // A group holds as many rows of the gate as of the up projection.
-    DEVICE float gated_unit(const float *products, int unit) {
+    DEVICE float gated_unit(const float *products, int unit, float scale) {
         constexpr int UNITS = GateUp::ROWS / 2;
         int gate_row = unit / UNITS * GateUp::ROWS + unit % UNITS;
         float gate = product(products, gate_row) * scale, up = product(products, gate_row + UNITS) * scale;
-        return gate / (1.f + __expf(-gate)) * up;
+        return quotient(gate, 1.f + __expf(-gate)) * up;
     }
 
     DEVICE void project_gate_up(int layer) {
         multiply<GateUp>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int unit = first / 2 + 2 * thread;
             if (4 * thread >= rows || unit >= INNER) return;
-            float low_unit = gated_unit(products, 2 * thread), high_unit = gated_unit(products, 2 * thread + 1);
-            put_at(GATED_AT + unit / 2, bfloat16_pair(low_unit, high_unit));
+            float scale = norm_scale(), first_unit = gated_unit(products, 2 * thread, scale);
+            put_at(GATED_AT + unit / 2, bfloat16_pair(first_unit, gated_unit(products, 2 * thread + 1, scale)));
         });
     }
 
@@ -990,12 +1006,12 @@ struct Consumer : Block {
             }
 #pragma unroll
             for (int mask = KEY_LANES; mask < 32; mask <<= 1) maximum = fmaxf(maximum, from_lane_xor(maximum, mask));
-            float shrink = exp2f(state.maximum[q] - maximum);
+            float shrink = power_of_two(state.maximum[q] - maximum);
             state.maximum[q] = maximum;
             state.sum[q] *= shrink;
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
-                score[q][i] = valid(i) ? exp2f(score[q][i] - maximum) : 0.f;
+                score[q][i] = valid(i) ? power_of_two(score[q][i] - maximum) : 0.f;
                 state.sum[q] += score[q][i];
             }
 #pragma unroll
@@ -1080,22 +1096,15 @@ struct Consumer : Block {
 
     // This head's queries, and if it is this member's the current token's key and value, into shared memory.
     DEVICE void gather_heads(const AttentionShare &share, int layer, int position) {
-        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), query_norm, key_norm;
-        if (HEAD_NORMS) {
-            query_norm = load_part(launch.head_norms + 2 * layer * HEAD_SIZE);
-            key_norm = load_part(launch.head_norms + (2 * layer + 1) * HEAD_SIZE);
-        }
+        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), norm = {};
         for (int head = warp; head < (share.current ? QUERIES + 2 : QUERIES); head += WARPS) {
-            if (head < QUERIES) {
-                HeadPart query = await_part(QKV_AT + share.head * QUERY_VALUES + head * HEAD_SIZE);
-                query = rotated_part(normed_part(query, query_norm), rotation);
-                store_part(shared.query + head * HEAD_SIZE, query, QUERY_SCALE);
-            } else if (head == QUERIES) {
-                HeadPart key = await_part(QKV_AT + ATTENDED + share.head * HEAD_SIZE);
-                store_part(shared.key, rotated_part(normed_part(key, key_norm), rotation));
-            } else {
-                store_part(shared.value, await_part(QKV_AT + ATTENDED + KV_VALUES + share.head * HEAD_SIZE));
-            }
+            int kind = greatest(head - QUERIES + 1, 0);  // of a query, key or value
+            int of_kind = kind == 0 ? share.head * QUERIES + head : (kind == 1 ? HEADS : HEADS + KV_HEADS) + share.head;
+            if (HEAD_NORMS && kind < 2) norm = load_part(launch.head_norms + (2 * layer + kind) * HEAD_SIZE);
+            HeadPart part = await_part(QKV_AT + of_kind * HEAD_SIZE);
+            if (kind < 2) part = rotated_part(normed_part(part, norm), rotation);
+            if (kind == 0) store_part(shared.query + head * HEAD_SIZE, part, QUERY_SCALE);
+            else store_part(kind == 1 ? shared.key : shared.value, part);
         }
         consumers_sync();
     }
@@ -1130,20 +1139,21 @@ struct Consumer : Block {
             float maximum = LOWEST, sum = 0, first = 0, second = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) maximum = fmaxf(maximum, shared.maximum[w][query]);
-#pragma unroll
+#pragma unroll 2
             for (int w = 0; w < WARPS; w++) {
-                float factor = exp2f(shared.maximum[w][query] - maximum);
+                float weight = power_of_two(shared.maximum[w][query] - maximum);
                 float2 values = *(const float2 *)(shared.scratch + w * QUERY_VALUES + i);
-                sum = fmaf(factor, shared.sum[w][query], sum);
-                first = fmaf(factor, values.x, first), second = fmaf(factor, values.y, second);
+                sum = fmaf(weight, shared.sum[w][query], sum);
+                first = fmaf(weight, values.x, first), second = fmaf(weight, values.y, second);
             }
+            float factor = quotient(1.f, sum);
             if (share.partials() == 1) {
-                put_at(ATTENDED_AT + (share.head * QUERY_VALUES + i) / 2, bfloat16_pair(first / sum, second / sum));
+                put_at(ATTENDED_AT + (share.head * QUERY_VALUES + i) / 2, bfloat16_pair(first * factor, second * factor));
                 continue;
             }
             int words = partial_at(share.head, share.chunk, query);
             if (share.merged_by_all()) {
-                put_at(words + at / 2, bfloat16_pair(first / sum, second / sum));
+                put_at(words + at / 2, bfloat16_pair(first * factor, second * factor));
                 if (at == 0) put_at(words + HALF, maximum), put_at(words + HALF + 1, sum);
                 continue;
             }
@@ -1176,11 +1186,11 @@ struct Consumer : Block {
         for (int c = 0; c < share.partials(); c++) maximum = fmaxf(maximum, shared.merged[c][SLICE]);
         for (int c = 0; c < share.partials(); c++) {
             const float *partial = shared.merged[c];
-            float factor = exp2f(partial[SLICE] - maximum);
+            float factor = power_of_two(partial[SLICE] - maximum);
             sum = fmaf(factor, partial[SLICE + 1], sum);
             low = fmaf(factor, partial[2 * thread], low), high = fmaf(factor, partial[2 * thread + 1], high);
         }
-        put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
+        put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(quotient(low, sum), quotient(high, sum)));
     }
 
     // Four values of all heads' of few chunks, merged in order.
@@ -1205,26 +1215,28 @@ struct Consumer : Block {
         for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
+            float weight = power_of_two(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
             sum += weight;
             x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
             x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
         }
-        float factor = 1.f / sum;
+        float factor = quotient(1.f, sum);
         return {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
     }
 
     template <int CHUNKS> DEVICE void gather_chunks() {
-        for (int first = 0; first < ATTENDED / 4; first += THREADS) {
-            int part = first + thread;
-            uint2 four = part < ATTENDED / 4 ? merged_chunks<CHUNKS>(part) : uint2{0, 0};
-            keep(shared.attended, 4 * part, four.x, four.y);
+#pragma unroll 1
+        for (int at = 4 * lane; at < Output::COLUMNS / WARPS; at += 4 * 32) {
+            int column = Output::column(warp, at);
+            if (column >= ATTENDED) break;
+            uint2 four = merged_chunks<CHUNKS>(column / 4);
+            keep(shared.attended, column, four.x, four.y);
         }
-        consumers_sync();
+        warp_sync();
     }
 
     DEVICE void gather_attended(const AttentionShare &share) {
-        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+        if (!share.merged_by_all()) gather_activations<Output, ATTENDED>(ATTENDED_AT, shared.attended);
         else if (share.partials() == 2) gather_chunks<2>();
         else if (share.partials() == 3) gather_chunks<3>();
         else gather_chunks<4>();
@@ -1248,6 +1260,7 @@ struct Consumer : Block {
             leave_values(state);
             put_values(share);
             if (share.current) store_key_and_value(key_offset);
+            consumers_sync();  // before products take the place of the values
         }
         if (share.merged_by_members() && share.member < MERGERS) merge_chunks(share);
         gather_attended(share);
@@ -1276,7 +1289,7 @@ struct Consumer : Block {
         multiply<Head>(shared.normed, LAYERS, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= VOCABULARY) return;
-            float score = product(products, thread) * scale;
+            float score = product(products, thread) * norm_scale();
             if (scores) scores[row] = score;
             bool number = fabsf(score) < INFINITE;
             keep_better(best, id, number ? score : INFINITE, number ? row : NO_ID);
@@ -1314,17 +1327,17 @@ struct Consumer : Block {
 
     DEVICE void run_layers(int position) {
         for (int layer = 0; layer < LAYERS; layer++) {
-            if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
+            if (layer > 0) gather_residual<Qkv>(RESIDUAL_AT, 2 * layer);
             tag++;
             project_qkv(layer);
             attention(layer, position);
             project_back<Output>(shared.attended, layer, 0, MIDDLE_AT);
-            gather_residual(MIDDLE_AT, 2 * layer + 1);
+            gather_residual<GateUp>(MIDDLE_AT, 2 * layer + 1);
             project_gate_up(layer);
-            gather_activations<INNER>(GATED_AT, shared.gated);
+            gather_activations<Down, INNER>(GATED_AT, shared.gated);
             project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
         }
-        gather_residual(RESIDUAL_AT, 2 * LAYERS);
+        gather_residual<Head>(RESIDUAL_AT, 2 * LAYERS);
     }
 
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.

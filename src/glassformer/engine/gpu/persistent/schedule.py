@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from glassformer.engine.gpu.persistent.formats import BFLOAT16, EMBEDDINGS, WARPS, Format
 
 ROUND_ROWS = 64  # rows whose products are summed over the warps at a time
-TILE_ROWS = 8  # that tensor cores multiply at a time
 PAGE = 64  # tokens in a page of the KV cache
 USUAL_PART_BYTES = 16_384
 MOST_PART_BYTES = 20_480
@@ -76,8 +75,6 @@ def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int, formats
     for name, size in (("hidden", shape.hidden), ("inner", shape.inner)):
         if size % 8:
             return f"the {name} size of {size} is no multiple of 8, and activations are exchanged in pairs of pairs."
-    if len({form.is_packed for form in formats.values()}) > 1:
-        return "some of the matrices are packed and others are not."
     schedule = Schedule(shape, multiprocessors, shared_bytes, formats=formats)
     if schedule.blocks < shape.kv_heads:
         return f"{shape.kv_heads} KV heads are more than the {schedule.blocks} blocks that the matrices' rows occupy."
@@ -147,12 +144,12 @@ def plan_matrix(
 ) -> MatrixPlan:
     """The most rows to a group of the usual size, but so few that all multiprocessors get a group. Groups of as many rows as
     tensor cores multiply at a time may be larger: they are cut into parts."""
-    fewest = 2 if paired else form.fewest_rows
+    fewest = 2 if paired else 1
     for rows_per_group in (32, 16, 8, 4, 2, 1):
         bundle = 2 if paired and rows_per_group == 2 else 1  # two gated units make one word
         plan = MatrixPlan(name, rows, columns, rows_per_group, bundle, form, paired=paired)
-        usual = plan.part_bytes <= USUAL_PART_BYTES and (rows_per_group <= TILE_ROWS or form.is_packed)
-        fits = (usual or rows_per_group == TILE_ROWS) and plan.groups // bundle >= multiprocessors
+        usual = plan.part_bytes <= USUAL_PART_BYTES and (rows_per_group <= form.tile_rows or form.is_packed)
+        fits = (usual or rows_per_group == form.tile_rows) and plan.groups // bundle >= multiprocessors
         if fits or rows_per_group == fewest:
             break
     fewest_parts = -(-plan.part_bytes // MOST_PART_BYTES)
@@ -234,8 +231,7 @@ class Schedule:
         normed = max(plans[name].padded_columns for name in ("qkv", "gate_up", "head"))
         scratch = max(2 * ROUND_ROWS * WARPS, WARPS * queries * size)
         merged = self.members * (queries * size // self.mergers + 2)
-        scales = sum(plan.padded_columns // 32 for plan in plans.values())
-        floats = shape.hidden + normed + scales + scratch + queries * size + 2 * WARPS * queries + merged + 5 * WARPS + 8
+        floats = shape.hidden + normed + scratch + queries * size + 2 * WARPS * queries + merged + 5 * WARPS + 8
         halves = plans["output"].padded_columns + plans["down"].padded_columns + 2 * size
         rest = 4 * floats + 2 * halves + 24 * MOST_SLOTS + 256
         return min(MOST_SLOTS, (self.shared_bytes - rest) // self.slot_bytes)

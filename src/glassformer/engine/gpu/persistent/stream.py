@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 from glassformer.engine.gpu.persistent.formats import BLOCK, Format, FormatNumber
 from glassformer.engine.gpu.persistent.schedule import MatrixPlan, Schedule
@@ -77,57 +78,62 @@ def _rows_of_groups(plan: MatrixPlan, parts: Sequence[Tensor]) -> Tensor:
 def to_sections(form: Format, matrix: DeviceMatrix) -> Sections:
     """A matrix of a kind that the format can hold; see formats.py and, for what is converted, packed_matmul.py."""
     if not form.is_packed:
-        values = pad(matrix.data, (0, -matrix.columns % 32))
-        return [_words(values, 32)]
+        values = pad(matrix.data, (0, -matrix.columns % 32)).contiguous()
+        return [values.view(torch.int32).reshape(matrix.rows, -1, 16)]
     assert matrix.scales is not None
-    scales, outer_scales = matrix.scales, matrix.outer_scales
-    match form.number:
-        case FormatNumber.BITS_8:
-            return [_codes_of_eight_bits(matrix.data), scales[..., None]]
-        case FormatNumber.BITS_4:
-            return [_codes_of_four_bits(matrix.data ^ 0x88), scales[..., None]]  # code - 8, in two's complement
-    assert outer_scales is not None
-    codes = _codes_of_four_bits(matrix.data)
+    codes, scales = _codes_in_lanes(form, matrix), matrix.scales
+    if matrix.outer_scales is None:
+        return [*codes, scales[..., None]]
+    outer_scales = matrix.outer_scales
     match form.number:
         case FormatNumber.BITS_4_AND_MINIMUMS:
-            return [codes, torch.stack([scales, outer_scales], -1)]
-        case FormatNumber.K_BITS_4_AND_MINIMUMS:
-            return [codes, scales[..., None], outer_scales[..., None]]
-        case FormatNumber.K_BITS_6:
-            return [codes, _upper_bits(matrix), scales[..., None], outer_scales[..., None]]
+            return [*codes, torch.stack([scales, outer_scales], -1)]
+        case FormatNumber.K_BITS_4_AND_MINIMUMS | FormatNumber.K_BITS_6:
+            return [*codes, scales[..., None], outer_scales[..., None]]
     if matrix.kind == "Q6_K":
         words, outer_scales = torch.stack([scales, torch.zeros_like(scales)], -1), outer_scales & 0xFFFF
     else:  # a scale for each 16 columns instead of 32, and the minimums apart
         even, minimums = scales & 0x00FF00FF, scales >> 8 & 0x00FF00FF
         words = torch.stack([even | even << 8, minimums], -1)
-    return [codes, _upper_bits(matrix), words, outer_scales[..., None]]
+    return [*codes, words, outer_scales[..., None]]
 
 
-def _words(values: Tensor, columns: int) -> Tensor:
-    """Numbers of one or two bytes as words: (rows, places, words of so many columns)."""
-    words = values.contiguous().view(torch.uint8).view(torch.int32)
-    return words.reshape(len(values), -1, columns * values.itemsize // 4)
+def _codes_in_lanes(form: Format, matrix: DeviceMatrix) -> Sections:
+    """The codes as four lanes read them: lane i has the columns 4 · i to 4 · i + 3 of each 16.
+
+    The kernel makes two codes at a time bfloat16, those of columns side by side, with the same bits of the lower and of the
+    upper half of a word. So the first of each pair of columns come in the lower half, the second in the upper one.
+    """
+    kind = PACKED_KINDS[matrix.kind]
+    codes = _codes(matrix, kind.bits) + (form.zero - kind.zero)  # uint8, in which 128 is added to signed ones
+    lanes = codes.reshape(len(codes), -1, 2, 2, 4, 2, 2)  # (rows, blocks, 32s, 16s, lanes, pairs, columns of a pair)
+    if form.number is FormatNumber.BITS_8:
+        return [_bit_fields(lanes.permute(0, 1, 4, 2, 3, 6, 5), 8)]
+    low = _bit_fields((lanes & 15).permute(0, 1, 4, 2, 6, 3, 5), 4)
+    if form.number not in (FormatNumber.K_BITS_6, FormatNumber.K_BITS_6_AND_MINIMUMS):
+        return [low]
+    return [low, _bit_fields((lanes >> 4).permute(0, 1, 4, 6, 2, 3, 5), 2)]
 
 
-def _codes_of_eight_bits(data: Tensor) -> Tensor:
-    """From (below or above, first or second 16, lane) to lanes first."""
-    words = _words(data, BLOCK)
-    return words.reshape(*words.shape[:2], 2, 2, 4).permute(0, 1, 4, 2, 3).reshape(words.shape)
+def _codes(matrix: DeviceMatrix, bits: int) -> Tensor:
+    """(rows, padded columns) as uint8; those of eight bits in two's complement."""
+    if bits == 8:
+        return matrix.data.view(torch.uint8)
+    bytes_ = matrix.data.reshape(matrix.rows, -1, 1, BLOCK // 2)
+    codes = torch.cat([bytes_ & 15, bytes_ >> 4], dim=2)  # (rows, blocks, below or above, columns)
+    if matrix.high_bits is not None:
+        upper, mask = bits - 4, (1 << bits - 4) - 1
+        packed = matrix.high_bits.reshape(matrix.rows, -1, 1, 8 * upper)
+        parts = [packed >> shift for shift in range(0, 8, 2 * upper)]
+        pairs = torch.cat(parts, dim=3)  # of each byte's two columns, above what else the byte holds
+        codes |= torch.cat([pairs & mask, pairs >> upper & mask], dim=2) << 4
+    return codes.flatten(1)
 
 
-def _codes_of_four_bits(data: Tensor) -> Tensor:
-    """From (first or second 16, lane) to lanes first."""
-    words = _words(data, BLOCK // 2)
-    return words.reshape(*words.shape[:2], 2, 4).transpose(2, 3).reshape(words.shape)
-
-
-def _upper_bits(matrix: DeviceMatrix) -> Tensor:
-    """The upper two of six bits in two's complement: byte j has those of the columns j, j + 32, j + 16 and j + 48."""
-    if matrix.high_bits is None:  # codes of four bits
-        return torch.zeros_like(_words(matrix.data, BLOCK // 2)[..., :4])
-    if matrix.kind == "Q6_K":
-        return _words(matrix.high_bits ^ 0xAA, BLOCK // 4)  # code - 32
-    bits = matrix.high_bits.reshape(len(matrix.high_bits), -1, 8)
-    pairs = torch.stack([bits >> 2 * part & 3 for part in range(4)], dim=-2).reshape(*bits.shape[:2], 2, 16)
-    spread = pairs & 1 | (pairs & 2) << 1
-    return _words((spread[:, :, 0] | spread[:, :, 1] << 4).flatten(1), BLOCK // 4)
+def _bit_fields(values: Tensor, bits: int) -> Tensor:
+    """Numbers of some bits, (rows, blocks, …), in words, from the lowest bits on: (rows, blocks, words)."""
+    fields = values.reshape(*values.shape[:2], -1, 8 // bits)
+    packed = fields[..., 0].clone()
+    for number in range(1, 8 // bits):
+        packed |= fields[..., number] << bits * number
+    return packed.view(torch.int32)
