@@ -1,6 +1,6 @@
 """What only a real GPU can show of the GPU engine; `test_on_a_gpu.py` runs it in a process that sees the GPU.
 
-    python -m tests.engine.gpu.proofs [--full] accuracy repeats launches life memory passes
+    python -m tests.engine.gpu.proofs [--full] accuracy repeats launches life company memory passes
     compute-sanitizer --tool memcheck python -m tests.engine.gpu.proofs passes
 
 Each proof prints what it measured in one line, and raises if that is not what is promised. `--full` takes Qwen3-0.6B's shape
@@ -26,7 +26,10 @@ import torch
 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
+from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
+from glassformer.decoding.loop import Loop, loop
 from glassformer.engine.gpu.executor import GpuExecutor
+from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import Watch
@@ -292,6 +295,36 @@ def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any
     return scores
 
 
+def company(full: bool) -> str:
+    """Texts that join a batch at random, greedy and drawn, their prompts in chunks; each is what it is alone."""
+    draw, executor = random.Random(2), RandomModel(SMALL).executor()
+    texts, shared = 400 if full else 40, random_ids(200, 1000, seed=9)
+    prompts = [
+        [*shared[: draw.choice((0, 0, 64, 150))], *random_ids(draw.choice((1, 7, 70, 300)), 1000, seed=number)]
+        for number in range(texts)
+    ]
+
+    def text(number: int) -> Policy:
+        settings = GenerationConfig(max_new_tokens=40 + number % 50, do_sample=number % 3 == 0, top_k=20)
+        return Policy(Recipe.of(settings), prompts[number], context=executor.context, seed=number)
+
+    alone = []
+    for number in range(texts):
+        policy = text(number)
+        alone.append([step.id for _, step in loop(executor, [policy])])
+    batch, company = Loop(PrefixCache(executor, rows=16), prompt_chunk=256), [text(number) for number in range(texts)]
+    waiting, most = [*company], 0
+    while waiting or batch.policies:
+        for _ in range(min(draw.choice((0, 0, 1, 9)), len(waiting))):
+            batch.admit([waiting.pop()])
+        most = max(most, len(batch.policies))
+        for _, step in batch.step():
+            assert isinstance(step, Step), step
+    different = [number for number, policy in enumerate(company) if policy.chosen != alone[number]]
+    assert not different, different
+    return f"{texts} texts, up to {most} together, equal to each alone, bit for bit"
+
+
 def memory(full: bool) -> str:
     """Without memory: one error, and everything goes on when there is some again."""
     executor = RandomModel(SMALL).executor()
@@ -338,8 +371,8 @@ def passes(full: bool) -> str:
 
 
 PROOFS: dict[str, Callable[[bool], str]] = {
-    "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "memory": memory,
-    "passes": passes,
+    "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "company": company,
+    "memory": memory, "passes": passes,
 }  # fmt: skip
 
 
