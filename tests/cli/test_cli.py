@@ -258,7 +258,7 @@ def test_closed_stdout_and_full_disks(tiny_qwen3: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals work otherwise there")
-@pytest.mark.parametrize("after", [0.3, 1.0, 1.8])
+@pytest.mark.parametrize("after", [1.0, *(pytest.param(seconds, marks=pytest.mark.sweep) for seconds in (0.3, 1.8))])
 def test_interrupted_while_loading(tiny_qwen3: Path, after: float) -> None:
     words = [sys.executable, "-m", "glassformer", "run", "Hi", "-m", str(tiny_qwen3), "-n", "30000", "--executor", "plain"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -173,6 +172,7 @@ def footer(run: Run, about: Description, raw: bool) -> str:
 
 def run_data(run: Run, why: bool = False) -> dict[str, Any]:
     """A run as --json prints it."""
+    from glassformer.decoding.settings import json_value
     from glassformer.runtime.run import logprob_data
 
     data: dict[str, Any] = {
@@ -185,7 +185,7 @@ def run_data(run: Run, why: bool = False) -> dict[str, Any]:
         "stop": run.stop,
         "seed": run.seed,
         "settings": {
-            name: {"value": _json_value(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
+            name: {"value": json_value(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
         },
         "remedy": run.remedy,
         "seconds_to_first": round(run.seconds_to_first, 4),
@@ -199,12 +199,3 @@ def run_data(run: Run, why: bool = False) -> dict[str, Any]:
     if why:
         data["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
     return data
-
-
-def _json_value(value: Any) -> Any:
-    """A setting's value as JSON can represent it."""
-    try:
-        json.dumps(value)
-    except TypeError:
-        return repr(value)
-    return value

@@ -1,11 +1,12 @@
 """Generation settings: what `generation_config.json` holds, what a call may override, and where each value came from.
 
-The settings themselves are in `table.py`.
+The settings themselves are in `settings_table.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -270,6 +271,15 @@ def empty_prompt_token(settings: GenerationConfig) -> int:
     if not tokens:
         raise SettingError("negative_prompt is empty, and the model has no token that begins a text. Leave it out.")
     return tokens[0]
+
+
+def json_value(value: Any) -> Any:
+    """A setting's value as JSON can hold it; its repr, where it cannot."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value
 
 
 def as_texts(texts: str | Sequence[str] | None) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from glassformer.checkpoint.stored_tensors import MappedFile
+from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
 from glassformer.errors import InputError, InputTypeError
@@ -48,7 +49,7 @@ def receipt(run: RunLike) -> Receipt:
         {field.name: plain_data(getattr(about, field.name)) for field in fields(about)},
         run.prompt,
         run.prompt_ids,
-        {name: SettingValue(_json_value(value), origin) for name, (value, origin) in run.settings.in_force.items()},
+        {name: SettingValue(json_value(value), origin) for name, (value, origin) in run.settings.in_force.items()},
         run.seed,
         run.negative,
         {site: _change_data(change) for site, change in model.changes.items()},
@@ -78,15 +79,6 @@ def _versions() -> dict[str, str]:
     versions = {"glassformer": str(package.__version__), "python": platform.python_version(), "numpy": np.__version__}
     torch: Any = sys.modules.get("torch")
     return versions if torch is None else {**versions, "torch": str(torch.__version__)}
-
-
-def _json_value(value: Any) -> Any:
-    """A setting's value as JSON can hold it; its repr, where it cannot."""
-    try:
-        json.dumps(value)
-    except TypeError:
-        return repr(value)
-    return value
 
 
 def _change_data(change: Change) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_release_that_needs_a_newer_glibc_is_refused(tmp_path: Path, monkeypatch
 
 @pytest.fixture(scope="module")
 def release_wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Builds the wheel of an architecture, each one once."""
+    """Builds the wheel of an architecture, each one once; minutes, since zig first builds its C++ library for each."""
     if sys.platform != "linux":
         pytest.skip("releases are built on Linux")
     if missing := [name for name in ("auditwheel", "hatchling", "ziglang") if importlib.util.find_spec(name) is None]:
@@ -251,19 +251,14 @@ def release_wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     return built
 
 
-OTHER_ARCHITECTURE = next(name for name in wheels.ARCHITECTURES if name != build.machine())
-EACH_ARCHITECTURE = [  # the other one in every run, because it takes a minute
-    pytest.param(name, marks=[] if name == OTHER_ARCHITECTURE else pytest.mark.sweep) for name in wheels.ARCHITECTURES
-]
-
-
 def unpacked_library(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = libraries(set(archive.namelist()))
         return Path(archive.extract(name, folder))
 
 
-@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
+@pytest.mark.sweep
+@pytest.mark.parametrize("architecture", wheels.ARCHITECTURES)
 def test_release_wheel_contains_every_level(release_wheel: Callable[[str], Path], architecture: str, tmp_path: Path) -> None:
     path = release_wheel(architecture)
     assert f"-py3-none-manylinux2014_{architecture}.manylinux_2_17_{architecture}.whl" in path.name
@@ -272,7 +267,8 @@ def test_release_wheel_contains_every_level(release_wheel: Callable[[str], Path]
     assert [level for level in build.levels(architecture) if b"\0" + level.encode() + b"\0" not in library] == []
 
 
-@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
+@pytest.mark.sweep
+@pytest.mark.parametrize("architecture", wheels.ARCHITECTURES)
 def test_release_wheel_is_reproducible(release_wheel: Callable[[str], Path], architecture: str, tmp_path: Path) -> None:
     first = release_wheel(architecture)
     run(["tools.wheels", str(tmp_path), "--only", architecture], ROOT, "")
@@ -293,16 +289,17 @@ int main(int count, char** words) {
 
 @pytest.mark.sweep
 def test_release_library_loads_under_qemu(release_wheel: Callable[[str], Path], tmp_path: Path) -> None:
-    emulator, root = shutil.which(f"qemu-{OTHER_ARCHITECTURE}"), Path(f"/usr/{OTHER_ARCHITECTURE}-linux-gnu")
+    other = next(name for name in wheels.ARCHITECTURES if name != build.machine())
+    emulator, root = shutil.which(f"qemu-{other}"), Path(f"/usr/{other}-linux-gnu")
     if emulator is None or not root.exists():
-        pytest.skip(f"there is no qemu-{OTHER_ARCHITECTURE} (qemu-user), or no glibc for it in {root}")
-    library = unpacked_library(release_wheel(OTHER_ARCHITECTURE), tmp_path)
+        pytest.skip(f"there is no qemu-{other} (qemu-user), or no glibc for it in {root}")
+    library = unpacked_library(release_wheel(other), tmp_path)
     (tmp_path / "levels.c").write_text(PRINT_LEVELS, "utf-8")
-    target = f"{OTHER_ARCHITECTURE}-linux-gnu.{wheels.GLIBC}"
+    target = f"{other}-linux-gnu.{wheels.GLIBC}"
     run(["ziglang", "cc", "-target", target, "levels.c", "-o", "levels", "-ldl"], tmp_path, "")
     command = [emulator, "-cpu", "max", "-L", str(root), str(tmp_path / "levels"), str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     best, *_, last = done.stdout.split()
-    assert {best, last} < set(build.levels(OTHER_ARCHITECTURE))
+    assert {best, last} < set(build.levels(other))
     assert last == "portable" != best

@@ -13,6 +13,7 @@ from glassformer.errors import SiteError
 from glassformer.sites import Change, all_sites, axes
 from tests.engine.cpu.test_changes import assert_close, run
 from tests.engine.executors import Subject
+from tests.engine.gpu.sweeps import mostly_swept
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 
 
-@pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+@pytest.mark.parametrize(
+    "family", mostly_swept([*reference.DECODERS, *reference.PAIRS], "llama", "gemma3_text", "gpt2", "t5")
+)
 def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     subject = tiny(family)
     plain, gpu = subject.plain(), subject.gpu()

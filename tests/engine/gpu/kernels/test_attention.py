@@ -35,9 +35,12 @@ MASKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("mask", "prompt"), [(mask, False) for mask in MASKS] + [(mask, True) for mask in MASKS if "parents" not in MASKS[mask]]
-)
+MASKED_PASSES = [(mask, prompt) for mask in MASKS for prompt in (False, True) if not (prompt and "parents" in MASKS[mask])]
+QUICK_MASKS = [("causal", True), ("window", False), ("bidirectional window", True), ("tree in a window", False),
+               ("bidirectional distance bias", False), ("distance bias", True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mask", "prompt"), mostly_swept(MASKED_PASSES, *QUICK_MASKS))
 def test_attention_equals_softmax_in_float64(mask: str, prompt: bool) -> None:
     torch.manual_seed(3)
     options = dict(MASKS[mask])

@@ -32,8 +32,12 @@ def widths(kind: str) -> tuple[int, ...]:
 KINDS_AND_WIDTHS = [(kind, width) for kind in PACKED_KINDS for width in widths(kind)]
 
 
-@pytest.mark.parametrize(("kind", "columns"), KINDS_AND_WIDTHS)
-@pytest.mark.parametrize(("tokens", "prompt"), [(1, False), (17, False), (65, True)])
+TOKENS = [(1, False), (17, False), (65, True)]  # and whether it is a prompt pass
+PRODUCTS = [(*matrix, *tokens) for matrix in KINDS_AND_WIDTHS for tokens in TOKENS]
+QUICK = [case for case in PRODUCTS if case[2] != 17 or case[:2] in (("Q4_1", 96), ("Q4_K", 768))]
+
+
+@pytest.mark.parametrize(("kind", "columns", "tokens", "prompt"), mostly_swept(PRODUCTS, *QUICK))
 def test_products_with_packed_weights(kind: str, columns: int, tokens: int, prompt: bool) -> None:
     torch.manual_seed(1)
     matrix, values = packed(kind, 21, columns)
