@@ -75,7 +75,7 @@ def test_chats_that_cannot_be_honoured_are_400(client: httpx.Client, change: dic
         ({"prompt": [10**9]}, "1000000000"),
         ({"suffix": "end"}, "suffix cannot be honoured"),
         ({"best_of": 3}, "best_of cannot be other than n"),
-        ({"echo": True, "logprobs": 1}, "echo and logprobs do not go together here"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "a prompt's logprobs come with the whole answer."),
     ],
 )
 def test_completions_that_cannot_be_honoured_are_400(client: httpx.Client, change: dict[str, Any], message: str) -> None:
