@@ -15,7 +15,7 @@ CHUNK = 128
 
 @dataclass
 class Simulation:
-    """Passes that read prompts as a loop does: whole chunks, until a pass is full."""
+    """Passes that read prompts as a loop does: whole chunks, those that fit."""
 
     turns: PromptTurns = field(default_factory=lambda: PromptTurns(CHUNK))
     left: dict[int, int] = field(default_factory=dict)  # tokens of each prompt that are to be read
@@ -35,9 +35,9 @@ class Simulation:
         self.passes += 1
         room = CHUNK
         for key in self.turns.order([*self.left]):
-            if room <= 0:
-                break
             tokens = min(self.left[key], CHUNK)
+            if tokens > room:
+                continue
             self.turns.read(key, tokens)
             self.tokens[self.clients[key]] += tokens
             self.left[key] -= tokens

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import sys
-from collections import Counter
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -93,25 +94,39 @@ def test_everybody_gets_the_text_of_a_run_alone(address: str, texts: dict[str, s
     assert not wrong
 
 
+async def exchange(address: str, request: bytes) -> bytes:
+    """What the server sends to a connection of its own until it closes it."""
+    url = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(request)
+    try:
+        return await reader.read(-1)
+    finally:
+        writer.close()
+
+
 @sizes(small=60, large=1000)
 def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSource, ...], count: int) -> None:
-    limits = Limits(queued=count // 4, running=4, stop_seconds=1)
+    queued = count // 4
+    app = create_app(Registry(sources, Limits(queued=queued, running=4, stop_seconds=1)))
+    request = raw_request(body("hi", 8), Connection="close")
 
-    async def burst(address: str) -> list[httpx.Response]:
-        connections = httpx.Limits(max_connections=count)
-        async with httpx.AsyncClient(base_url=address, timeout=120, limits=connections) as client:
-            (await client.post(PATH, json=body("hi"))).raise_for_status()
-            return await asyncio.gather(*(client.post(PATH, json=body("hi", 8)) for _ in range(count)))
+    async def burst(address: str) -> list[bytes]:
+        """The scheduler waits for its turn until all that the queue cannot hold have been answered."""
+        (await exchange(address, request)).index(b"200 OK")
+        turns = app.state.context.registry.served()["tiny"].scheduler._turns
+        with turns:
+            answers = [asyncio.create_task(exchange(address, request)) for _ in range(count)]
+            while sum(task.done() for task in answers) < count - queued:
+                await asyncio.sleep(0.01)
+        return await asyncio.gather(*answers)
 
-    with serving(create_app(Registry(sources, limits))) as address:
-        responses = asyncio.run(burst(address))
-    statuses = Counter(response.status_code for response in responses)
-    assert set(statuses) == {200, 429}
-    assert statuses[200] >= count // 4
-    for response in responses:
-        if response.status_code == 429:
-            assert response.headers["Retry-After"] == "1"
-            assert "requests are waiting for" in response.json()["error"]["message"]
+    with serving(app) as address:
+        answers = asyncio.run(burst(address))
+    refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 429")]
+    assert len(refused) == count - queued
+    assert all(b"retry-after: 1\r\n" in answer and b"requests are waiting for" in answer for answer in refused)
+    assert sum(b'"finish_reason":"length"' in answer for answer in answers) == queued
 
 
 @sizes(small=24, large=500)
@@ -135,6 +150,52 @@ def test_clients_that_leave_at_any_moment_free_their_rows(app: FastAPI, address:
     asyncio.run(all_clients())
     wait_until(lambda: running(app) == 0, seconds=30)
     assert not app.state.context.deliveries._listeners
+
+
+@sizes(small=3, large=50)
+def test_readers_that_stop_reading_hold_up_nobody(address: str, texts: dict[str, str], count: int) -> None:
+    """The server keeps what they do not read, other clients are answered meanwhile, and in the end they get it all."""
+    url, tokens = httpx.URL(address), 80  # more than the sockets' buffers hold
+
+    async def seconds_of_others(requests: int) -> list[float]:
+        waits = []
+        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+            for number in range(requests):
+                began = time.perf_counter()
+                assert await answer(client, PROMPTS[number % 4], stream=True) == (200, texts[PROMPTS[number % 4]])
+                waits.append(time.perf_counter() - began)
+        return sorted(waits)
+
+    async def all_clients() -> None:
+        before = await seconds_of_others(2 * count)
+        slow = [await asyncio.open_connection(url.host, url.port, limit=1024) for _ in range(count)]
+        for number, (_, writer) in enumerate(slow):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            writer.write(raw_request(body(f"{number}", tokens, stream=True), Connection="close"))
+        while any(not reader._buffer for reader, _ in slow):  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        beside = await seconds_of_others(2 * count)
+        times = [f"{seconds[-1 - count // 10]:.3f} s" for seconds in (before, beside)]
+        print(f"{count} slow readers: 95 % of the others took {times[0]} before, {times[1]} beside them")
+        for received in await asyncio.gather(*(reader.read(-1) for reader, _ in slow)):
+            assert received.count(b'"finish_reason":"length"') == 1
+        for _, writer in slow:
+            writer.close()
+
+    asyncio.run(all_clients())
+
+
+@sizes(small=20, large=500)
+def test_half_open_connections_are_closed_in_time(sources: tuple[ModelSource, ...], count: int) -> None:
+    limits = Limits(stop_seconds=0) if count > 100 else Limits(stop_seconds=0, header_seconds=1)
+    beginnings = [b"", b"P", raw_request(body("hi"))[:60]]  # they stop before, within and after the first line
+
+    async def all_clients(address: str) -> list[bytes]:
+        waiting = (exchange(address, beginnings[number % 3]) for number in range(count))
+        return await asyncio.wait_for(asyncio.gather(*waiting), 15)
+
+    with serving(create_app(Registry(sources, limits))) as address:
+        assert set(asyncio.run(all_clients(address))) == {b""}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -225,3 +225,27 @@ def test_errors_are_those_that_the_client_knows(client: openai.OpenAI) -> None:
         client.chat.completions.create(**GREEDY, extra_body={"colour": "red"})
     with pytest.raises(openai.BadRequestError, match="it reads text and writes none"):
         client.chat.completions.create(**{**GREEDY, "model": "encoder"})
+
+
+def test_an_echoed_prompt_is_scored_token_by_token(client: openai.OpenAI, model: Any) -> None:
+    """As evaluation harnesses ask for it: how likely is a text?"""
+    settings: dict[str, Any] = {"model": "tiny", "prompt": "Once upon a time", "echo": True, "temperature": 0}
+    ids = model.tokenizer("Once upon a time")["input_ids"]
+    (whole,) = client.completions.create(logprobs=2, max_tokens=3, **settings).choices
+    run = model.watch("Once upon a time", raw=True, max_new_tokens=3, do_sample=False, prompt_logprobs=2, logprobs=2)
+    scores = whole.logprobs
+    assert scores is not None
+    assert scores.tokens is not None
+    assert scores.token_logprobs is not None
+    assert scores.top_logprobs is not None
+    expected = [step.logprob for step in (*run.prompt_steps, *run.steps)]
+    assert scores.token_logprobs[0] is None
+    assert scores.top_logprobs[0] is None
+    assert scores.token_logprobs[1:] == pytest.approx(expected[1:])
+    assert "".join(scores.tokens) == whole.text == "Once upon a time" + run.text
+    assert scores.text_offset == [len("".join(scores.tokens[:number])) for number in range(len(scores.tokens))]
+    assert all(len(best) == 2 for best in scores.top_logprobs[1:])
+    (prompt,) = client.completions.create(logprobs=2, max_tokens=0, **settings).choices
+    assert prompt.text == "Once upon a time"
+    assert prompt.logprobs is not None
+    assert prompt.logprobs.token_logprobs == scores.token_logprobs[: len(ids)]

@@ -9,9 +9,12 @@ import httpx
 import pytest
 
 import glassformer
+from glassformer.serving.http.app import create_app
 from glassformer.serving.http.metrics import Histogram, Metrics
 from glassformer.serving.http.settings import sampling_settings
 from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
+from tests.serving.conftest import ask
 
 CHAT: Any = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 TEXTS = ["What is your age?", "My phone is broken.", "How old are you?"]
@@ -72,7 +75,7 @@ def test_chats_that_cannot_be_honoured_are_400(client: httpx.Client, change: dic
         ({"prompt": [10**9]}, "1000000000"),
         ({"suffix": "end"}, "suffix cannot be honoured"),
         ({"best_of": 3}, "best_of cannot be other than n"),
-        ({"echo": True, "logprobs": 1}, "echo and logprobs do not go together here"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "a prompt's logprobs come with the whole answer."),
     ],
 )
 def test_completions_that_cannot_be_honoured_are_400(client: httpx.Client, change: dict[str, Any], message: str) -> None:
@@ -199,3 +202,32 @@ def test_settings_of_requests_become_the_engines() -> None:
         "logit_bias": {5: 1.0, "a": 2.0}, "min_p": 0.1,
     }  # fmt: skip
     assert sampling_settings(limits, n=2)["do_sample"] is True
+
+
+class TestRequestIds:
+    def test_an_answer_has_a_new_one(self, client: httpx.Client) -> None:
+        ids = {client.get(path).headers["X-Request-Id"] for path in ("/health", "/health", "/nowhere")}
+        assert len(ids) == 3
+        assert all(value.startswith("req_") for value in ids)
+
+    def test_or_that_of_the_request(self, client: httpx.Client) -> None:
+        for path, body in (("/v1/chat/completions", CHAT), ("/v1/chat/completions", {**CHAT, "stream": True})):
+            assert client.post(path, json=body, headers={"X-Request-Id": "trace-7"}).headers["X-Request-Id"] == "trace-7"
+        strange = {"X-Request-Id": "a b" + "c" * 200}
+        assert client.get("/health", headers=strange).headers["X-Request-Id"].startswith("req_")
+
+    def test_anthropics_clients_find_it(self, client: httpx.Client) -> None:
+        headers = client.post("/v1/messages", json={**CHAT, "model": "nobody"}).headers
+        assert headers["Request-Id"] == headers["X-Request-Id"]
+
+
+def test_the_access_log_has_a_line_for_each_request(
+    sources: tuple[ModelSource, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(Registry(sources), access_log=True)
+    with caplog.at_level("INFO", logger="glassformer.access"):
+        ask(app, "GET", "/health", headers={"X-Request-Id": "seven"})
+        ask(app, "GET", "/no%0Awhere")
+    lines = [record.getMessage() for record in caplog.records if record.name == "glassformer.access"]
+    assert [line.split()[1:4] for line in lines] == [["GET", "/health", "200"], ["GET", "/no%0Awhere", "404"]]
+    assert lines[0].endswith(" s seven")

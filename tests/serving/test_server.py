@@ -54,9 +54,10 @@ def connection(address: str) -> socket.socket:
     return socket.create_connection((url.host, url.port or 80), timeout=20)
 
 
-def raw_request(body: Any) -> bytes:
+def raw_request(body: Any, **more: str) -> bytes:
     data = json.dumps(body).encode()
-    headers = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(data)}", "", "")
+    known = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(data)), **more}
+    headers = (*(f"{name}: {value}" for name, value in known.items()), "", "")
     return "\r\n".join(("POST /v1/chat/completions HTTP/1.1", *headers)).encode() + data
 
 
@@ -219,6 +220,16 @@ def test_tls_by_file(sources: tuple[ModelSource, ...], tmp_path: Path) -> None:
         assert address.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=str(cert))
         assert httpx.get(f"{address}/health", verify=context).json() == {"status": "ok"}
+
+
+def test_a_tls_handshake_that_does_not_come_is_given_up(sources: tuple[ModelSource, ...], tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with serving(create_app(Registry(sources, Limits(header_seconds=1))), tls_cert=cert, tls_key=key) as address:
+        clients = [connection(address) for _ in range(3)]
+        clients[1].sendall(b"\x16\x03\x01")  # the first bytes of a handshake
+        for client in clients:
+            assert client.recv(100) == b""
+            client.close()
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -73,6 +74,7 @@ def serve(
         list[str] | None,
         option("--limit", metavar="NAME=NUMBER", help="A limit, such as queued=64; docs/serving.md lists all of them."),
     ] = None,
+    access_log: Annotated[bool, option("--access-log", help="Write a line for each request to stderr.")] = False,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
     try:
@@ -87,10 +89,12 @@ def serve(
     security = Security(address.host, address.api_key, hosts, origins)
     limits = parse_limits(limit)
     common.log_to_stderr()
+    if access_log:
+        logging.getLogger("glassformer.access").setLevel(logging.INFO)
     registry = Registry(model_sources(models.model, models.load), limits)
+    app = create_app(registry, limits, security, access_log=access_log)
     server = GlassServer(
-        create_app(registry, limits, security), host=address.host, port=address.port, tls_cert=address.tls_cert,
-        tls_key=address.tls_key,
+        app, host=address.host, port=address.port, tls_cert=address.tls_cert, tls_key=address.tls_key
     )  # fmt: skip
     collect_as_usual()
     common.note(greeting(server.address, list(registry.sources.values()), keyed=address.api_key is not None))

@@ -101,10 +101,22 @@ class Lane:
             self.cached_tokens = caching.reuse_prefix(feed.row, feed.ids)
             feed = replace(feed, ids=feed.ids[self.cached_tokens :])
             self.feeds = [feed]
-        size = len(feed.ids) if chunk is None else chunk - feed.row.length % chunk
-        if len(feed.ids) < size + max(SHORTEST_CHUNK, least_prompt(self.executor)):
-            return self.feeds
-        return [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
+        size = self._chunk_size(chunk, feed.row.length, len(feed.ids))
+        return self.feeds if size == len(feed.ids) else [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
+
+    def next_tokens(self, chunk: int | None = None) -> int:
+        """How many tokens `next_feeds` would give."""
+        if not self._is_cuttable:
+            return sum(len(feed.ids) for feed in self.feeds)
+        feed, cached = self.feeds[0], 0
+        if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
+            cached = caching.cached_length(feed.ids)
+        return self._chunk_size(chunk, feed.row.length + cached, len(feed.ids) - cached)
+
+    def _chunk_size(self, chunk: int | None, start: int, count: int) -> int:
+        """How many of the next so many tokens go through one pass, from a position on."""
+        size = count if chunk is None else chunk - start % chunk
+        return count if count < size + max(SHORTEST_CHUNK, least_prompt(self.executor)) else size
 
     def has_read(self, feeds: Sequence[Feed]) -> bool:
         """Whether this was all that it had to feed; otherwise the rest is fed next."""

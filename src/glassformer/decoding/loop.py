@@ -211,17 +211,19 @@ class Loop:
         One that begins like another waits until that beginning has been read, if it can be taken over then.
         """
         feeds: list[tuple[int, list[Feed]]] = []
-        tokens = 0
+        room = self._prompt_chunk
         for key in self._turns.order(lanes):
-            if self._prompt_chunk is not None and tokens >= self._prompt_chunk:
-                break
             if any(lanes[key].can_take_over(lanes[other]) for other, _ in feeds):
                 continue
-            parts = lanes[key].next_feeds(self._prompt_chunk)
-            feeds.append((key, parts))
-            count = sum(len(part.ids) for part in parts)
-            tokens += count
-            self._turns.read(key, count)
+            tokens = lanes[key].next_tokens(self._prompt_chunk)
+            if room is not None and feeds and tokens > room:
+                continue
+            feeds.append((key, lanes[key].next_feeds(self._prompt_chunk)))
+            self._turns.read(key, tokens)
+            if room is not None:
+                room -= tokens
+                if room <= 0:
+                    break
         return feeds
 
     def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
 from glassformer.decoding.loop import Loop
+from glassformer.decoding.strategies import runs_in_loop
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
@@ -71,10 +72,9 @@ class Generation:
 
     @property
     def runs_alone(self) -> bool:
-        """Whether its strategy needs a driver of its own: beams and drafts."""
+        """Whether it needs a driver of its own: beams, drafts, and prompts that are scored, which takes many passes."""
         settings = self.runs[0].settings
-        drafts = settings.assistant_model is not None or settings.prompt_lookup_num_tokens is not None
-        return settings.num_beams > 1 or drafts
+        return not runs_in_loop(settings) or settings.prompt_logprobs is not None
 
     def cancel(self) -> None:
         """End it, from whatever thread; its rows are given back before the next pass."""

@@ -69,6 +69,12 @@ class GrowingText:
         return self.run.steps
 
     @property
+    def prompt_steps(self) -> tuple[Step, ...]:
+        """The prompt's own tokens, if the request asks for their log-probabilities; known with the last step."""
+        outcome = self.steps[-1].outcome if self.steps else None
+        return () if outcome is None else outcome.prompt_steps
+
+    @property
     def message(self) -> ParsedMessage:
         """The whole text as content and tool calls."""
         return ParsedMessage(self.text, ()) if self.parser is None else self.parser.message()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassError
 from glassformer.serving.http import anthropic, monitoring, ollama, rerank, text, views
@@ -22,6 +19,7 @@ from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
+from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import Registry
@@ -38,7 +36,9 @@ DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path;
 log = logging.getLogger("glassformer")
 
 
-def create_app(registry: Registry, limits: Limits | None = None, security: Security | None = None) -> FastAPI:
+def create_app(
+    registry: Registry, limits: Limits | None = None, security: Security | None = None, *, access_log: bool = False
+) -> FastAPI:
     """The API over a registry of models."""
     limits, security = limits or registry.limits, security or Security()
     context = ServingContext(registry, limits, security, Metrics())
@@ -51,7 +51,7 @@ def create_app(registry: Registry, limits: Limits | None = None, security: Secur
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
     app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
-    app.add_middleware(RequestCounter, metrics=context.metrics)
+    app.add_middleware(RequestLog, metrics=context.metrics, lines=access_log)
     return app
 
 
@@ -78,30 +78,3 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_nobody(request: Request, error: Exception) -> Response:
     """The client has left; the status is for the metrics alone."""
     return Response(status_code=CLIENT_CLOSED)
-
-
-class RequestCounter:
-    """The middleware that counts requests and their time, by route."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def send_counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_counted)
-        finally:
-            route: Any = scope.get("route")
-            name = getattr(route, "path", "other")  # never what a client wrote, which would be endless
-            method = scope["method"] if scope["method"] in ("GET", "POST", "OPTIONS", "HEAD") else "other"
-            self.metrics.count_request(name, method, status, time.perf_counter() - began)

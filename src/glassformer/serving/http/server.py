@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -146,7 +147,19 @@ class GlassServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """As uvicorn's own, which however gives a TLS handshake a minute."""
+        await self.lifespan.startup()
+        config, tls = self.config, self.config.ssl
+        seconds = None if tls is None else self.context.limits.header_seconds
+        protocol = partial(
+            config.http_protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(protocol, sock=sock, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=seconds)
+            for sock in sockets or [self.socket]
+        ]
+        self.started = True
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

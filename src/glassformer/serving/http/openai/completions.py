@@ -47,8 +47,10 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         await answer.collect()
         choices = []
         for number, text in enumerate(answer.texts):
-            content = (text.run.prompt if body.echo else "") + text.text
-            logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(text.steps) if body.logprobs is not None else None
+            written = "" if body.scores_alone else text.text
+            steps = [*(text.prompt_steps if body.echo else ()), *(() if body.scores_alone else text.steps)]
+            content = (text.run.prompt if body.echo else "") + written
+            logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(steps) if body.logprobs is not None else None
             seen = whole_inspection(answer, body.glass, text)
             choices.append({**choice(number, content, logprobs, finish_reason(text)), **seen})
         return Json({**head(answer, body), "choices": choices, "usage": usage(answer)})
@@ -100,7 +102,7 @@ class Logprobs:
         return {
             "tokens": tokens,
             "token_logprobs": [step.logprob for step in shown],
-            "top_logprobs": [self._best(step) for step in shown],
+            "top_logprobs": [None if step.logprob is None else self._best(step) for step in shown],
             "text_offset": offsets,
         }
 

@@ -222,10 +222,25 @@ class CompletionRequest(SamplingRequest):
             raise SettingError(f"best_of cannot be other than n, which is {self.n or 1}. Leave it out.")
         if self.suffix:
             raise SettingError("suffix cannot be honoured: models here go on at a text's end. Leave it out.")
-        if self.echo and self.logprobs is not None:
-            raise SettingError("echo and logprobs do not go together here: the prompt is not scored. Leave one out.")
+        more: dict[str, Any] = {}
+        if self.scores_prompt:
+            if self.stream:
+                raise SettingError("a prompt's logprobs come with the whole answer. Leave stream out, or echo.")
+            more = {"prompt_logprobs": self.logprobs}
         tokens = LEGACY_TOKENS if self.max_tokens is None else self.max_tokens
-        return self.common_settings(limits, max_tokens=tokens, logprobs=self.logprobs)
+        if self.scores_alone:
+            tokens = 1  # which is left out of the answer
+        return self.common_settings(limits, max_tokens=tokens, logprobs=self.logprobs, **more)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the prompt's own tokens are to have log-probabilities."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def scores_alone(self) -> bool:
+        """Whether they are all that is wanted."""
+        return self.scores_prompt and self.max_tokens == 0
 
     def prompts(self) -> list[str | TokenIds]:
         return as_inputs(self.prompt)
