@@ -7,7 +7,9 @@
 namespace glass {
 
 struct QuantizedInput {   // of some tokens, in blocks
-    const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then, in a second part, lower ones
+    // (tokens, columns / BLOCK, parts, Kernels::part_bytes), each part BLOCK codes behind what a level has in front of them: the
+    // upper eight bits, then the lower ones; with ROUND_MIXED all first parts of a token, then all second ones.
+    const int8_t* codes;
     const float* scales;   // (tokens / group, columns / BLOCK, group)
     const float* sums;     // (tokens / group, columns / BLOCK, 3, group): of a block's scaled codes, of its first half, of its
                            // second; for kinds that have a minimum
@@ -66,6 +68,7 @@ struct Kernels {
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
     // The first of the highest scores; NOT_NUMBERS if one is NaN, or if that one is infinite
     int32_t (*best)(const float* scores, int count);
+    int part_bytes;  // of quantized inputs
 };
 
 // Parts that have a place in the codes
