@@ -157,30 +157,39 @@ struct Inputs {  // tokens, quantized one by one
     int rounding, columns, parts = parts_of(rounding), part_bytes = by->part_bytes;
     std::vector<int8_t> codes;
     Floats scales, sums;
-    Bytes refined;
+    std::vector<int32_t> refined;
     QuantizedInput from(int token) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
         return {codes.data() + blocks * parts * part_bytes, scales.data() + blocks, sums.data() + blocks * 3,
-                refined.data() + blocks, rounding, 1};
+                refined.data() + blocks + token, rounding, 1};
     }
+    // Which of its token's second parts a block has, or -1
+    int refinement(size_t block) const {
+        const int blocks = columns / BLOCK, number = int(block) % blocks;
+        const int32_t* numbers = refined.data() + block / blocks * (blocks + 1);
+        for (int i = 0; rounding == ROUND_MIXED && numbers[i] < blocks; ++i)
+            if (numbers[i] == number) return i;
+        return -1;
+    }
+    bool has_part(size_t block, int number) const { return number == 0 || rounding == ROUND_Q14 || refinement(block) >= 0; }
     double code(size_t i) const {  // in units of the scale
-        const double upper = codes[place(i)], lower = parts == 2 ? codes[place(i, 1)] : 0;
-        return rounding == ROUND_Q14 ? 64 * upper + lower : upper + (refined[i / BLOCK] ? lower / 128 : 0);
+        const double upper = codes[place(i)], lower = parts == 2 && has_part(i / BLOCK, 1) ? codes[place(i, 1)] : 0;
+        return rounding == ROUND_Q14 ? 64 * upper + lower : upper + lower / 128;
     }
     size_t part(size_t block, int number) const {  // where it begins
         const size_t blocks = columns / BLOCK, first = block / blocks * blocks * parts;
-        const size_t at = rounding == ROUND_MIXED ? number * blocks + block % blocks : block % blocks * parts + number;
-        return (first + at) * part_bytes;
+        if (rounding == ROUND_Q14) return (first + block % blocks * parts + number) * part_bytes;
+        return (first + (number ? blocks + refinement(block) : block % blocks)) * part_bytes;
     }
     size_t place(size_t i, int number = 0) const { return part(i / BLOCK, number) + part_bytes - BLOCK + i % BLOCK; }
     Inputs(const Kernels* by, int rounding, size_t count, int columns)
         : by(by), rounding(rounding), columns(columns), codes(parts * (count / BLOCK) * part_bytes, 77), scales(count / BLOCK),
-          sums(count / BLOCK * 3), refined(count / BLOCK) {}
+          sums(count / BLOCK * 3), refined(count / columns * (columns / BLOCK + 1), columns / BLOCK) {}
     Inputs(const Kernels* by, int rounding, const Floats& in, int columns) : Inputs(by, rounding, in.size(), columns) {
         for (size_t token = 0; token < in.size() / columns; ++token) {
             const size_t block = token * (columns / BLOCK);
             by->quantize(in.data() + token * columns, columns, rounding, 1, codes.data() + part(block, 0), scales.data() + block,
-                         sums.data() + block * 3, refined.data() + block);
+                         sums.data() + block * 3, refined.data() + block + token);
         }
     }
     // What quantize() writes in front of a part's codes: see PartStart in simd_neon.h
@@ -196,7 +205,7 @@ struct Inputs {  // tokens, quantized one by one
 struct GroupedInputs {  // the first of them, with the scales of 16 tokens side by side
     std::vector<int8_t> codes;
     Floats scales, sums;
-    Bytes refined;
+    std::vector<int32_t> refined;
     int rounding;
     GroupedInputs(const Inputs& in, int tokens) : rounding(in.rounding) {
         const int blocks = in.columns / BLOCK, room = (tokens + TILE - 1) / TILE * TILE;
@@ -205,12 +214,11 @@ struct GroupedInputs {  // the first of them, with the scales of 16 tokens side 
         codes.resize(room * token_bytes, 77);
         scales.resize(room * blocks, INF);
         sums.resize(room * blocks * 3, INF);
-        refined.resize(room * blocks);
+        refined.assign(in.refined.begin(), in.refined.begin() + tokens * (blocks + 1));
         for (int token = 0; token < tokens; ++token)
             for (int block = 0; block < blocks; ++block) {
                 const int from = token * blocks + block, group = token / TILE * blocks + block, at = token % TILE;
                 scales[group * TILE + at] = in.scales[from];
-                refined[group * TILE + at] = in.refined[from];
                 for (int i = 0; i < 3; ++i) sums[(group * 3 + i) * TILE + at] = in.sums[from * 3 + i];
             }
     }
@@ -231,14 +239,14 @@ void test_quantize_in_groups(int rounding) {
     const GroupedInputs expected(alone, tokens);
     Floats scales(expected.scales.size(), INF), sums(expected.sums.size(), INF);
     std::vector<int8_t> codes(expected.codes.size(), 77);
-    Bytes refined(expected.refined.size());
+    std::vector<int32_t> refined(expected.refined.size(), columns / BLOCK);
     for (int token = 0; token < tokens; ++token)
         level->quantize(in.data() + token * columns, columns, rounding, TILE,
-                        codes.data() + alone.part(size_t(token) * (columns / BLOCK), 0), scales.data() + token, sums.data() + token, refined.data() + token);
+                        codes.data() + alone.part(size_t(token) * (columns / BLOCK), 0), scales.data() + token, sums.data() + token, refined.data() + token * (columns / BLOCK + 1));
     same("quantize in groups: codes", codes.data(), expected.codes.data(), codes.size());
     same("quantize in groups: scales", scales.data(), expected.scales.data(), scales.size() * 4);
     same("quantize in groups: sums", sums.data(), expected.sums.data(), sums.size() * 4);
-    same("quantize in groups: refined", refined.data(), expected.refined.data(), refined.size());
+    same("quantize in groups: refined", refined.data(), expected.refined.data(), refined.size() * 4);
 }
 
 void test_quantize(int rounding) {
@@ -267,25 +275,25 @@ void test_quantize(int rounding) {
                 const size_t at = block * BLOCK + i;
                 const int upper = got.codes[got.place(at)], lower = got.rounding == ROUND_Q14 ? got.codes[got.place(at, 1)] : 0;
                 for (int part = 0; part < got.parts; ++part)
-                    if ((got.rounding == ROUND_Q14 || part == 0 || got.refined[block]) &&
+                    if (got.has_part(block, part) && portable.has_part(block, part) &&
                         got.codes[got.place(at, part)] != portable.codes[portable.place(at, part)])
                         fail("quantize: part %d of input %zu is not as in the portable level", part, at);
                 const double code = got.code(block * BLOCK + i);
                 if (upper < -127 || lower < -32 || lower > 31) fail("quantize: parts %d, %d in block %zu", upper, lower, block);
                 totals[i / 16] += code;
-                const double within = got.refined[block] ? 0.005 : 0.502;
+                const double within = got.refinement(block) >= 0 ? 0.005 : 0.502;
                 const double slack = scale >= SMALLEST ? within * scale : high;  // of tiny numbers nothing need be left
                 near("quantize: code", int(block) * BLOCK + i, code * scale, x[i], slack);
             }
             const float* sums = got.sums.data() + block * 3;
-            const double within = got.refined[block] ? 1e-3 * scale : 0.0;
+            const double within = got.refinement(block) >= 0 ? 1e-3 * scale : 0.0;
             near("quantize: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), within);
             for (int half : {0, 1})
                 near("quantize: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), within);
         }
         same("quantize as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
         same("quantize as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
-        same("quantize as portable: refined", got.refined.data(), portable.refined.data(), got.refined.size());
+        same("quantize as portable: refined", got.refined.data(), portable.refined.data(), got.refined.size() * 4);
     }
 }
 
@@ -294,7 +302,7 @@ void test_outliers_are_refined() {
     in[3 * BLOCK + 7] = -30.0f;
     in[9 * BLOCK] = 0.0f;
     const Inputs got(level, ROUND_MIXED, in, int(in.size()));
-    for (int block = 0; block < 16; ++block) near("outlier", block, got.refined[block], block == 3, 0.0);
+    for (int block = 0; block < 16; ++block) near("outlier", block, got.refinement(block) >= 0, block == 3, 0.0);
     const Inputs plain(level, ROUND_Q8, in, int(in.size()));
     near("eight bits beside an outlier", 0, plain.code(3 * BLOCK) * plain.scales[3], 0.945, 0.001);
     near("refined beside an outlier", 0, got.code(3 * BLOCK) * got.scales[3], 1.0, 0.001);

@@ -26,7 +26,7 @@ constexpr int TILE_FLOATS = MATMUL_TOKENS * TILE;
 struct PreparedInputs {
     std::vector<float> values, scales, sums;
     std::vector<int8_t> codes;
-    std::vector<uint8_t> refined;
+    std::vector<int32_t> refined;
     std::vector<uint16_t> split;
 
     void reserve(size_t tokens, size_t columns, const Kernels& k) {
@@ -256,7 +256,7 @@ class Engine {
             const size_t blocks = columns / BLOCK, place = token / group * group * blocks;
             k.quantize(from, columns, rounding, group, into.codes.data() + token * blocks * parts_of(rounding) * k.part_bytes,
                        into.scales.data() + place + token % group, into.sums.data() + 3 * place + token % group,
-                       into.refined.data() + place + token % group);
+                       into.refined.data() + token * (blocks + 1));
         }
     }
 
@@ -303,7 +303,7 @@ class Engine {
         const float* values = in.values + first * in.stride;
         const size_t blocks = size_t(first) * (m.columns / BLOCK);
         const QuantizedInput packed = {in.packed.codes + blocks * parts_of(in.packed.rounding) * k.part_bytes,
-                                       in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks,
+                                       in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks + first,
                                        in.packed.rounding, in.packed.group,
                                        in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
         const int rows = std::min(TILE, m.rows - tile * TILE);

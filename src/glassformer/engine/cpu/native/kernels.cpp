@@ -142,10 +142,11 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
 #ifndef HAS_BIASED_SUMS
 struct PartStart {};  // what is stored in front of a part's codes
 inline PartStart part_start(float, int32_t) { return {}; }
-// A small sum, below 2^22, of codes that count from -ZERO_POINT, or of the upper parts of two; and a small sum times a scale
-template <int ZERO_POINT> inline I biased_zero_sum(const int8_t*, const void* = nullptr) { return zero_sum(); }
+// A small sum, below 2^22, of codes that count from -ZERO_POINT, or of the upper parts of two; and a small sum times a scale. If
+// several vectors of rows SHARE a part, a pointer that differs tells one from the other.
+template <int ZERO_POINT, bool SHARED> inline I biased_zero_sum(const int8_t*, const void*) { return zero_sum(); }
 inline I biased_zero_upper_sum() { return zero_sum(); }
-inline F scale_biased(I sum, float scale, const int8_t*, const void* = nullptr) { return mul(to_float(sum), scale); }
+template <bool SHARED> inline F scale_biased(I sum, float scale, const int8_t*, const void*) { return mul(to_float(sum), scale); }
 #endif
 constexpr int START = std::is_empty_v<PartStart> ? 0 : sizeof(PartStart), PART = START + BLOCK;  // bytes
 
@@ -210,34 +211,36 @@ template <int P> void quantize_to(const float* in, int count, int group, int8_t*
         quantize_one<P>(in + at, group, codes, scales, sums);
 }
 
-constexpr float OUTLIER = 5.0f;  // times the root mean square of a token's inputs
+constexpr float OUTLIER = 8.0f;  // times the root mean square of a token's inputs
 constexpr float RESIDUAL_STEP = 1.0f / 128.0f;  // of a step of eight bits; what rounding leaves is at most 64 of these
 
 // Eight bits of each input, and seven more of what that leaves in the blocks that have an outlier, which makes the steps of
 // its whole block coarse: most of the error comes from those few.
-void quantize_mixed(const float* in, int count, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+void quantize_mixed(const float* in, int count, int group, int8_t* codes, float* scales, float* sums, int32_t* refined) {
     F squares = set(0.0f);
     for (int i = 0; i < count; i += W) squares = fma(load(in + i), load(in + i), squares);
     const float limit = OUTLIER / 127.0f * std::sqrt(reduce_add(squares) / float(count));
-    int8_t* second = codes + count / BLOCK * PART;
-    for (const float* end = in + count; in < end;
-         in += BLOCK, codes += PART, second += PART, scales += group, sums += 3 * group, refined += group) {
+    const int blocks = count / BLOCK;
+    int8_t* second = codes + blocks * PART;
+    for (int block = 0; block < blocks; ++block, in += BLOCK, codes += PART, scales += group, sums += 3 * group) {
         quantize_one<1>(in, group, codes, scales, sums);
-        *refined = *scales > limit;
-        if (!*refined) continue;
+        if (!(*scales > limit)) continue;
+        *refined++ = block;
         const float inverse = safe_inverse(*scales), step = *scales * RESIDUAL_STEP;
         float residual[BLOCK];
         for (int i = 0; i < BLOCK; ++i) residual[i] = in[i] * inverse - float(codes[START + i]);
         int32_t totals[2];
         quantize_block<1>(residual, 1.0f / RESIDUAL_STEP, second + START, nullptr, totals);
         write_start(second, step, totals);
+        second += PART;
         sums[0] += step * float(totals[0] + totals[1]);
         sums[group] += step * float(totals[0]);
         sums[2 * group] += step * float(totals[1]);
     }
+    *refined = blocks;
 }
 
-void quantize(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+void quantize(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums, int32_t* refined) {
     if (rounding == ROUND_MIXED) quantize_mixed(in, count, group, codes, scales, sums, refined);
     else (rounding == ROUND_Q14 ? quantize_to<2> : quantize_to<1>)(in, count, group, codes, scales, sums);
 }
@@ -354,19 +357,20 @@ template <class Tile, int P> constexpr bool fits_biased_sum = P == 1 || Tile::bi
 // Whether the sums of P parts already count from a kind's zero point, so that it has no minimum
 template <class Tile, int P> constexpr bool starts_at_zero_point = P == 1 && Tile::zero_point > 0;
 
-template <class Tile, int P> inline I initial_sum(const int8_t* part, const void* differs = nullptr) {
+template <class Tile, int P, bool SHARED> inline I initial_sum(const int8_t* part, const void* differs) {
     if constexpr (!fits_biased_sum<Tile, P>) return zero_sum();
     else if constexpr (P == 2) return biased_zero_upper_sum();
-    else return biased_zero_sum<Tile::zero_point>(part, differs);
+    else return biased_zero_sum<Tile::zero_point, SHARED>(part, differs);
 }
-template <class Tile, int P> inline F final_sum(I total, float scale, const int8_t* part, const void* differs = nullptr) {
-    if constexpr (fits_biased_sum<Tile, P>) return scale_biased(total, scale, part, differs);
+template <class Tile, int P, bool SHARED> inline F final_sum(I total, float scale, const int8_t* part, const void* differs) {
+    if constexpr (fits_biased_sum<Tile, P>) return scale_biased<SHARED>(total, scale, part, differs);
     else return mul(to_float(total), scale);
 }
 
 // The dot products of groups [G, E) with an input's upper parts, and from there with its lower ones, if it has them.
-template <class Tile, int P, int G, int E> inline I dot_groups(const B* four, const int8_t* part, const void* differs = nullptr) {
-    I total = dots<Tile::bits, G, E>(initial_sum<Tile, P>(part, differs), four, load_block(part + START));
+template <class Tile, int P, int G, int E, bool SHARED>
+inline I dot_groups(const B* four, const int8_t* part, const void* differs) {
+    I total = dots<Tile::bits, G, E>(initial_sum<Tile, P, SHARED>(part, differs), four, load_block(part + START));
     if constexpr (P == 2) total = dots<Tile::bits, G, E>(add_times_64(zero_sum(), total), four, load_block(part + PART + START));
     return total;
 }
@@ -395,26 +399,17 @@ template <class Tile, int P> constexpr int tokens_in_flight = P == 2 || Tile::ha
 template <int R> struct Inputs {  // a block of some tokens' inputs
     const int8_t* codes;
     const float *scales, *sums;
-    const uint8_t* refined;
     int columns, group;
 
     static inline Inputs of(const QuantizedInput& in, int columns, int token) {
         const size_t blocks = columns / BLOCK, at = token % in.group, place = token / in.group * in.group * blocks;
-        return {in.codes + token * blocks * parts_of(R) * PART, in.scales + place + at, in.sums + 3 * place + at,
-                in.refined + place + at, columns, in.group};
+        return {in.codes + token * blocks * parts_of(R) * PART, in.scales + place + at, in.sums + 3 * place + at, columns,
+                in.group};
     }
-    inline void next() { codes += summed_parts<R> * PART, scales += group, sums += 3 * group, refined += group; }
+    inline void next() { codes += summed_parts<R> * PART, scales += group, sums += 3 * group; }
 
     inline const int8_t* part(int number, int token) const {
-        const int blocks = columns / BLOCK, between = R == ROUND_MIXED ? blocks : 1;  // parts
-        return codes + (token * blocks * parts_of(R) + number * between) * PART;
-    }
-    template <int T> inline bool any_refined() const {  // of T tokens
-        uint8_t any[8] = {};
-        std::memcpy(any, refined, T);
-        uint64_t bits;
-        std::memcpy(&bits, any, 8);
-        return bits;
+        return codes + (token * (columns / BLOCK) * parts_of(R) + number) * PART;
     }
     // The sums that belong to a half of a block, or to all of it
     template <class Tile> inline const float* sums_of(int half) const {
@@ -444,20 +439,8 @@ template <class Tile> struct RowScales {
     }
 };
 
-// Adds the second parts of those of T tokens whose block has one, in groups [G, E) of W rows that are unpacked.
-template <class Tile, int R, int G, int E, int T, int N>
-ALWAYS_INLINE void add_residuals(const B* four, F scale, const Inputs<R>& in, F (*value)[N], int v) {
-    UNROLLED for (int t = 0; t < T; ++t)
-        if (in.refined[t]) {
-            const int8_t* part = in.part(1, t);
-            const I total = dot_groups<Tile, 1, G, E>(four, part);
-            value[t][v] = fma(final_sum<Tile, 1>(total, in.scales[t] * RESIDUAL_STEP, part), scale, value[t][v]);
-        }
-}
-
-// Adds one half of a block (or all of it) to N vectors of rows, for T tokens whose sums are all in registers; with the second
-// parts of their inputs, if TWO.
-template <class Tile, int R, int H, int T, int N, bool TWO>
+// Adds one half of a block (or all of it) to N vectors of rows, for T tokens whose sums are all in registers.
+template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
     const float* sums = in.template sums_of<Tile>(H);
@@ -465,23 +448,19 @@ ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* oute
     Block upper[T], lower[T];
     UNROLLED for (int t = 0; t < T; ++t) {
         upper[t] = load_block(in.part(0, t) + START);
-        lower[t] = load_block(in.part(TWO, t) + START);
+        lower[t] = load_block(in.part(P - 1, t) + START);
         UNROLLED for (int v = 0; v < N; ++v) {
-            ups[t][v] = initial_sum<Tile, P>(in.part(0, t), tile + v);
-            lows[t][v] = R == ROUND_MIXED ? initial_sum<Tile, 1>(in.part(TWO, t), tile + v) : zero_sum();
+            ups[t][v] = initial_sum<Tile, P, T == 1>(in.part(0, t), tile + v);
+            lows[t][v] = zero_sum();
         }
     }
-    dot_side_by_side<Tile, TWO ? 2 : 1, G, E, T, N>(tile + Tile::first, vector, upper, lower, ups, lows);
+    dot_side_by_side<Tile, P, G, E, T, N>(tile + Tile::first, vector, upper, lower, ups, lows);
     UNROLLED for (int v = 0; v < N; ++v) {
         const RowScales<Tile> rows(outer[v], tile, vector + v, H);
         UNROLLED for (int t = 0; t < T; ++t) {
             const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
-            const F dot = final_sum<Tile, P>(total, in.scales[t], in.part(0, t), tile + v);
+            const F dot = final_sum<Tile, P, T == 1>(total, in.scales[t], in.part(0, t), tile + v);
             value[t][v] = rows.template add<P>(dot, sums[t], value[t][v]);
-            if constexpr (R == ROUND_MIXED && TWO) {
-                const F residual = final_sum<Tile, 1>(lows[t][v], in.scales[t] * RESIDUAL_STEP, in.part(1, t), tile + v);
-                value[t][v] = fma(residual, rows.scale, value[t][v]);
-            }
         }
     }
 }
@@ -500,53 +479,40 @@ ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, in
         UNROLLED for (int first = 0; first < T; first += in_flight) {
             if (first) COMPILER_BARRIER;
             I dot[in_flight];
-            UNROLLED for (int t = 0; t < in_flight; ++t) dot[t] = dot_groups<Tile, P, G, E>(four, in.part(0, first + t));
+            UNROLLED for (int t = 0; t < in_flight; ++t) {
+                const int8_t* part = in.part(0, first + t);
+                dot[t] = dot_groups<Tile, P, G, E, false>(four, part, part);
+            }
             UNROLLED for (int t = first; t < first + in_flight; ++t) {
                 const int lane = t % lanes;
                 const Lanes<lanes> scales(in.scales + t - lane), totals(sums + t - lane);
-                const F scaled = final_sum<Tile, P>(dot[t - first], scales[lane], in.part(0, t));
+                const F scaled = final_sum<Tile, P, false>(dot[t - first], scales[lane], in.part(0, t), tile);
                 value[t][v] = rows.template add<P>(scaled, totals[lane], value[t][v]);
             }
         }
-        if constexpr (R == ROUND_MIXED)
-            if (in.template any_refined<T>()) add_residuals<Tile, R, G, E, T>(four, rows.scale, in, value, v);
     }
 }
 
 // The same for one token, two vectors of rows at a time where four would need more registers than there are.
-template <class Tile, int R, int H, int N, bool TWO>
+template <class Tile, int R, int H, int N>
 ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
-    if constexpr (N == 4 && TWO && (R == ROUND_MIXED || Tile::halves == 2)) {
+    if constexpr (N == 4 && R == ROUND_Q14 && Tile::halves == 2) {
         UNROLLED for (int v = 0; v < N; v += 2) {
             F pair[1][2] = {{value[0][v], value[0][v + 1]}};
-            add_side_by_side<Tile, R, H, 1, 2, TWO>(tile, outer + v, vector + v, in, pair);
+            add_side_by_side<Tile, R, H, 1, 2>(tile, outer + v, vector + v, in, pair);
             value[0][v] = pair[0][0], value[0][v + 1] = pair[0][1];
             COMPILER_BARRIER;
         }
     } else {
-        add_side_by_side<Tile, R, H, 1, N, TWO>(tile, outer, vector, in, value);
+        add_side_by_side<Tile, R, H, 1, N>(tile, outer, vector, in, value);
     }
 }
 
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
-    if constexpr (T == 1) {
-        const bool two = R == ROUND_Q14 || (R == ROUND_MIXED && *in.refined);
-        if (two) add_one_token<Tile, R, H, N, R != ROUND_Q8>(tile, outer, vector, in, value);
-        else if constexpr (R != ROUND_Q14) add_one_token<Tile, R, H, N, false>(tile, outer, vector, in, value);
-    } else if constexpr (!TOKENS_SIDE_BY_SIDE) {
-        add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
-    } else {
-        add_side_by_side<Tile, R, H, T, N, R == ROUND_Q14>(tile, outer, vector, in, value);
-        if constexpr (R == ROUND_MIXED)
-            if (in.template any_refined<T>())
-                UNROLLED for (int v = 0; v < N; ++v) {
-                    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
-                    B four[8];
-                    unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
-                    add_residuals<Tile, R, G, E, T>(four, Tile::scale(outer[v], tile, vector + v, H), in, value, v);
-                }
-    }
+    if constexpr (T == 1) add_one_token<Tile, R, H, N>(tile, outer, vector, in, value);
+    else if constexpr (TOKENS_SIDE_BY_SIDE) add_side_by_side<Tile, R, H, T, N>(tile, outer, vector, in, value);
+    else add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
 }
 
 // The sums of N vectors of a tile's rows with T tokens, over all blocks.
@@ -580,6 +546,43 @@ template <class Tile> constexpr size_t tile_bytes(int columns) {
     return size_t(columns / BLOCK) * Tile::bytes + size_t(columns / SUPER) * Tile::head;
 }
 
+// Adds one half of a block's second part (or all of it) to the sums of a tile's rows.
+template <class Tile, int H = 0>
+ALWAYS_INLINE void add_residual(const uint8_t* block, const SuperScales* outer, const int8_t* part, float scale, F* value) {
+    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
+    UNROLLED for (int v = 0; v < VECTORS; ++v) {
+        B four[8];
+        unpack<Tile, G, E>(block + Tile::first, v, four);
+        const I total = dot_groups<Tile, 1, G, E, true>(four, part, block + v);
+        const F dot = final_sum<Tile, 1, true>(total, scale * RESIDUAL_STEP, part, block + v);
+        value[v] = fma(dot, Tile::scale(outer[v], block, v, H), value[v]);  // minimums are in the inputs' sums already
+    }
+    if constexpr (H + 1 < Tile::halves) add_residual<Tile, H + 1>(block, outer, part, scale, value);
+}
+
+// Adds a token's second parts to its sums with a tile's rows, which are complete otherwise. They come from a list, since a
+// branch in each block would be mispredicted too often.
+template <class Tile> NOINLINE void add_residuals(const uint8_t* tile, int columns, const QuantizedInput& in, int token, float* out) {
+    const int blocks = columns / BLOCK;
+    const int32_t* refined = in.refined + size_t(token) * (blocks + 1);
+    const int8_t* part = in.codes + (2 * size_t(token) + 1) * blocks * PART;
+    const float* scales = Inputs<ROUND_MIXED>::of(in, columns, token).scales;
+    F value[VECTORS];
+    out += token * TILE;
+    UNROLLED for (int v = 0; v < VECTORS; ++v) value[v] = load(out + v * W);
+    for (; *refined < blocks; ++refined, part += PART) {
+        const int number = *refined;
+        SuperScales outer[VECTORS];
+        if constexpr (Tile::head > 0) {
+            const uint8_t* head = tile + tile_bytes<Tile>(number * BLOCK / SUPER * SUPER);
+            UNROLLED for (int v = 0; v < VECTORS; ++v) outer[v] = Tile::open(head, v);
+        }
+        const uint8_t* block = tile + tile_bytes<Tile>(number * BLOCK) + Tile::head;
+        add_residual<Tile>(block, outer, part, scales[number * in.group], value);
+    }
+    UNROLLED for (int v = 0; v < VECTORS; ++v) store(out + v * W, value[v]);
+}
+
 // One token takes all rows of a tile side by side; several share what is unpacked of a few rows, in enough sums to hide
 // the latency.
 template <class Tile, int R, int T>
@@ -587,6 +590,8 @@ void packed_rows(const uint8_t* tile, int columns, const QuantizedInput& in, int
     constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would hide latency
     constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed_block<Tile, R, T, N>(tile, vector, columns, in, token, out);
+    if constexpr (R == ROUND_MIXED)
+        for (int t = token; t < token + T; ++t) add_residuals<Tile>(tile, columns, in, t, out);
 }
 
 // As many tokens at once as the registers of a level hold, then the rest in halves.

@@ -112,16 +112,16 @@ inline PartStart part_start(float scale, int32_t total) {
     return {{unbias, unbias, unbias, unbias}, {from, from, from, from}};
 }
 alignas(16) constexpr int32_t BIASED_ZERO[4] = {SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS};
-template <int ZERO_POINT> inline I biased_zero_sum(const int8_t* part, const void* differs = nullptr) {
+template <int ZERO_POINT, bool SHARED> inline I biased_zero_sum(const int8_t* part, const void* differs) {
     static_assert(ZERO_POINT == 0 || ZERO_POINT == 8, "only these are stored");
-    if (!ZERO_POINT) return reload<I>(BIASED_ZERO, differs ? differs : part);
+    if (!ZERO_POINT) return reload<I>(BIASED_ZERO, differs);
     const int32_t* from = reinterpret_cast<const PartStart*>(part)->from_minus_8;
-    return differs ? reload<I>(from, differs) : vld1q_s32(from);
+    return SHARED ? reload<I>(from, differs) : vld1q_s32(from);
 }
 inline I biased_zero_upper_sum() { return vdupq_n_s32(SUM_BIAS_BITS >> 6); }
-inline F scale_biased(I sum, float scale, const int8_t* part, const void* differs = nullptr) {
+template <bool SHARED> inline F scale_biased(I sum, float scale, const int8_t* part, const void* differs) {
     const float* unbias = reinterpret_cast<const PartStart*>(part)->unbias;
-    return vfmaq_n_f32(differs ? reload<F>(unbias, differs) : load(unbias), vreinterpretq_f32_s32(sum), scale);
+    return vfmaq_n_f32(SHARED ? reload<F>(unbias, differs) : load(unbias), vreinterpretq_f32_s32(sum), scale);
 }
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
 inline B to_dot_codes(B x) { return x; }
