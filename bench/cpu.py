@@ -5,10 +5,9 @@
 
 Every figure is a process of its own: `llama-bench` for llama.cpp and its fork ik_llama.cpp, `glass_bench.py`, which times
 text to text, for ours. They take turns, round by round; figures are medians, in tokens per second, and a ratio above 1
-means that ours is faster. Ours runs three times: with its default, mixed activations, with fourteen bits of them (q14),
-and with q8, which is how llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test
-is tried with and without flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is
-left out.
+means that ours is faster. Ours runs three times: with its default of fourteen bits for activations, with mixed ones, and
+with q8, which is how llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried
+with and without flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
 
     text       SmolLM2 Q4_1: prefill, decode, decode after a long context
     kinds      Qwen3-0.6B's shape in several kinds: prefill and decode
@@ -51,7 +50,7 @@ Row: TypeAlias = dict[str, Any]
 HERE = Path(__file__).parent
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 OURS, LLAMA, IK_LLAMA = "ours", "llama.cpp", "ik_llama.cpp"
-OTHER_ACTIVATIONS = ("q14", "q8")
+COARSER = ("mixed", "q8")  # activations
 ROWS = (1, 8, 16)
 ROW_STEPS = 48
 QUESTION = "What is the capital of France?"
@@ -114,7 +113,7 @@ def tokens_per_second(command: Sequence[str]) -> float:
     return float(result["avg_ts"])
 
 
-def glass_bench(model: Model, threads: int, options: Sequence[str], activations: str = "mixed") -> float:
+def glass_bench(model: Model, threads: int, options: Sequence[str], activations: str = "q14") -> float:
     fixed = ["-m", str(model.path), "-t", str(threads), "--activations", activations]
     return tokens_per_second([sys.executable, str(HERE / "glass_bench.py"), *fixed, *options])
 
@@ -182,7 +181,7 @@ class Bench:
     def _beside_rivals(self, model: Model, threads: int, test: Test) -> Row:
         contestants: dict[str, Measurement] = {OURS: partial(glass_bench, model, threads, test.options)}
         if "BF16" not in model.name:  # whose activations are not rounded
-            for activations in OTHER_ACTIVATIONS:
+            for activations in COARSER:
                 contestants[f"{OURS} {activations}"] = partial(glass_bench, model, threads, test.options, activations)
         if (binary := self.rivals.get(LLAMA)) is not None:
             variants = [["-fa", flash, "-mmp", mmap] for flash, mmap in product("01", "01")]
@@ -194,8 +193,8 @@ class Bench:
         row: Row = {"what": f"{model.name}, {test}", "threads": threads, **rounded(rates)}
         if LLAMA in rates:
             row |= {"ratio": round(rates[OURS] / rates[LLAMA], 2)}
-            others = {name: rates[f"{OURS} {name}"] for name in OTHER_ACTIVATIONS if f"{OURS} {name}" in rates}
-            row |= {f"{activations} ratio": round(rate / rates[LLAMA], 2) for activations, rate in others.items()}
+            coarser = {activations: rates[name] for activations in COARSER if (name := f"{OURS} {activations}") in rates}
+            row |= {f"{activations} ratio": round(rate / rates[LLAMA], 2) for activations, rate in coarser.items()}
         if IK_LLAMA in rates:
             row |= {f"÷ {IK_LLAMA}": round(rates[OURS] / rates[IK_LLAMA], 2)}
         return with_goals(row, threads)
@@ -216,14 +215,14 @@ class Bench:
             contestants = {
                 f"{rows}{suffix}": partial(glass_bench, self.smollm2, threads, options[rows], activations)
                 for rows in ROWS
-                for suffix, activations in (("", "mixed"), (" q14", "q14"), (" q8", "q8"))
+                for suffix, activations in (("", "q14"), (" mixed", "mixed"), (" q8", "q8"))
             }
             rates = race(contestants, self.rounds)
             for rows in ROWS[1:]:
                 row = {"what": f"{self.smollm2.name}, {rows} rows ÷ 1 row", "threads": threads}
                 row |= {OURS: round(rates[f"{rows}"], 1), "1 row": round(rates["1"], 1)}
                 row |= {"ratio": round(rates[f"{rows}"] / rates["1"], 2)}
-                for activations in OTHER_ACTIVATIONS:
+                for activations in COARSER:
                     ratio = rates[f"{rows} {activations}"] / rates[f"1 {activations}"]
                     row |= {f"{activations} ratio": round(ratio, 2)}
                 yield with_goals(row, threads)
@@ -278,7 +277,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 
 def chart(rows: Sequence[Row], path: Path) -> None:
-    """The ratios as bars, those of other activations in lighter colours, with what must be reached as a mark on each."""
+    """The ratios as bars, those of coarser activations in lighter colours, with what must be reached as a mark on each."""
     from matplotlib import pyplot as plt
 
     bars = []
@@ -287,7 +286,7 @@ def chart(rows: Sequence[Row], path: Path) -> None:
             rival = "" if "÷" in row["what"] or "share" in row["what"] else f" ÷ {LLAMA}"
             label = f"{row['what']}{rival}, {row['threads']} threads"
             bars.append((label, row["ratio"], row["must"], "#4878a8"))
-            for activations, colour in (("q14", "#7198be"), ("q8", "#9ab8d4")):
+            for activations, colour in (("mixed", "#7198be"), ("q8", "#9ab8d4")):
                 if f"{activations} ratio" in row:
                     bars.append((f"{label}, {activations} activations", row[f"{activations} ratio"], row["must"], colour))
     figure, axes = plt.subplots(figsize=(9, 0.4 * len(bars) + 1))

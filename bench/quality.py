@@ -63,9 +63,9 @@ def main() -> None:
     text = "\n".join(page.read_text("utf-8") for page in (HELD_OUT, *sorted((ROOT / "docs").glob("*.md"))))
     ids = plain.tokenizer(text)["input_ids"][: arguments.tokens]
     options: dict[str, dict[str, str]] = {
-        "activations mixed, the default": {},
+        "activations in q14, the default": {},
         "cache in q8": {"cache": "q8"},
-        "activations in q14": {"activations": "q14"},
+        "activations mixed": {"activations": "mixed"},
         "activations in q8": {"activations": "q8"},
     }
     others: dict[str, Any] = {

@@ -44,7 +44,7 @@ CacheOption = Annotated[
 ]
 ActivationsOption = Annotated[
     str | None,
-    option("--activations", help="What inputs of quantized weights are rounded to: mixed; or q14, finer; or q8, coarser."),
+    option("--activations", help="What inputs of quantized weights are rounded to: q14; or mixed, q8: faster, coarser."),
 ]
 BatchInvariantOption = Annotated[
     bool,

@@ -19,8 +19,7 @@ from glassformer.sites import Watch
 
 CACHES = ("f32", "f16", "bf16", "q8")  # dtypes that an engine may store keys and values in
 GPU_CACHES = CACHES[:3]  # those that the GPU engine has
-ACTIVATIONS = ("q14", "mixed", "q8")  # what an engine may round the inputs of packed matrices to, the most exact first
-DEFAULT_ACTIVATIONS = "mixed"
+ACTIVATIONS = ("q14", "mixed", "q8")  # what an engine may round the inputs of packed matrices to
 
 
 class Row(Protocol):

@@ -79,7 +79,7 @@ def load(
         dtype: 'float32', 'bfloat16', …, which PyTorch computes in; by default as stored.
         weights: quantizes the weights of a folder: 'q8_0', 'q4_1', 'q4_k', …; once, and then from the cache.
         cache: the format of an engine's KV cache: 'f32', 'f16', 'bf16', or 'q8' on the CPU; by default as fits the weights.
-        activations: what the CPU engine rounds inputs of quantized matrices to: 'mixed', or finer 'q14', or coarser 'q8'.
+        activations: what the CPU engine rounds inputs of quantized matrices to: 'q14', or faster, 'mixed' or 'q8'.
         batch_invariant: whether what a text gets must not depend, bit for bit, on what runs beside it; False lets the GPU
             engine decode a single text faster, with a kernel that sums in another order.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.

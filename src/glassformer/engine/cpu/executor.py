@@ -27,7 +27,7 @@ from glassformer.engine.cpu.passes import (
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program_pass import FeedChunk, changes_pattern, watched_sites
-from glassformer.engine.protocol import DEFAULT_ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
+from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
@@ -85,7 +85,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
     def describe(self) -> Description:
         cache, default = (CACHE_NAMES[dtype] for dtype in (self._kv_dtype, default_kv_dtype(self._weight_kind)))
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
-        settings = {"cache": (cache, default), "activations": (self._activations, DEFAULT_ACTIVATIONS)}
+        settings = {"cache": (cache, default), "activations": (self._activations, ACTIVATIONS[0])}
         options = {name: value for name, (value, default) in settings.items() if value != default}
         threads += ", pinned" if self._engine.pinned else ""
         notes = (f"{self._engine.level}, {threads}", f"keys and values in {cache}")

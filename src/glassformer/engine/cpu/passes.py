@@ -37,7 +37,7 @@ from glassformer.engine.program_pass import (
     stack_sites,
     stops,
 )  # fmt: skip
-from glassformer.engine.protocol import ACTIVATIONS, CACHES, DEFAULT_ACTIVATIONS
+from glassformer.engine.protocol import ACTIVATIONS, CACHES
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import Change
 
@@ -62,7 +62,7 @@ class NativeModel:
         self._weight_kind = main_kind(tensors.values())
         self._kv_dtype = KV_DTYPES[cache] if cache else default_kv_dtype(self._weight_kind)
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
-        self._activations = activations if activations and packed else DEFAULT_ACTIVATIONS
+        self._activations = activations if activations and packed else ACTIVATIONS[0]
         self._engine = engine or Engine()
         self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)

@@ -119,7 +119,7 @@ class SyntheticDecoder:
         model = blueprint(config)
         self._weights = SyntheticWeights(model, Engine(threads=1))
         program = Lowering(model, "", frozenset(), frozenset(), config).lower()
-        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.MIXED)
+        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.Q14)
         heads, size = config.num_key_value_heads, config.head_dim
         row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, KvDtype.F16)))
         row.pages.reserve(0, CONTEXT + 1)
