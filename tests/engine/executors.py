@@ -72,7 +72,7 @@ class Subject:
         return PlainExecutor(self.model)
 
     def cpu(
-        self, cache: str | None = "f32", activations: str | None = None, level: str | None = None, threads: int | None = None
+        self, cache: str | None = "f32", activations: str = "q14", level: str | None = None, threads: int | None = None
     ) -> CpuExecutor:
         engine = Engine(level, threads)
         tensors = self.opened.tensors

@@ -74,10 +74,11 @@ class TestBatchInvariance:
         executor = tiny(what).cpu(level=level, threads=2)
         assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
+    @pytest.mark.parametrize("activations", ["mixed", "q8"])
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("what", ["Q8_0", "Q4_1", "Q6_K"])
-    def test_batch_invariance_with_q8_activations(self, what: str, level: str, tiny: Tiny) -> None:
-        executor = tiny(what).cpu(activations="q8", level=level, threads=2)
+    def test_batch_invariance_with_coarser_activations(self, what: str, level: str, activations: str, tiny: Tiny) -> None:
+        executor = tiny(what).cpu(activations=activations, level=level, threads=2)
         assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
     @pytest.mark.sweep

@@ -145,11 +145,12 @@ def test_parity_of_cache_dtypes(cache: str, kind: str, tiny: Tiny) -> None:
     assert found.farthest < 5e-4
 
 
+@pytest.mark.parametrize("activations", ["mixed", "q8"])
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind[0] == "Q"])
-def test_parity_of_q8_activations(kind: str, level: str, tiny: Tiny) -> None:
+def test_parity_of_coarser_activations(kind: str, level: str, activations: str, tiny: Tiny) -> None:
     subject = tiny(kind)
-    found = subject.verdict(subject.cpu(activations="q8", level=level))
+    found = subject.verdict(subject.cpu(activations=activations, level=level))
     assert found.agrees(ROUNDED), found
     assert not found.agrees(ROUNDED / 10)  # it is in force
 

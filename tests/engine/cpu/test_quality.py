@@ -39,7 +39,7 @@ def test_bfloat16_is_nearer_than_pytorch_s(family: str, tmp_path: Path) -> None:
     [
         ({"cache": "f16"}, 5e-5, 0.995),
         ({"cache": "q8"}, 1e-2, 0.95),
-        ({"activations": "mixed"}, 1e-3, 0.975),
+        ({"activations": "mixed"}, 1.5e-3, 0.97),
         ({"activations": "q8"}, 5e-3, 0.95),
     ],
 )

@@ -153,49 +153,72 @@ void test_norm() {
 }
 
 struct Inputs {  // tokens, quantized one by one
-    int rounding, columns, parts = parts_of(rounding);
+    const Kernels* by;
+    int rounding, columns, parts = parts_of(rounding), part_bytes = by->part_bytes;
     std::vector<int8_t> codes;
     Floats scales, sums;
-    Bytes refined;
+    std::vector<int32_t> refined;
     QuantizedInput from(int token) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
-        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3,
-                refined.data() + blocks, rounding, 1};
+        return {codes.data() + blocks * parts * part_bytes, scales.data() + blocks, sums.data() + blocks * 3,
+                refined.data() + blocks + token, rounding, 1};
     }
+    // Which of its token's second parts a block has, or -1
+    int refinement(size_t block) const {
+        const int blocks = columns / BLOCK, number = int(block) % blocks;
+        const int32_t* numbers = refined.data() + block / blocks * (blocks + 1);
+        for (int i = 0; rounding == ROUND_MIXED && numbers[i] < blocks; ++i)
+            if (numbers[i] == number) return i;
+        return -1;
+    }
+    bool has_part(size_t block, int number) const { return number == 0 || rounding == ROUND_Q14 || refinement(block) >= 0; }
     double code(size_t i) const {  // in units of the scale
-        const double upper = codes[place(i)], lower = parts == 2 ? codes[place(i) + BLOCK] : 0;
-        return rounding == ROUND_Q14 ? 64 * upper + lower : upper + (refined[i / BLOCK] ? lower / 254 : 0);
+        const double upper = codes[place(i)], lower = parts == 2 && has_part(i / BLOCK, 1) ? codes[place(i, 1)] : 0;
+        return rounding == ROUND_Q14 ? 64 * upper + lower : upper + lower / 128;
     }
-    size_t place(size_t i) const { return i / BLOCK * parts * BLOCK + i % BLOCK; }
-    Inputs(int rounding, size_t count, int columns)
-        : rounding(rounding), columns(columns), codes(parts * count, 77), scales(count / BLOCK), sums(count / BLOCK * 3),
-          refined(count / BLOCK) {}
-    Inputs(int rounding, const Kernels* by, const Floats& in, int columns) : Inputs(rounding, in.size(), columns) {
+    size_t part(size_t block, int number) const {  // where it begins
+        const size_t blocks = columns / BLOCK, first = block / blocks * blocks * parts;
+        if (rounding == ROUND_Q14) return (first + block % blocks * parts + number) * part_bytes;
+        return (first + (number ? blocks + refinement(block) : block % blocks)) * part_bytes;
+    }
+    size_t place(size_t i, int number = 0) const { return part(i / BLOCK, number) + part_bytes - BLOCK + i % BLOCK; }
+    Inputs(const Kernels* by, int rounding, size_t count, int columns)
+        : by(by), rounding(rounding), columns(columns), codes(parts * (count / BLOCK) * part_bytes, 77), scales(count / BLOCK),
+          sums(count / BLOCK * 3), refined(count / columns * (columns / BLOCK + 1), columns / BLOCK) {}
+    Inputs(const Kernels* by, int rounding, const Floats& in, int columns) : Inputs(by, rounding, in.size(), columns) {
         for (size_t token = 0; token < in.size() / columns; ++token) {
             const size_t block = token * (columns / BLOCK);
-            by->quantize(in.data() + token * columns, columns, rounding, 1, codes.data() + token * parts * columns,
-                         scales.data() + block, sums.data() + block * 3, refined.data() + block);
+            by->quantize(in.data() + token * columns, columns, rounding, 1, codes.data() + part(block, 0), scales.data() + block,
+                         sums.data() + block * 3, refined.data() + block + token);
         }
+    }
+    // What quantize() writes in front of a part's codes: see PartStart in simd_neon.h
+    void start_part(size_t block, float scale, int total) {
+        if (part_bytes == BLOCK) return;
+        const float unbias[4] = {-12582912.0f * scale, -12582912.0f * scale, -12582912.0f * scale, -12582912.0f * scale};
+        const int32_t from = 0x4b400000 - 8 * total, from_minus_8[4] = {from, from, from, from};
+        std::memcpy(codes.data() + part(block, 0), unbias, 16);
+        std::memcpy(codes.data() + part(block, 0) + 16, from_minus_8, 16);
     }
 };
 
 struct GroupedInputs {  // the first of them, with the scales of 16 tokens side by side
     std::vector<int8_t> codes;
     Floats scales, sums;
-    Bytes refined;
+    std::vector<int32_t> refined;
     int rounding;
     GroupedInputs(const Inputs& in, int tokens) : rounding(in.rounding) {
         const int blocks = in.columns / BLOCK, room = (tokens + TILE - 1) / TILE * TILE;
-        codes.assign(in.codes.begin(), in.codes.begin() + size_t(tokens) * in.parts * in.columns);
-        codes.resize(size_t(room) * in.parts * in.columns, 77);
+        const size_t token_bytes = size_t(blocks) * in.parts * in.part_bytes;
+        codes.assign(in.codes.begin(), in.codes.begin() + tokens * token_bytes);
+        codes.resize(room * token_bytes, 77);
         scales.resize(room * blocks, INF);
         sums.resize(room * blocks * 3, INF);
-        refined.resize(room * blocks);
+        refined.assign(in.refined.begin(), in.refined.begin() + tokens * (blocks + 1));
         for (int token = 0; token < tokens; ++token)
             for (int block = 0; block < blocks; ++block) {
                 const int from = token * blocks + block, group = token / TILE * blocks + block, at = token % TILE;
                 scales[group * TILE + at] = in.scales[from];
-                refined[group * TILE + at] = in.refined[from];
                 for (int i = 0; i < 3; ++i) sums[(group * 3 + i) * TILE + at] = in.sums[from * 3 + i];
             }
     }
@@ -212,18 +235,18 @@ Floats with_outliers(Floats all) {
 void test_quantize_in_groups(int rounding) {
     const int columns = 8 * BLOCK, tokens = 3;
     const Floats in = with_outliers(reals(tokens * columns, -3.0, 3.0));
-    const Inputs alone(rounding, level, in, columns);
+    const Inputs alone(level, rounding, in, columns);
     const GroupedInputs expected(alone, tokens);
     Floats scales(expected.scales.size(), INF), sums(expected.sums.size(), INF);
     std::vector<int8_t> codes(expected.codes.size(), 77);
-    Bytes refined(expected.refined.size());
+    std::vector<int32_t> refined(expected.refined.size(), columns / BLOCK);
     for (int token = 0; token < tokens; ++token)
-        level->quantize(in.data() + token * columns, columns, rounding, TILE, codes.data() + token * alone.parts * columns,
-                        scales.data() + token, sums.data() + token, refined.data() + token);
+        level->quantize(in.data() + token * columns, columns, rounding, TILE,
+                        codes.data() + alone.part(size_t(token) * (columns / BLOCK), 0), scales.data() + token, sums.data() + token, refined.data() + token * (columns / BLOCK + 1));
     same("quantize in groups: codes", codes.data(), expected.codes.data(), codes.size());
     same("quantize in groups: scales", scales.data(), expected.scales.data(), scales.size() * 4);
     same("quantize in groups: sums", sums.data(), expected.sums.data(), sums.size() * 4);
-    same("quantize in groups: refined", refined.data(), expected.refined.data(), refined.size());
+    same("quantize in groups: refined", refined.data(), expected.refined.data(), refined.size() * 4);
 }
 
 void test_quantize(int rounding) {
@@ -237,34 +260,40 @@ void test_quantize(int rounding) {
     for (int i = 0; i < BLOCK; ++i) in[BLOCK * 11 + i] *= i == 17 ? 1.0f : 0.003f;  // an outlier of this block
     // Each block alone, and all together: what is an outlier depends on the rest.
     for (int columns : {BLOCK, 40 * BLOCK}) {
-        const Inputs got(rounding, level, in, columns), portable(rounding, &kernels_portable, in, columns);
+        const Inputs got(level, rounding, in, columns), portable(&kernels_portable, rounding, in, columns);
         for (size_t block = 0; block < got.scales.size(); ++block) {
             const float* x = in.data() + block * BLOCK;
             float high = 0.0f;
             for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
-            const float scale = high / most;
+            const float scale = got.scales[block];
             double totals[2] = {0, 0};
-            near("quantize: scale", int(block), got.scales[block], scale, 0.0);
+            near("quantize: scale", int(block), scale, high / most, std::fmax(std::ldexp(high / most, -21), 4.3e-45));
+            uint32_t bits;
+            std::memcpy(&bits, &scale, 4);
+            if (bits % 4) fail("quantize: the scale of block %zu has all of its bits", block);
             for (int i = 0; i < BLOCK; ++i) {
-                const size_t place = got.place(block * BLOCK + i);
-                const int upper = got.codes[place], lower = got.rounding == ROUND_Q14 ? got.codes[place + BLOCK] : 0;
+                const size_t at = block * BLOCK + i;
+                const int upper = got.codes[got.place(at)], lower = got.rounding == ROUND_Q14 ? got.codes[got.place(at, 1)] : 0;
+                for (int part = 0; part < got.parts; ++part)
+                    if (got.has_part(block, part) && portable.has_part(block, part) &&
+                        got.codes[got.place(at, part)] != portable.codes[portable.place(at, part)])
+                        fail("quantize: part %d of input %zu is not as in the portable level", part, at);
                 const double code = got.code(block * BLOCK + i);
                 if (upper < -127 || lower < -32 || lower > 31) fail("quantize: parts %d, %d in block %zu", upper, lower, block);
                 totals[i / 16] += code;
-                const double within = got.refined[block] ? 0.003 : 0.502;
+                const double within = got.refinement(block) >= 0 ? 0.005 : 0.502;
                 const double slack = scale >= SMALLEST ? within * scale : high;  // of tiny numbers nothing need be left
                 near("quantize: code", int(block) * BLOCK + i, code * scale, x[i], slack);
             }
             const float* sums = got.sums.data() + block * 3;
-            const double within = got.refined[block] ? 1e-3 * scale : 0.0;
+            const double within = got.refinement(block) >= 0 ? 1e-3 * scale : 0.0;
             near("quantize: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), within);
             for (int half : {0, 1})
                 near("quantize: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), within);
         }
-        same("quantize as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
         same("quantize as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
         same("quantize as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
-        same("quantize as portable: refined", got.refined.data(), portable.refined.data(), got.refined.size());
+        same("quantize as portable: refined", got.refined.data(), portable.refined.data(), got.refined.size() * 4);
     }
 }
 
@@ -272,9 +301,9 @@ void test_outliers_are_refined() {
     Floats in(16 * BLOCK, 1.0f);
     in[3 * BLOCK + 7] = -30.0f;
     in[9 * BLOCK] = 0.0f;
-    const Inputs got(ROUND_MIXED, level, in, int(in.size()));
-    for (int block = 0; block < 16; ++block) near("outlier", block, got.refined[block], block == 3, 0.0);
-    const Inputs plain(ROUND_Q8, level, in, int(in.size()));
+    const Inputs got(level, ROUND_MIXED, in, int(in.size()));
+    for (int block = 0; block < 16; ++block) near("outlier", block, got.refinement(block) >= 0, block == 3, 0.0);
+    const Inputs plain(level, ROUND_Q8, in, int(in.size()));
     near("eight bits beside an outlier", 0, plain.code(3 * BLOCK) * plain.scales[3], 0.945, 0.001);
     near("refined beside an outlier", 0, got.code(3 * BLOCK) * got.scales[3], 1.0, 0.001);
 }
@@ -503,16 +532,18 @@ void test_exact_sums(int rounding) {
         for (int byte : {0x00, 0x7f, 0x80, 0xff, -1}) {
             Tiles tiles(layout, HEIGHT, SUPER);
             tiles.make_whole(byte);
-            Inputs inputs(rounding, size_t(TOKENS) * SUPER, SUPER);
+            Inputs inputs(level, rounding, size_t(TOKENS) * SUPER, SUPER);
             for (size_t i = 0; i < size_t(TOKENS) * SUPER; ++i) {
                 const int code = extreme(parts, int(i / SUPER), i);
                 const int upper = parts == 1 ? code : int(std::floor((code + 32) / 64.0));
                 inputs.codes[inputs.place(i)] = int8_t(upper);
-                if (parts == 2) inputs.codes[inputs.place(i) + BLOCK] = int8_t(code - 64 * upper);
+                if (parts == 2) inputs.codes[inputs.place(i, 1)] = int8_t(code - 64 * upper);
                 inputs.scales[i / BLOCK] = 1.0f;
                 inputs.sums[i / BLOCK * 3] += float(code);
                 inputs.sums[i / BLOCK * 3 + 1 + i % BLOCK / 16] += float(code);
             }
+            for (size_t block = 0; block < inputs.scales.size(); ++block)
+                inputs.start_part(block, 1.0f, int(inputs.sums[block * 3]));
             check_packed(named("%s with bytes %d, rounding %d, exactly", layout.name, byte, rounding), tiles, inputs, {}, 0.0);
         }
 }
@@ -522,7 +553,7 @@ void test_packed_matmul(int rounding) {
         for (int columns : {32, 64, 160, 256, 512}) {
             if (layout.head && columns % SUPER) continue;
             const Tiles tiles(layout, HEIGHT, columns);
-            const Inputs inputs(rounding, level, with_outliers(reals(size_t(TOKENS) * columns, -2.0, 3.0)), columns);
+            const Inputs inputs(level, rounding, with_outliers(reals(size_t(TOKENS) * columns, -2.0, 3.0)), columns);
             const Floats bias = columns == 256 ? reals(HEIGHT, -2.0, 2.0) : Floats();
             check_packed(named("%s of %d columns, rounding %d", layout.name, columns, rounding), tiles, inputs, bias, 1e-6);
         }
@@ -551,7 +582,7 @@ void test_float_matmul() {
             const Floats values = reals(size_t(TOKENS) * stride, -2.0, 2.0), bias = reals(HEIGHT, -1.0, 1.0);
             const Matrix m{weights, columns % 2 ? bias.data() : nullptr, kind, HEIGHT, columns, 0};
             const int padded = (columns + BLOCK - 1) / BLOCK * BLOCK;
-            const Inputs none(ROUND_Q14, size_t(TOKENS) * padded, padded);
+            const Inputs none(level, ROUND_Q14, size_t(TOKENS) * padded, padded);
             for (int tile = 0; tile * TILE < HEIGHT; ++tile) {
                 std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
                 for (int i = 0; i < TOKENS * TILE; ++i) {

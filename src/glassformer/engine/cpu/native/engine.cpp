@@ -26,17 +26,17 @@ constexpr int TILE_FLOATS = MATMUL_TOKENS * TILE;
 struct PreparedInputs {
     std::vector<float> values, scales, sums;
     std::vector<int8_t> codes;
-    std::vector<uint8_t> refined;
+    std::vector<int32_t> refined;
     std::vector<uint16_t> split;
 
-    void reserve(size_t tokens, size_t columns, bool with_split) {
+    void reserve(size_t tokens, size_t columns, const Kernels& k) {
         tokens = (tokens + TILE - 1) / TILE * TILE;
-        if (with_split) grow(split, 2 * tokens * columns);
+        if (k.split_bf16) grow(split, 2 * tokens * columns);
         grow(values, tokens * columns);
         grow(scales, tokens * (columns / BLOCK + 1));
         grow(sums, tokens * (columns / BLOCK + 1) * 3);
         grow(refined, tokens * (columns / BLOCK + 1));
-        grow(codes, 2 * tokens * columns);
+        grow(codes, 2 * tokens * (columns / BLOCK) * k.part_bytes);
     }
 
     template <class T> static void grow(std::vector<T>& values, size_t size) {
@@ -119,14 +119,14 @@ class Engine {
         }
         for (int i = 0; i < p.feed_count; ++i)
             keys = std::max(keys, size_t(std::max(p.feeds[i].start + p.feeds[i].length, p.feeds[i].source_length)));
-        shared_inputs_.reserve(std::max(p.token_count, p.scored_count), columns, k.split_bf16);
+        shared_inputs_.reserve(std::max(p.token_count, p.scored_count), columns, k);
         const size_t chunks = keys / CHUNK + 1;
         PreparedInputs::grow(chunk_values_, size_t(SPLIT) * pool_.size() * chunks * QUERIES * head_size);
         if (chunk_sums_.size() < size_t(SPLIT) * pool_.size() * chunks * QUERIES)
             chunk_sums_.resize(size_t(SPLIT) * pool_.size() * chunks * QUERIES);
         chunks_ = int(chunks);
         for (Worker& worker : workers_) {
-            worker.own.reserve(SMALL_BATCH, columns, k.split_bf16);
+            worker.own.reserve(SMALL_BATCH, columns, k);
             PreparedInputs::grow(worker.scores, size_t(QUERIES) * CHUNK + PAGE * head_size);
             PreparedInputs::grow(worker.states, 2 * size_t(QUERIES) * head_size);
         }
@@ -253,10 +253,10 @@ class Engine {
         if (needs.split) k.split_bf16(from, columns, split_of(into, token, columns));
         if (needs.packed) {
             const int group = input_group(s);
-            const size_t place = size_t(token / group) * (columns / BLOCK) * group;
-            k.quantize(from, columns, rounding, group, into.codes.data() + size_t(token) * parts_of(rounding) * columns,
+            const size_t blocks = columns / BLOCK, place = token / group * group * blocks;
+            k.quantize(from, columns, rounding, group, into.codes.data() + token * blocks * parts_of(rounding) * k.part_bytes,
                        into.scales.data() + place + token % group, into.sums.data() + 3 * place + token % group,
-                       into.refined.data() + place + token % group);
+                       into.refined.data() + token * (blocks + 1));
         }
     }
 
@@ -302,8 +302,8 @@ class Engine {
         const Matrix& m = s.matrices[matrix];
         const float* values = in.values + first * in.stride;
         const size_t blocks = size_t(first) * (m.columns / BLOCK);
-        const QuantizedInput packed = {in.packed.codes + blocks * BLOCK * parts_of(in.packed.rounding),
-                                       in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks,
+        const QuantizedInput packed = {in.packed.codes + blocks * parts_of(in.packed.rounding) * k.part_bytes,
+                                       in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks + first,
                                        in.packed.rounding, in.packed.group,
                                        in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
         const int rows = std::min(TILE, m.rows - tile * TILE);

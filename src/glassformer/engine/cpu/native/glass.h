@@ -39,7 +39,7 @@ enum StepKind : int32_t {
 };
 enum ActivationRounding : int32_t {  // of the inputs of packed matrices
     ROUND_Q14,    // to fourteen bits, in two parts
-    ROUND_MIXED,  // to eight bits, and in the blocks that have outliers to eight more
+    ROUND_MIXED,  // to eight bits, and in the blocks that have outliers to seven more
     ROUND_Q8,     // to eight bits
 };
 constexpr int NOT_NUMBERS = -1;  // in place of the best token

@@ -139,20 +139,45 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
     }
 }
 
+#ifndef HAS_BIASED_SUMS
+struct PartStart {};  // what is stored in front of a part's codes
+inline PartStart part_start(float, int32_t) { return {}; }
+// A small sum, below 2^22, of codes that count from -ZERO_POINT, or of the upper parts of two; and a small sum times a scale. If
+// several vectors of rows SHARE a part, a pointer that differs tells one from the other.
+template <int ZERO_POINT, bool SHARED> inline I biased_zero_sum(const int8_t*, const void*) { return zero_sum(); }
+inline I biased_zero_upper_sum() { return zero_sum(); }
+template <bool SHARED> inline F scale_biased(I sum, float scale, const int8_t*, const void*) { return mul(to_float(sum), scale); }
+#endif
+constexpr int START = std::is_empty_v<PartStart> ? 0 : sizeof(PartStart), PART = START + BLOCK;  // bytes
+
+inline void write_start(int8_t* part, float scale, const int32_t* totals) {
+    const PartStart start = part_start(scale, int32_t(uint32_t(totals[0]) + uint32_t(totals[1])));
+    if constexpr (START > 0) std::memcpy(part, &start, sizeof start);
+}
+
+// A scale without its lowest two bits, so that levels can multiply it exactly by a number of two
+inline float short_scale(float scale) {
+    uint32_t bits;
+    std::memcpy(&bits, &scale, 4);
+    bits &= ~3u;
+    std::memcpy(&scale, &bits, 4);
+    return scale;
+}
+
 inline float safe_inverse(float scale) { return scale >= 1.17549435e-38f ? 1.0f / scale : 0.0f; }  // of less it would be infinite
 
 #ifndef HAS_QUANTIZE_BLOCK
-// A block's codes, the upper parts and then the lower ones, and the totals of its halves.
-template <int P> inline void quantize_block(const float* in, float inverse, int8_t* codes, int32_t* totals) {
+// A block's codes, of the upper parts and, if there are two, of the lower ones; and the totals of its halves.
+template <int P> inline void quantize_block(const float* in, float inverse, int8_t* upper, int8_t* lower, int32_t* totals) {
     float rounded[BLOCK];
     int32_t code[BLOCK];
     uint32_t sums[2] = {0, 0};
     for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // an integer in the low bits
     std::memcpy(code, rounded, sizeof code);
     for (int i = 0; i < BLOCK; ++i) {
-        const int32_t whole = code[i] - 0x4b400000, upper = P == 2 ? (whole + 32) >> 6 : whole;
-        codes[i] = int8_t(upper);
-        if constexpr (P == 2) codes[BLOCK + i] = int8_t(whole - upper * 64);
+        const int32_t whole = code[i] - 0x4b400000, high = P == 2 ? (whole + 32) >> 6 : whole;
+        upper[i] = int8_t(high);
+        if constexpr (P == 2) lower[i] = int8_t(whole - high * 64);
     }
     for (int i = 0; i < BLOCK / 2; ++i) {
         sums[0] += uint32_t(code[i]) - 0x4b400000u;
@@ -162,53 +187,60 @@ template <int P> inline void quantize_block(const float* in, float inverse, int8
 }
 #endif
 
-// Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes. Eight
-// bits alone, which can be asked for, lose a hundredth of each product, enough to change a word here and there.
-template <int P> void quantize_to(const float* in, int count, int group, int8_t* codes, float* scales, float* sums) {
+// Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes; or
+// eight bits alone, which lose a hundredth of each product.
+template <int P> inline void quantize_one(const float* in, int group, int8_t* part, float* scale, float* sums) {
     constexpr float most = P == 2 ? 8159.0f : 127.0f;
-    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += P * BLOCK, scales += group, sums += 3 * group) {
-        F high = set(0.0f), zero = set(0.0f);
-        for (int i = 0; i < BLOCK; i += W) {
-            const F x = load(in + i);
-            high = max(high, max(x, sub(set(0.0f), x)));
-            zero = fma(x, set(0.0f), zero);  // NaN if one of them is: a maximum would hide it
-        }
-        const float scale = reduce_max(high) / most + reduce_add(zero), inverse = safe_inverse(scale);
-        int32_t totals[2];
-        quantize_block<P>(in, inverse, codes, totals);
-        *scales = scale;
-        sums[0] = scale * float(int32_t(uint32_t(totals[0]) + uint32_t(totals[1])));  // of NaNs they may overflow
-        sums[group] = scale * float(totals[0]);
-        sums[2 * group] = scale * float(totals[1]);
+    F high = set(0.0f), zero = set(0.0f);
+    for (int i = 0; i < BLOCK; i += W) {
+        const F x = load(in + i);
+        high = max(high, max(x, sub(set(0.0f), x)));
+        zero = fma(x, set(0.0f), zero);  // NaN if one of them is: a maximum would hide it
     }
+    *scale = short_scale(reduce_max(high) / most + reduce_add(zero));
+    int32_t totals[2];
+    quantize_block<P>(in, safe_inverse(*scale), part + START, part + PART + START, totals);
+    write_start(part, *scale, totals);
+    sums[0] = *scale * float(int32_t(uint32_t(totals[0]) + uint32_t(totals[1])));  // of NaNs they may overflow
+    sums[group] = *scale * float(totals[0]);
+    sums[2 * group] = *scale * float(totals[1]);
 }
 
-constexpr float OUTLIER = 5.0f;  // times the root mean square of a token's inputs
-constexpr float RESIDUAL_STEP = 1.0f / 254.0f;  // of a step of eight bits: what rounding leaves is at most 127 of these
+template <int P> void quantize_to(const float* in, int count, int group, int8_t* codes, float* scales, float* sums) {
+    for (int at = 0; at < count; at += BLOCK, codes += P * PART, scales += group, sums += 3 * group)
+        quantize_one<P>(in + at, group, codes, scales, sums);
+}
 
-// Eight bits of each input, and eight more of what that leaves in the blocks that have an outlier, which makes the steps of
+constexpr float OUTLIER = 8.0f;  // times the root mean square of a token's inputs
+constexpr float RESIDUAL_STEP = 1.0f / 128.0f;  // of a step of eight bits; what rounding leaves is at most 64 of these
+
+// Eight bits of each input, and seven more of what that leaves in the blocks that have an outlier, which makes the steps of
 // its whole block coarse: most of the error comes from those few.
-void quantize_mixed(const float* in, int count, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+void quantize_mixed(const float* in, int count, int group, int8_t* codes, float* scales, float* sums, int32_t* refined) {
     F squares = set(0.0f);
     for (int i = 0; i < count; i += W) squares = fma(load(in + i), load(in + i), squares);
     const float limit = OUTLIER / 127.0f * std::sqrt(reduce_add(squares) / float(count));
-    for (const float* end = in + count; in < end;
-         in += BLOCK, codes += 2 * BLOCK, scales += group, sums += 3 * group, refined += group) {
-        quantize_to<1>(in, BLOCK, group, codes, scales, sums);
-        *refined = *scales > limit;
-        if (!*refined) continue;
+    const int blocks = count / BLOCK;
+    int8_t* second = codes + blocks * PART;
+    for (int block = 0; block < blocks; ++block, in += BLOCK, codes += PART, scales += group, sums += 3 * group) {
+        quantize_one<1>(in, group, codes, scales, sums);
+        if (!(*scales > limit)) continue;
+        *refined++ = block;
         const float inverse = safe_inverse(*scales), step = *scales * RESIDUAL_STEP;
         float residual[BLOCK];
-        for (int i = 0; i < BLOCK; ++i) residual[i] = in[i] * inverse - float(codes[i]);
+        for (int i = 0; i < BLOCK; ++i) residual[i] = in[i] * inverse - float(codes[START + i]);
         int32_t totals[2];
-        quantize_block<1>(residual, 1.0f / RESIDUAL_STEP, codes + BLOCK, totals);
+        quantize_block<1>(residual, 1.0f / RESIDUAL_STEP, second + START, nullptr, totals);
+        write_start(second, step, totals);
+        second += PART;
         sums[0] += step * float(totals[0] + totals[1]);
         sums[group] += step * float(totals[0]);
         sums[2 * group] += step * float(totals[1]);
     }
+    *refined = blocks;
 }
 
-void quantize(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+void quantize(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums, int32_t* refined) {
     if (rounding == ROUND_MIXED) quantize_mixed(in, count, group, codes, scales, sums, refined);
     else (rounding == ROUND_Q14 ? quantize_to<2> : quantize_to<1>)(in, count, group, codes, scales, sums);
 }
@@ -241,12 +273,13 @@ struct SuperScales { Factor scale, minimum; };
 
 struct Packed4 {  // common to kinds of four bits
     static constexpr int bits = 4, halves = 1;  // halves: parts of a block that have a scale each
+    static constexpr int zero_point = 0;  // the code of zero, if sums of small codes can start from there
     static constexpr bool has_minimum = true;        // codes count from a minimum, not from zero
     template <int G> static inline B codes(const uint8_t* p, int vector) { return nibbles<G>(p + vector * 4 * W); }
 };
 
 struct Q4_0Tile : Packed4 {
-    static constexpr int head = 0, bytes = 288, first = 32;
+    static constexpr int head = 0, bytes = 288, first = 32, zero_point = START > 0 ? 8 : 0;
     static inline F scale(const SuperScales&, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
     static inline F minimum(const SuperScales&, const uint8_t*, int, F scale) { return mul(scale, set(-8.0f)); }
 };
@@ -258,7 +291,7 @@ struct Q4_1Tile : Packed4 {
 };
 
 struct Q8_0Tile {
-    static constexpr int head = 0, bytes = 544, first = 32, bits = 8, halves = 1;
+    static constexpr int head = 0, bytes = 544, first = 32, bits = 8, halves = 1, zero_point = 0;
     static constexpr bool has_minimum = !SIGNED_CODES;
     template <int G> static inline B codes(const uint8_t* p, int vector) {
         return to_dot_codes(load_codes(p + G * 64 + vector * 4 * W));
@@ -289,7 +322,7 @@ struct Q5_KTile : Q4_KTile {
 };
 
 struct Q6_KTile {
-    static constexpr int head = 32, bytes = 416, first = 32, bits = 6, halves = 2;
+    static constexpr int head = 32, bytes = 416, first = 32, bits = 6, halves = 2, zero_point = 0;
     static constexpr bool has_minimum = true;
     // Of four groups, three lie in the lower six bits of a byte each, and the fourth in what is left above them.
     template <int G> static inline B codes(const uint8_t* p, int vector) {
@@ -321,16 +354,25 @@ template <int BITS, int G, int E> ALWAYS_INLINE I dots(I total, const B* four, c
 
 template <class Tile, int P> constexpr bool fits_biased_sum = P == 1 || Tile::bits == 4;  // sums of 32 products are below 2^22
 
-template <class Tile, int P> inline I initial_sum() { return fits_biased_sum<Tile, P> ? biased_zero_sum<P>() : zero_sum(); }
-template <class Tile, int P> inline F final_sum(I total) {
-    return fits_biased_sum<Tile, P> ? biased_to_float(total) : to_float(total);
+// Whether the sums of P parts already count from a kind's zero point, so that it has no minimum
+template <class Tile, int P> constexpr bool starts_at_zero_point = P == 1 && Tile::zero_point > 0;
+
+template <class Tile, int P, bool SHARED> inline I initial_sum(const int8_t* part, const void* differs) {
+    if constexpr (!fits_biased_sum<Tile, P>) return zero_sum();
+    else if constexpr (P == 2) return biased_zero_upper_sum();
+    else return biased_zero_sum<Tile::zero_point, SHARED>(part, differs);
+}
+template <class Tile, int P, bool SHARED> inline F final_sum(I total, float scale, const int8_t* part, const void* differs) {
+    if constexpr (fits_biased_sum<Tile, P>) return scale_biased<SHARED>(total, scale, part, differs);
+    else return mul(to_float(total), scale);
 }
 
 // The dot products of groups [G, E) with an input's upper parts, and from there with its lower ones, if it has them.
-template <class Tile, int P, int G, int E> inline F dot_groups(const B* four, const int8_t* inputs) {
-    I total = dots<Tile::bits, G, E>(initial_sum<Tile, P>(), four, load_block(inputs));
-    if constexpr (P == 2) total = dots<Tile::bits, G, E>(add_times_64(zero_sum(), total), four, load_block(inputs + BLOCK));
-    return final_sum<Tile, P>(total);
+template <class Tile, int P, int G, int E, bool SHARED>
+inline I dot_groups(const B* four, const int8_t* part, const void* differs) {
+    I total = dots<Tile::bits, G, E>(initial_sum<Tile, P, SHARED>(part, differs), four, load_block(part + START));
+    if constexpr (P == 2) total = dots<Tile::bits, G, E>(add_times_64(zero_sum(), total), four, load_block(part + PART + START));
+    return total;
 }
 
 // Groups [G, E) of N vectors of rows with T tokens, side by side, so that many sums are in flight at once.
@@ -352,28 +394,22 @@ ALWAYS_INLINE void dot_side_by_side(const uint8_t* codes, int vector, const Bloc
 template <int R> constexpr int summed_parts = R == ROUND_Q14 ? 2 : 1;  // parts of inputs that are summed as whole numbers
 
 // Tokens whose sums are computed at once
-template <int P> constexpr int tokens_in_flight = P == 2 ? 4 : 8;
+template <class Tile, int P> constexpr int tokens_in_flight = P == 2 || Tile::halves == 2 ? 4 : 8;
 
 template <int R> struct Inputs {  // a block of some tokens' inputs
     const int8_t* codes;
     const float *scales, *sums;
-    const uint8_t* refined;
     int columns, group;
 
     static inline Inputs of(const QuantizedInput& in, int columns, int token) {
         const size_t blocks = columns / BLOCK, at = token % in.group, place = token / in.group * in.group * blocks;
-        return {in.codes + token * blocks * parts_of(R) * BLOCK, in.scales + place + at, in.sums + 3 * place + at,
-                in.refined + place + at, columns, in.group};
+        return {in.codes + token * blocks * parts_of(R) * PART, in.scales + place + at, in.sums + 3 * place + at, columns,
+                in.group};
     }
-    inline void next() { codes += parts_of(R) * BLOCK, scales += group, sums += 3 * group, refined += group; }
+    inline void next() { codes += summed_parts<R> * PART, scales += group, sums += 3 * group; }
 
-    inline const int8_t* part(int number, int token) const { return codes + token * parts_of(R) * columns + number * BLOCK; }
-    template <int T> inline bool any_refined() const {  // of T tokens
-        uint8_t any[8] = {};
-        std::memcpy(any, refined, T);
-        uint64_t bits;
-        std::memcpy(&bits, any, 8);
-        return bits;
+    inline const int8_t* part(int number, int token) const {
+        return codes + (token * (columns / BLOCK) * parts_of(R) + number) * PART;
     }
     // The sums that belong to a half of a block, or to all of it
     template <class Tile> inline const float* sums_of(int half) const {
@@ -396,48 +432,35 @@ template <class Tile> struct RowScales {
     inline RowScales(const SuperScales& outer, const uint8_t* block, int vector, int half)
         : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)) {}
     // Adds a token's scaled dot products; sum is that of its inputs.
-    inline F add(F dot, float input_scale, float sum, F total) const {
-        total = fma(dot, mul(scale, input_scale), total);
-        if constexpr (Tile::has_minimum) total = fma(minimum, sum, total);
+    template <int P> inline F add(F dot, float sum, F total) const {
+        total = fma(dot, scale, total);
+        if constexpr (Tile::has_minimum && !starts_at_zero_point<Tile, P>) total = fma(minimum, sum, total);
         return total;
-    }
-    inline F add_residual(F dot, float input_scale, F total) const {  // its minimum is in the sum already
-        return fma(dot, mul(scale, input_scale * RESIDUAL_STEP), total);
     }
 };
 
-// Adds the second parts of those of T tokens whose block has one, in groups [G, E) of W rows that are unpacked.
-template <class Tile, int R, int G, int E, int T, int N>
-ALWAYS_INLINE void add_residuals(const B* four, const RowScales<Tile>& rows, const Inputs<R>& in, F (*value)[N], int v) {
-    UNROLLED for (int t = 0; t < T; ++t)
-        if (in.refined[t])
-            value[t][v] = rows.add_residual(dot_groups<Tile, 1, G, E>(four, in.part(1, t)), in.scales[t], value[t][v]);
-}
-
-// Adds one half of a block (or all of it) to N vectors of rows, for T tokens whose sums are all in registers; with the second
-// parts of their inputs, if TWO.
-template <class Tile, int R, int H, int T, int N, bool TWO>
+// Adds one half of a block (or all of it) to N vectors of rows, for T tokens whose sums are all in registers.
+template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
     const float* sums = in.template sums_of<Tile>(H);
     I ups[T][N], lows[T][N];
     Block upper[T], lower[T];
     UNROLLED for (int t = 0; t < T; ++t) {
-        upper[t] = load_block(in.part(0, t));
-        lower[t] = load_block(in.part(TWO, t));
+        upper[t] = load_block(in.part(0, t) + START);
+        lower[t] = load_block(in.part(P - 1, t) + START);
         UNROLLED for (int v = 0; v < N; ++v) {
-            ups[t][v] = initial_sum<Tile, P>();
-            lows[t][v] = R == ROUND_MIXED ? initial_sum<Tile, 1>() : zero_sum();
+            ups[t][v] = initial_sum<Tile, P, T == 1>(in.part(0, t), tile + v);
+            lows[t][v] = zero_sum();
         }
     }
-    dot_side_by_side<Tile, TWO ? 2 : 1, G, E, T, N>(tile + Tile::first, vector, upper, lower, ups, lows);
+    dot_side_by_side<Tile, P, G, E, T, N>(tile + Tile::first, vector, upper, lower, ups, lows);
     UNROLLED for (int v = 0; v < N; ++v) {
         const RowScales<Tile> rows(outer[v], tile, vector + v, H);
         UNROLLED for (int t = 0; t < T; ++t) {
             const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
-            value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t], sums[t], value[t][v]);
-            if constexpr (R == ROUND_MIXED && TWO)
-                value[t][v] = rows.add_residual(final_sum<Tile, 1>(lows[t][v]), in.scales[t], value[t][v]);
+            const F dot = final_sum<Tile, P, T == 1>(total, in.scales[t], in.part(0, t), tile + v);
+            value[t][v] = rows.template add<P>(dot, sums[t], value[t][v]);
         }
     }
 }
@@ -446,7 +469,7 @@ ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* oute
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
-    constexpr int in_flight = T < tokens_in_flight<P> ? T : tokens_in_flight<P>;
+    constexpr int in_flight = T < tokens_in_flight<Tile, P> ? T : tokens_in_flight<Tile, P>;
     constexpr int lanes = T < LANES || !fits_biased_sum<Tile, P> ? 1 : LANES;  // conversions leave time for scalars
     const float* sums = in.template sums_of<Tile>(H);
     UNROLLED for (int v = 0; v < N; ++v) {
@@ -455,54 +478,41 @@ ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, in
         const RowScales<Tile> rows(outer[v], tile, vector + v, H);
         UNROLLED for (int first = 0; first < T; first += in_flight) {
             if (first) COMPILER_BARRIER;
-            F dot[in_flight];
-            UNROLLED for (int t = 0; t < in_flight; ++t) dot[t] = dot_groups<Tile, P, G, E>(four, in.part(0, first + t));
+            I dot[in_flight];
+            UNROLLED for (int t = 0; t < in_flight; ++t) {
+                const int8_t* part = in.part(0, first + t);
+                dot[t] = dot_groups<Tile, P, G, E, false>(four, part, part);
+            }
             UNROLLED for (int t = first; t < first + in_flight; ++t) {
                 const int lane = t % lanes;
                 const Lanes<lanes> scales(in.scales + t - lane), totals(sums + t - lane);
-                value[t][v] = rows.add(dot[t - first], scales[lane], totals[lane], value[t][v]);
+                const F scaled = final_sum<Tile, P, false>(dot[t - first], scales[lane], in.part(0, t), tile);
+                value[t][v] = rows.template add<P>(scaled, totals[lane], value[t][v]);
             }
         }
-        if constexpr (R == ROUND_MIXED)
-            if (in.template any_refined<T>()) add_residuals<Tile, R, G, E, T>(four, rows, in, value, v);
     }
 }
 
-// The same for one token, two vectors of rows at a time where four would need more registers than there are: beside their
-// sums, K kinds have the scales of a super-block in them.
-template <class Tile, int R, int H, int N, bool TWO>
+// The same for one token, two vectors of rows at a time where four would need more registers than there are.
+template <class Tile, int R, int H, int N>
 ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
-    if constexpr (N == 4 && (Tile::head > 0 || R == ROUND_MIXED)) {
+    if constexpr (N == 4 && R == ROUND_Q14 && Tile::halves == 2) {
         UNROLLED for (int v = 0; v < N; v += 2) {
             F pair[1][2] = {{value[0][v], value[0][v + 1]}};
-            add_side_by_side<Tile, R, H, 1, 2, TWO>(tile, outer + v, vector + v, in, pair);
+            add_side_by_side<Tile, R, H, 1, 2>(tile, outer + v, vector + v, in, pair);
             value[0][v] = pair[0][0], value[0][v + 1] = pair[0][1];
             COMPILER_BARRIER;
         }
     } else {
-        add_side_by_side<Tile, R, H, 1, N, TWO>(tile, outer, vector, in, value);
+        add_side_by_side<Tile, R, H, 1, N>(tile, outer, vector, in, value);
     }
 }
 
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
-    if constexpr (T == 1) {
-        const bool two = R == ROUND_Q14 || (R == ROUND_MIXED && *in.refined);
-        if (two) add_one_token<Tile, R, H, N, R != ROUND_Q8>(tile, outer, vector, in, value);
-        else if constexpr (R != ROUND_Q14) add_one_token<Tile, R, H, N, false>(tile, outer, vector, in, value);
-    } else if constexpr (!TOKENS_SIDE_BY_SIDE) {
-        add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
-    } else {
-        add_side_by_side<Tile, R, H, T, N, R == ROUND_Q14>(tile, outer, vector, in, value);
-        if constexpr (R == ROUND_MIXED)
-            if (in.template any_refined<T>())
-                UNROLLED for (int v = 0; v < N; ++v) {
-                    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
-                    B four[8];
-                    unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
-                    add_residuals<Tile, R, G, E, T>(four, RowScales<Tile>(outer[v], tile, vector + v, H), in, value, v);
-                }
-    }
+    if constexpr (T == 1) add_one_token<Tile, R, H, N>(tile, outer, vector, in, value);
+    else if constexpr (TOKENS_SIDE_BY_SIDE) add_side_by_side<Tile, R, H, T, N>(tile, outer, vector, in, value);
+    else add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
 }
 
 // The sums of N vectors of a tile's rows with T tokens, over all blocks.
@@ -532,6 +542,47 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
         UNROLLED for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
 }
 
+template <class Tile> constexpr size_t tile_bytes(int columns) {
+    return size_t(columns / BLOCK) * Tile::bytes + size_t(columns / SUPER) * Tile::head;
+}
+
+// Adds one half of a block's second part (or all of it) to the sums of a tile's rows.
+template <class Tile, int H = 0>
+ALWAYS_INLINE void add_residual(const uint8_t* block, const SuperScales* outer, const int8_t* part, float scale, F* value) {
+    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
+    UNROLLED for (int v = 0; v < VECTORS; ++v) {
+        B four[8];
+        unpack<Tile, G, E>(block + Tile::first, v, four);
+        const I total = dot_groups<Tile, 1, G, E, true>(four, part, block + v);
+        const F dot = final_sum<Tile, 1, true>(total, scale * RESIDUAL_STEP, part, block + v);
+        value[v] = fma(dot, Tile::scale(outer[v], block, v, H), value[v]);  // minimums are in the inputs' sums already
+    }
+    if constexpr (H + 1 < Tile::halves) add_residual<Tile, H + 1>(block, outer, part, scale, value);
+}
+
+// Adds a token's second parts to its sums with a tile's rows, which are complete otherwise. They come from a list, since a
+// branch in each block would be mispredicted too often.
+template <class Tile> NOINLINE void add_residuals(const uint8_t* tile, int columns, const QuantizedInput& in, int token, float* out) {
+    const int blocks = columns / BLOCK;
+    const int32_t* refined = in.refined + size_t(token) * (blocks + 1);
+    const int8_t* part = in.codes + (2 * size_t(token) + 1) * blocks * PART;
+    const float* scales = Inputs<ROUND_MIXED>::of(in, columns, token).scales;
+    F value[VECTORS];
+    out += token * TILE;
+    UNROLLED for (int v = 0; v < VECTORS; ++v) value[v] = load(out + v * W);
+    for (; *refined < blocks; ++refined, part += PART) {
+        const int number = *refined;
+        SuperScales outer[VECTORS];
+        if constexpr (Tile::head > 0) {
+            const uint8_t* head = tile + tile_bytes<Tile>(number * BLOCK / SUPER * SUPER);
+            UNROLLED for (int v = 0; v < VECTORS; ++v) outer[v] = Tile::open(head, v);
+        }
+        const uint8_t* block = tile + tile_bytes<Tile>(number * BLOCK) + Tile::head;
+        add_residual<Tile>(block, outer, part, scales[number * in.group], value);
+    }
+    UNROLLED for (int v = 0; v < VECTORS; ++v) store(out + v * W, value[v]);
+}
+
 // One token takes all rows of a tile side by side; several share what is unpacked of a few rows, in enough sums to hide
 // the latency.
 template <class Tile, int R, int T>
@@ -539,10 +590,8 @@ void packed_rows(const uint8_t* tile, int columns, const QuantizedInput& in, int
     constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would hide latency
     constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed_block<Tile, R, T, N>(tile, vector, columns, in, token, out);
-}
-
-template <class Tile> constexpr size_t tile_bytes(int columns) {
-    return size_t(columns / BLOCK) * Tile::bytes + size_t(columns / SUPER) * Tile::head;
+    if constexpr (R == ROUND_MIXED)
+        for (int t = token; t < token + T; ++t) add_residuals<Tile>(tile, columns, in, t, out);
 }
 
 // As many tokens at once as the registers of a level hold, then the rest in halves.
@@ -1154,5 +1203,5 @@ namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
     TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values,
-    merge, softmax_sums, best};
+    merge, softmax_sums, best, PART};
 }  // namespace glass

@@ -7,11 +7,14 @@
 namespace glass {
 
 struct QuantizedInput {   // of some tokens, in blocks
-    const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then, in a second part, lower ones
+    // (tokens, columns / BLOCK, parts, Kernels::part_bytes), each part BLOCK codes behind what a level has in front of them: the
+    // upper eight bits, then the lower ones; with ROUND_MIXED all first parts of a token, then the second ones that it has.
+    const int8_t* codes;
     const float* scales;   // (tokens / group, columns / BLOCK, group)
     const float* sums;     // (tokens / group, columns / BLOCK, 3, group): of a block's scaled codes, of its first half, of its
                            // second; for kinds that have a minimum
-    const uint8_t* refined;  // (tokens / group, columns / BLOCK, group): with ROUND_MIXED, whether a block has a second part
+    const int32_t* refined;  // (tokens, columns / BLOCK + 1): with ROUND_MIXED, the blocks that have a second part, then
+                             // columns / BLOCK
     int rounding;
     int group;             // tokens whose scales lie side by side: 1 for a token alone, else TILE; all can be read to their end
     const uint16_t* split = nullptr;  // what split_bf16 made of all tokens, for matrices of bfloat16
@@ -49,7 +52,7 @@ struct Kernels {
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
     // One token's inputs
     void (*quantize)(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums,
-                     uint8_t* refined);
+                     int32_t* refined);
     // One token's inputs for matrices of bfloat16, in 32s; null where they are taken as they are
     void (*split_bf16)(const float* in, int count, uint16_t* planes);
     // TILE rows of a matrix with some tokens: out (tokens, TILE)
@@ -66,6 +69,7 @@ struct Kernels {
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
     // The first of the highest scores; NOT_NUMBERS if one is NaN, or if that one is infinite
     int32_t (*best)(const float* scores, int count);
+    int part_bytes;  // of quantized inputs
 };
 
 // Parts that have a place in the codes

@@ -85,8 +85,6 @@ inline I add_times_64(I x, I y) {
 }
 inline B to_dot_codes(B x) { return x; }
 #endif
-template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }
-inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 // There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
 inline B bit_and(B x, uint8_t mask) { return _mm256_and_si256(x, _mm256_set1_epi8(char(mask))); }

@@ -74,8 +74,6 @@ inline F zero_below(F x, float least, F value) {
 inline I zero_sum() { return _mm512_setzero_si512(); }
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline I add_times_64(I x, I y) { return _mm512_add_epi32(x, _mm512_slli_epi32(y, 6)); }
-template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }
-inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline B to_dot_codes(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(0x80))); }
 // There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
@@ -91,12 +89,12 @@ inline Block load_block(const int8_t* codes) { return {codes}; }
 
 #define HAS_QUANTIZE_BLOCK
 inline void store_bytes(int8_t* p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
-template <int P> inline void quantize_block(const float* in, float inverse, int8_t* codes, int32_t* totals) {
-    for (int half = 0; half < 2; ++half, in += W, codes += W) {
+template <int P> inline void quantize_block(const float* in, float inverse, int8_t* upper, int8_t* lower, int32_t* totals) {
+    for (int half = 0; half < 2; ++half, in += W) {
         const I whole = _mm512_cvtps_epi32(mul(load(in), inverse));
-        const I upper = P == 2 ? _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(32)), 6) : whole;
-        store_bytes(codes, upper);
-        if (P == 2) store_bytes(codes + 2 * W, _mm512_sub_epi32(whole, _mm512_slli_epi32(upper, 6)));
+        const I high = P == 2 ? _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(32)), 6) : whole;
+        store_bytes(upper + half * W, high);
+        if (P == 2) store_bytes(lower + half * W, _mm512_sub_epi32(whole, _mm512_slli_epi32(high, 6)));
         totals[half] = _mm512_reduce_add_epi32(whole);
     }
 }

@@ -18,6 +18,15 @@ using I = int32x4_t;
 using B = uint8x16_t;
 struct Block { int8x16_t first, second; };
 
+// What an instruction adds to is overwritten. Compilers load it once and copy it each time, which takes a dot instruction's
+// place; to load it each time takes nothing's. They do so if it seems to depend on something else, too, that differs.
+#define HAS_RELOAD
+template <class V> inline V reload(const void* p, const void* differs) {
+    V x;
+    __asm__("ldr %q0, %1" : "=w"(x) : "m"(*static_cast<const V*>(p)), "m"(*static_cast<const uint8_t*>(differs)));
+    return x;
+}
+
 inline F set(float x) { return vdupq_n_f32(x); }
 inline F load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, F x) { vst1q_f32(p, x); }
@@ -88,9 +97,32 @@ inline I zero_sum() { return vdupq_n_s32(0); }
 inline F to_float(I x) { return vcvtq_f32_s32(x); }
 inline I add_times_64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
 // Small sums start from the bits of 1.5 · 2^23 (upper parts of two, which are yet to be multiplied, from a 64th of them), so
-// that they are a float but for that number: a subtraction is four times as fast as a conversion, and as exact.
-template <int PARTS> inline I biased_zero_sum() { return vdupq_n_s32(PARTS == 2 ? 0x4b400000 >> 6 : 0x4b400000); }
-inline F biased_to_float(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
+// that they are a float but for that number, which is removed as they are scaled: a conversion would take four times as long.
+// What they start from and what removes it is stored with each part.
+#define HAS_BIASED_SUMS
+constexpr float SUM_BIAS = 12582912.0f;
+constexpr int32_t SUM_BIAS_BITS = 0x4b400000;
+struct PartStart {
+    float unbias[4];          // minus the bias times the scale: exact, as the scale's lowest two bits are zero
+    int32_t from_minus_8[4];  // what sums of codes start from that count from -8
+};
+inline PartStart part_start(float scale, int32_t total) {
+    const float unbias = -SUM_BIAS * scale;
+    const int32_t from = int32_t(uint32_t(SUM_BIAS_BITS) - 8 * uint32_t(total));
+    return {{unbias, unbias, unbias, unbias}, {from, from, from, from}};
+}
+alignas(16) constexpr int32_t BIASED_ZERO[4] = {SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS};
+template <int ZERO_POINT, bool SHARED> inline I biased_zero_sum(const int8_t* part, const void* differs) {
+    static_assert(ZERO_POINT == 0 || ZERO_POINT == 8, "only these are stored");
+    if (!ZERO_POINT) return reload<I>(BIASED_ZERO, differs);
+    const int32_t* from = reinterpret_cast<const PartStart*>(part)->from_minus_8;
+    return SHARED ? reload<I>(from, differs) : vld1q_s32(from);
+}
+inline I biased_zero_upper_sum() { return vdupq_n_s32(SUM_BIAS_BITS >> 6); }
+template <bool SHARED> inline F scale_biased(I sum, float scale, const int8_t* part, const void* differs) {
+    const float* unbias = reinterpret_cast<const PartStart*>(part)->unbias;
+    return vfmaq_n_f32(SHARED ? reload<F>(unbias, differs) : load(unbias), vreinterpretq_f32_s32(sum), scale);
+}
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
 inline B to_dot_codes(B x) { return x; }
 template <int S> inline B right(B x) { return vshrq_n_u8(x, S); }

@@ -70,8 +70,6 @@ inline F zero_below(F x, float least, F value) { return F(~(x < set(least)) & I(
 inline I zero_sum() { return I{0, 0, 0, 0}; }                        // what dot() starts from
 inline F to_float(I x) { return __builtin_convertvector(x, F); }     // its result
 inline I add_times_64(I x, I y) { return x + y * 64; }
-template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }  // the same for (upper parts of) sums below 2^22
-inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
 inline B to_dot_codes(B x) { return x; }                                   // signed codes as dot() takes them
 template <int S> inline B right(B x) { return x >> S; }            // may bring in neighbours' bits, to be masked
