@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from typing import Any
+
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -151,9 +153,8 @@ class GlassServer(uvicorn.Server):
         await self.lifespan.startup()
         config, tls = self.config, self.config.ssl
         seconds = None if tls is None else self.context.limits.header_seconds
-        protocol = partial(
-            config.http_protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
-        )  # fmt: skip
+        protocol_class: Any = config.http_protocol_class
+        protocol = partial(protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state)
         loop = asyncio.get_running_loop()
         self.servers = [
             await loop.create_server(protocol, sock=sock, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=seconds)
