@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
-
 from typing import Any
 
 import uvicorn
