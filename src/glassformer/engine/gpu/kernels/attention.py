@@ -75,8 +75,7 @@ def attention(
         source = TensorDescriptor.from_tensor(rows_of_heads, [PAGE, constants["BLOCK"]]) if tiled else pool
         prompt_attention_kernel[heads, p.starts.shape[0], triton.cdiv(max_tokens, tile.tokens)](
             arguments[0], source, *arguments[2:], p.first_tokens, p.token_counts,
-            **{**constants, "enable_fp_fusion": True}, TOKENS=tile.tokens, TILED=tiled, num_warps=tile.warps,
-            num_stages=tile.stages,
+            **constants, TOKENS=tile.tokens, TILED=tiled, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return
     tokens = queries.shape[0] if rows is None else rows.shape[0]
@@ -407,7 +406,11 @@ def prompt_attention_kernel(
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     TOKENS: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
-    """Pages whose keys all queries of the block see are scored without a mask; the last ones with it."""
+    """Pages whose keys all queries of the block see are scored without a mask; the last ones with it.
+
+    Both give the same bits, as long as nothing is fused: which of them a query's page goes through depends on where its
+    feed begins, and so on how much of a prompt was cached.
+    """
     head, feed = tl.program_id(0), tl.program_id(1)
     block = tl.num_programs(2) - 1 - tl.program_id(2)  # of all heads first those with the most keys
     count = tl.load(token_counts + feed)
