@@ -38,8 +38,9 @@ class RowFormat(ABC):
 
     name: str
 
+    @staticmethod
     @abstractmethod
-    def id_of(self, value: Any) -> RowId | None:
+    def id_of(value: Any) -> RowId | None:
         """The row's own id, if it has one."""
 
     @abstractmethod
