@@ -47,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "tasks": {"runtime", "opened", "decoding", *MODELS},
     "serving": {"tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
+    "scale": {"jobs", "serving", "tasks", "runtime"},
     "scratch": {"compat"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -55,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
+    "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "scale", "serving.registry", "cli.app",
 )  # fmt: skip
 
 
