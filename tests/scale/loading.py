@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import glassformer
 from glassformer.decoding.loop import Loop
 from glassformer.runtime.model import Model
+from glassformer.serving.registry import ModelSource
 from glassformer.tasks import Task, pipeline
 
 
@@ -51,3 +53,16 @@ def load_either(folder: Path, loads: Path) -> Model:
     while len([*loads.glob("ready *")]) < 2:
         time.sleep(0.01)
     return model
+
+
+def slow_sources(folder: Path, pids: Path, seconds: float) -> list[ModelSource]:
+    """A model called `tiny` whose passes take so long; which processes serve it is noted."""
+    (pids / str(os.getpid())).touch()
+    step = Loop.step
+
+    def slow_step(self: Loop) -> Any:
+        time.sleep(seconds)
+        return step(self)
+
+    Loop.step = slow_step  # type: ignore[method-assign]
+    return [ModelSource("tiny", partial(load_model, folder), aliases=("gpt-4o",))]

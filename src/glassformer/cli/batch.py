@@ -29,7 +29,7 @@ BatchSizeOption = Annotated[
 ]
 RayOption = Annotated[
     str | None,
-    option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: HOST:PORT, auto: this machine's, local: a new one."),
+    option("--ray", metavar="ADDRESS", help="A Ray cluster to run on: HOST:PORT, auto: this machine's, local: a new one."),
 ]
 WorkersOption = Annotated[
     int | None,

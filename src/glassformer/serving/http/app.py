@@ -38,8 +38,10 @@ DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path;
 log = logging.getLogger("glassformer")
 
 
-def create_app(registry: Registry, limits: Limits | None = None, security: Security | None = None) -> FastAPI:
-    """The API over a registry of models."""
+def create_app(
+    registry: Registry, limits: Limits | None = None, security: Security | None = None, *, guarded: bool = True
+) -> FastAPI:
+    """The API over a registry of models; not `guarded` where requests were checked before they come here."""
     limits, security = limits or registry.limits, security or Security()
     context = ServingContext(registry, limits, security, Metrics())
     app = FastAPI(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -50,7 +52,8 @@ def create_app(registry: Registry, limits: Limits | None = None, security: Secur
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
-    app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
+    if guarded:
+        app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestCounter, metrics=context.metrics)
     return app
 
