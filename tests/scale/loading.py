@@ -15,10 +15,12 @@ from glassformer.serving.registry import ModelSource
 from glassformer.tasks import Task, pipeline
 
 
-def load_model(folder: Path, pids: Path | None = None) -> Model:
+def load_model(folder: Path, pids: Path | None = None, pass_seconds: float = 0.0) -> Model:
     """A model of a folder; which process has it is noted as the name of a file."""
     if pids is not None:
         (pids / str(os.getpid())).touch()
+    if pass_seconds:
+        slow_passes(pass_seconds)
     return glassformer.load(folder, executor="cpu")
 
 
@@ -55,9 +57,12 @@ def load_either(folder: Path, loads: Path) -> Model:
     return model
 
 
-def slow_sources(folder: Path, pids: Path, seconds: float) -> list[ModelSource]:
+def slow_sources(folder: Path, pids: Path, pass_seconds: float) -> list[ModelSource]:
     """A model called `tiny` whose passes take so long; which processes serve it is noted."""
-    (pids / str(os.getpid())).touch()
+    return [ModelSource("tiny", partial(load_model, folder, pids, pass_seconds), aliases=("gpt-4o",))]
+
+
+def slow_passes(seconds: float) -> None:
     step = Loop.step
 
     def slow_step(self: Loop) -> Any:
@@ -65,4 +70,3 @@ def slow_sources(folder: Path, pids: Path, seconds: float) -> list[ModelSource]:
         return step(self)
 
     Loop.step = slow_step  # type: ignore[method-assign]
-    return [ModelSource("tiny", partial(load_model, folder), aliases=("gpt-4o",))]

@@ -101,10 +101,10 @@ def answer_file(
         from glassformer.jobs.formats.parquet import import_pyarrow
 
         import_pyarrow()  # or refuse, before anything runs
-    engine.start()
     with closing(open_input(source_path)) as source:
         if target.exists() and target.samefile(source_path):
             raise InputError(f"{Path(out)} is the input. Choose another output file.")
+        engine.start()
         return _Job(engine, source, target).run(batch_size, progress)
 
 

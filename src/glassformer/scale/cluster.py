@@ -139,10 +139,11 @@ def _check_room(room: int, workers: int | None, what: str) -> None:
 
 
 def use_assigned_cores(ray: Any) -> None:
-    """Compute with as many threads as this worker has cores, unless its machine is set up otherwise.
+    """In a worker: compute with as many threads as it has cores, unless its machine is set up otherwise.
 
     To be called before a model is loaded. PyTorch's number is set by Ray itself.
     """
-    cores = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))
+    context = ray.get_runtime_context()
+    cores = 0 if context.get_actor_id() is None else int(context.get_assigned_resources().get("CPU", 0))
     if cores:
         os.environ.setdefault("GLASS_THREADS", str(cores))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +56,22 @@ def run_job(
         progress: called as rows and tokens come.
         keywords: prompt options and settings for every row.
     """
-    with connect(address) as ray:
-        engine = RayEngine(ray, load, keywords, allot(machines(ray), workers, gpus))
-        try:
-            return answer_file(engine, file, out, batch_size=batch_size, progress=progress)
-        finally:
-            engine.close()
+    engine = RayEngine(load, keywords, address, workers, gpus)
+    try:
+        return answer_file(engine, file, out, batch_size=batch_size, progress=progress)
+    finally:
+        engine.close()
 
 
 class RayEngine(RowEngine):
     """Workers of a cluster."""
 
-    def __init__(self, ray: Any, load: Load, keywords: Mapping[str, Any], allotment: Allotment) -> None:
-        self._ray = ray
-        self._allotment = allotment
-        self._actor = ray.remote(**allotment.options)(Worker)
+    def __init__(
+        self, load: Load, keywords: Mapping[str, Any], address: str | None, workers: int | None, gpus: bool | None
+    ) -> None:
         self._arguments = (load, dict(keywords), run_job, str(Path.cwd()))
+        self._address, self._wanted = address, (workers, gpus)
+        self._connection = ExitStack()
         self._profile: WorkerProfile | None = None
         self._starting: dict[Any, Any] = {}  # workers that load their model, by what they will return
         self._idle: list[Any] = []
@@ -80,7 +81,10 @@ class RayEngine(RowEngine):
     # What the job asks ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all workers, and wait for the first."""
+        """Connect, start all workers, and wait for the first."""
+        self._ray = self._connection.enter_context(connect(self._address))
+        self._allotment: Allotment = allot(machines(self._ray), *self._wanted)
+        self._actor = self._ray.remote(**self._allotment.options)(Worker)
         for _ in range(self._allotment.workers):
             self._start_worker()
         patience: float | None = PATIENCE_SECONDS
@@ -127,10 +131,11 @@ class RayEngine(RowEngine):
                     yield from delivery.records
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and the connection."""
         for worker in (*self._starting.values(), *self._idle, *(worker for worker, _ in self._answering.values())):
             self._ray.kill(worker)
         self._starting, self._idle, self._answering = {}, [], {}
+        self._connection.close()
 
     # Workers ----------------------------------------------------------------------------------------------------
 
