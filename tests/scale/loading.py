@@ -44,6 +44,19 @@ def load_mortal(folder: Path, deaths: Path, count: int, passes: int) -> Model:
     return glassformer.load(folder, executor="cpu")
 
 
+def load_poisonable(folder: Path) -> Model:
+    """A model whose process ends where it is to answer `poison`."""
+    prepare = Model.prepare
+
+    def prepare_or_die(self: Model, prompt: Any, **keywords: Any) -> Any:
+        if prompt == "poison":
+            os._exit(1)
+        return prepare(self, prompt, **keywords)
+
+    Model.prepare = prepare_or_die  # type: ignore[method-assign, assignment]
+    return glassformer.load(folder, executor="cpu")
+
+
 def load_either(folder: Path, loads: Path) -> Model:
     """A model on one executor in the first process, and on another in the second, both ready at about the same time."""
     (loads / str(os.getpid())).touch()

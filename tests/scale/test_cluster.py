@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.errors import ExecutorError, SettingError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.scale.cluster import Allotment, Machine, allot, check_address, connect, import_ray
-from glassformer.scale.row_groups import MAX_ROWS, RowGroups
+from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +137,18 @@ def test_groups_become_smaller_towards_the_end() -> None:
     assert sum(sizes) == 100_000
 
 
-def test_a_group_is_called_by_the_rows_that_a_person_counts() -> None:
-    groups = groups_of(9, workers=1)
-    assert [str(groups.next()), str(groups.next())] == ["rows 1 to 8", "row 9"]
+def test_a_row_that_no_worker_survives_is_soon_alone_and_then_given_up() -> None:
+    finished: set[int] = set()
+    groups = groups_of(64, finished, workers=1, least=64)
+    losses = 0
+    while (group := groups.next()) is not None:
+        numbers = [row.number for row in group.rows]
+        if 13 in numbers and group.rows[numbers.index(13)].error is None:
+            losses += 1
+            groups.put_back(group)
+            continue
+        if numbers == [13]:
+            assert str(group.rows[0].error) == "3 workers were lost one after the other while they answered it."
+        finished.update(numbers)
+    assert finished == set(range(64))
+    assert losses == 6 + MAX_LOSSES  # 64 rows are halved six times

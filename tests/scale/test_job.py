@@ -21,11 +21,12 @@ from glassformer.scale import job as scale_job
 from glassformer.scale import run_job
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, start_glass, write_rows
 from tests.observe.models import folder as model_folder
-from tests.scale.loading import load_either, load_embedder, load_model, load_mortal
+from tests.scale.loading import load_either, load_embedder, load_model, load_mortal, load_poisonable
 
 BAD: list[Any] = [{"id": "bad", "prompt": 3}, {"id": "row 1", "prompt": "an id of another row"}, ["no row"]]
 ROWS = [*GREEDY, *SAMPLED, *BAD]
 MANY = [{**row, "id": f"{row['id']}, {number}"} for number in range(8) for row in (*GREEDY, *SAMPLED)]
+POISONED = "3 workers were lost one after the other while they answered it."
 
 
 def write_expected(folder: Path, rows: list[Any]) -> Path:
@@ -88,25 +89,20 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(cluster: str, many_expecte
     assert len(list(deaths.iterdir())) >= 4
 
 
-def test_rows_that_no_worker_survives_end_the_job(
-    cluster: str, expected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scale_job, "MAX_FAILURES", 2)
-    deaths = tmp_path / "deaths"
-    deaths.mkdir()
-    with pytest.raises(
-        ExecutorError, match=r"^2 workers were lost one after the other over rows 1 to \d+, the last because: "
-    ):
-        run(expected, tmp_path / "out.jsonl", partial(load_mortal, chat_folder(), deaths, 99, 0), workers=1)
+def test_a_row_that_no_worker_survives_becomes_an_error_row(cluster: str, tmp_path: Path) -> None:
+    rows = [{"id": number, "prompt": "poison" if number == 2 else "the cat", "max_new_tokens": 4} for number in range(4)]
+    write_rows(tmp_path / "in.jsonl", rows)
+    run(tmp_path, tmp_path / "out.jsonl", partial(load_poisonable, chat_folder()), workers=1)
+    answers = read_rows(tmp_path / "out.jsonl")
+    assert [answer["error"] for answer in answers] == [None, None, POISONED, None]
+    assert answers[0]["text"] == chat_model().chat("the cat", max_new_tokens=4)
 
 
-def test_workers_that_die_while_they_start_end_the_job(
+def test_workers_that_are_lost_one_after_the_other_end_the_job(
     cluster: str, expected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scale_job, "MAX_FAILURES", 2)
-    with pytest.raises(
-        ExecutorError, match=r"^2 workers were lost one after the other while they loaded the model, the last"
-    ):
+    monkeypatch.setattr(scale_job, "MAX_LOSSES", 2)
+    with pytest.raises(ExecutorError, match=r"^2 workers were lost one after the other, the last because: The actor died"):
         run(expected, tmp_path / "out.jsonl", partial(os._exit, 1), workers=1)
 
 

@@ -64,7 +64,7 @@ def test_the_longest_prefix_decides() -> None:
     loads = {"a": 0, "b": 1, "c": 0}
     assert index.rank((1, 2, 3, 4), loads)[0] == "b"
     assert index.rank((1, 2, 9), loads)[0] == "a"  # both have read so much: the one with less to do
-    assert index.rank((7,), loads) == ["a", "c", "b"]
+    assert index.rank((7,), loads) == ["c", "a", "b"]  # c has read nothing yet
     assert index.rank((1, 2, 3), {"a": 0, "c": 0})[0] == "a"  # b is gone
 
 

@@ -25,6 +25,7 @@ from tests.serving.conftest import KEY, serving
 
 PASS_SECONDS = 0.1
 LIMITS = Limits(seconds=60, stop_seconds=1, body_bytes=10_000)
+SETTINGS = "two replicas of tiny"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
@@ -43,8 +44,8 @@ def replicas(cluster: str, pids: Path) -> Iterator[Any]:
     from glassformer.scale.front import deployed
 
     sources = partial(slow_sources, chat_folder(), pids, PASS_SECONDS)
-    with deployed(ray, sources, LIMITS, allot(machines(ray), 2), str(Path.cwd())) as handle:
-        yield handle
+    with deployed(ray, sources, LIMITS, allot(machines(ray), 2), SETTINGS) as replicas:
+        yield replicas
     serve.shutdown()
 
 
@@ -150,15 +151,35 @@ def test_numbers_are_the_sums_of_all_replicas(client: httpx.Client) -> None:
     assert text.count("# TYPE glass_requests_total counter") == 1
 
 
-def test_a_second_server_on_the_cluster_is_refused(client: httpx.Client) -> None:
+def test_a_second_front_shares_the_replicas(client: httpx.Client, pids: Path) -> None:
+    import ray
+
+    from glassformer.scale.cluster import Allotment
+    from glassformer.scale.front import create_front, deployed
+
+    chat(client, "hi")
+    before, processes = metric(client, "glass_generated_tokens_total"), len(list(pids.iterdir()))
+    with (
+        deployed(ray, list, LIMITS, Allotment(2, 1), SETTINGS) as replicas,
+        serving(create_front(replicas, LIMITS, Security())) as address,
+        httpx.Client(base_url=address, timeout=60) as other,
+    ):
+        chat(other, "hi")
+    assert metric(client, "glass_generated_tokens_total") == before + 6  # and they outlive that front
+    assert len(list(pids.iterdir())) == processes
+
+
+def test_a_second_front_with_other_settings_is_refused(client: httpx.Client) -> None:
     import ray
 
     from glassformer.scale.cluster import Allotment
     from glassformer.scale.front import deployed
 
     with (
-        pytest.raises(SettingError, match=r"^this cluster has a `glass serve` already. Stop that first, or use another"),
-        deployed(ray, list, LIMITS, Allotment(1, 1), ""),
+        pytest.raises(
+            SettingError, match=r"^this cluster has a `glass serve` with other models or options. Stop that first"
+        ),
+        deployed(ray, list, LIMITS, Allotment(2, 1), "other settings"),
     ):
         pass
     assert chat(client, "hi")

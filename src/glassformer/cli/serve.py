@@ -115,7 +115,7 @@ def serve(
             app = create_app(Registry(sources, limits), limits, security)
         else:
             bound_socket(address.host, address.port).close()  # or refuse, before replicas are started
-            app = stack.enter_context(cluster_app(cluster, make_sources, limits, security, models.gpus))
+            app = stack.enter_context(cluster_app(cluster, make_sources, limits, security, models))
         server = GlassServer(
             app, host=address.host, port=address.port, tls_cert=address.tls_cert, tls_key=address.tls_key,
         )  # fmt: skip
@@ -131,7 +131,7 @@ def cluster_app(
     make_sources: Callable[[], Sequence[ModelSource]],
     limits: Limits,
     security: Security,
-    gpus: bool | None,
+    models: ServedModelsGroup,
 ) -> Iterator[Starlette]:
     """The app in front of replicas on a cluster."""
     from glassformer.scale.cluster import allot, connect, machines
@@ -139,11 +139,12 @@ def cluster_app(
     with connect(cluster.ray) as ray:
         from glassformer.scale.front import create_front, deployed
 
-        allotment = allot(machines(ray), cluster.replicas, gpus)
+        allotment = allot(machines(ray), cluster.replicas, models.gpus)
+        settings = repr((models, limits, cluster.replicas))
         with ExitStack() as stack:
             with bars.spinner(f"starting {pluralize(allotment.workers, 'replica')}"):
-                handle = stack.enter_context(deployed(ray, make_sources, limits, allotment, str(Path.cwd())))
-            yield create_front(handle, limits, security)
+                replicas = stack.enter_context(deployed(ray, make_sources, limits, allotment, settings))
+            yield create_front(replicas, limits, security)
 
 
 def parse_limits(pairs: list[str] | None) -> Limits:

@@ -9,10 +9,13 @@ answer for a whole one.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -35,6 +38,7 @@ from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource
 
 APPLICATION = "glass-serve"
 ATTEMPTS = 3  # of a request whose replica is lost
@@ -42,55 +46,76 @@ CLOSING_SECONDS = 5.0  # for replicas to say that they are closed, beyond what r
 log = logging.getLogger("glassformer")
 
 
-@contextmanager
-def deployed(ray: Any, make_sources: Any, limits: Limits, allotment: Allotment, folder: str) -> Iterator[Any]:
-    """Replicas on a cluster, as a handle of Ray Serve; they are gone when the context ends."""
-    lease = _lease(ray)
-    requests = (limits.running + limits.queued) * limits.loaded_models
-    quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    deployment = serve.deployment(
-        Replica, num_replicas=allotment.workers, ray_actor_options=allotment.options, max_ongoing_requests=requests,
-        max_queued_requests=limits.queued, graceful_shutdown_timeout_s=CLOSING_SECONDS, logging_config=quiet,
-        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
-    )  # fmt: skip
-    try:
-        serve.start(proxy_location="Disabled", logging_config=quiet)
-        try:
-            handle = serve.run(deployment.bind(make_sources, limits, folder), name=APPLICATION, route_prefix=None)
-        except RuntimeError as error:
-            raise ExecutorError(f"the replicas could not be started: {str(error).strip()}") from error
-        yield handle
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            serve.delete(APPLICATION)
-        ray.kill(lease)
-
-
-def _lease(ray: Any) -> Any:
-    """An actor that lives as long as this process, by whose name another server sees that this cluster has one."""
-    try:
-        return ray.remote(num_cpus=0)(_Lease).options(name=APPLICATION, namespace=NAMESPACE).remote()
-    except ValueError as error:
-        raise SettingError("this cluster has a `glass serve` already. Stop that first, or use another cluster.") from error
-
-
-class _Lease: ...
-
-
 class Replicas:
-    """All replicas, as the server closes them."""
+    """The replicas of a cluster, which all fronts share."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, ray: Any, handle: Any, lease: str) -> None:
+        self._ray = ray
+        self._lease = lease
         self.handle = handle
 
     def close(self, seconds: float = 0) -> None:
-        with suppress(RayError, TimeoutError):
-            self.handle.broadcast("close", seconds).results(timeout_s=seconds + CLOSING_SECONDS)
+        """Let running texts go on for so long, and end the others; unless another front needs the replicas."""
+        if not fronts(self._ray, besides=self._lease):
+            with suppress(RayError, TimeoutError):
+                self.handle.broadcast("close", seconds).results(timeout_s=seconds + CLOSING_SECONDS)
 
     async def metrics(self) -> str:
         """The sums of all replicas' numbers."""
         return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+
+
+@contextmanager
+def deployed(
+    ray: Any, make_sources: Callable[[], Sequence[ModelSource]], limits: Limits, allotment: Allotment, settings: str
+) -> Iterator[Replicas]:
+    """Replicas on a cluster; those of another front, if it has the same `settings`. The last front takes them along.
+
+    A front is known to the others by the name of an actor, its lease, which Ray ends with this process, however it ends.
+    """
+    kind = f"{APPLICATION}-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+    others = fronts(ray)
+    if any(not name.startswith(kind) for name in others):
+        raise SettingError(
+            "this cluster has a `glass serve` with other models or options. Stop that first, or use the same."
+        )
+    name = f"{kind}-{uuid.uuid4().hex}"
+    lease = ray.remote(num_cpus=0)(_Lease).options(name=name, namespace=NAMESPACE).remote()
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    try:
+        handle = serve.get_app_handle(APPLICATION) if others else _deploy(make_sources, limits, allotment)
+        yield Replicas(ray, handle, name)
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            if not fronts(ray, besides=name):
+                serve.delete(APPLICATION)
+        ray.kill(lease)
+
+
+def _deploy(make_sources: Callable[[], Sequence[ModelSource]], limits: Limits, allotment: Allotment) -> Any:
+    """Start replicas, and wait until they are ready."""
+    quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
+    deployment = serve.deployment(
+        Replica, num_replicas=allotment.workers, ray_actor_options=allotment.options,
+        max_ongoing_requests=(limits.running + limits.queued) * limits.loaded_models, max_queued_requests=limits.queued,
+        graceful_shutdown_timeout_s=CLOSING_SECONDS, logging_config=quiet,
+        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
+    )  # fmt: skip
+    serve.start(proxy_location="Disabled", logging_config=quiet)
+    serve.delete(APPLICATION)  # what a front left that was killed
+    try:
+        return serve.run(deployment.bind(make_sources, limits, str(Path.cwd())), name=APPLICATION, route_prefix=None)
+    except RuntimeError as error:
+        raise ExecutorError(f"the replicas could not be started: {str(error).strip()}") from error
+
+
+def fronts(ray: Any, besides: str = "") -> list[str]:
+    """The names of the leases of all fronts."""
+    names = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE)
+    return [name for name in names if name.startswith(APPLICATION) and name != besides]
+
+
+class _Lease: ...
 
 
 @dataclass(frozen=True)
@@ -101,11 +126,11 @@ class FrontContext:
     limits: Limits
 
 
-def create_front(handle: Any, limits: Limits, security: Security) -> Starlette:
+def create_front(replicas: Replicas, limits: Limits, security: Security) -> Starlette:
     """The app that the server runs: all requests go to the replicas."""
     app = Starlette()
-    app.state.context = FrontContext(Replicas(handle), limits)
-    app.router.default = Front(handle, limits)
+    app.state.context = FrontContext(replicas, limits)
+    app.router.default = Front(replicas, limits)
     app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     return app
 
@@ -113,9 +138,9 @@ def create_front(handle: Any, limits: Limits, security: Security) -> Starlette:
 class Front:
     """The app behind the guard."""
 
-    def __init__(self, handle: Any, limits: Limits) -> None:
-        self.replicas = Replicas(handle)
-        self.stream = handle.options(method_name="answer", stream=True)
+    def __init__(self, replicas: Replicas, limits: Limits) -> None:
+        self.replicas = replicas
+        self.stream = replicas.handle.options(method_name="answer", stream=True)
         self.limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

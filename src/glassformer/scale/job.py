@@ -24,7 +24,7 @@ from glassformer.scale.cluster import Allotment, allot, connect, machines
 from glassformer.scale.row_groups import RowGroup, RowGroups
 from glassformer.scale.worker import Delivery, Load, Worker, WorkerProfile
 
-MAX_FAILURES = 4  # workers that a group may lose without a row being finished, or that may be lost while they start
+MAX_LOSSES = 24  # of workers one after the other, none of which delivered anything
 PATIENCE_SECONDS = 30.0  # after which it is noted that no worker could be started yet
 note = logging.getLogger("glassformer").warning
 
@@ -76,7 +76,7 @@ class RayEngine(RowEngine):
         self._starting: dict[Any, Any] = {}  # workers that load their model, by what they will return
         self._idle: list[Any] = []
         self._answering: dict[Any, tuple[Any, RowGroup]] = {}  # workers and their groups, by what they deliver
-        self._lost_starts = 0  # since a worker last started
+        self._losses = 0  # of workers, since one delivered something
 
     # What the job asks ------------------------------------------------------------------------------------------
 
@@ -150,16 +150,8 @@ class RayEngine(RowEngine):
             profile: WorkerProfile = self._ray.get(result)
         except self._ray.exceptions.RayError as error:
             self._raise_own(error)
-            self._ray.kill(worker)
-            self._lost_starts += 1
-            if self._lost_starts == MAX_FAILURES:
-                raise ExecutorError(
-                    f"{MAX_FAILURES} workers were lost one after the other while they loaded the model, the last because: "
-                    f"{reason_of(error)}. Check the memory of the cluster's machines."
-                ) from error
-            self._start_worker()
+            self._replace_lost(worker, error)
             return
-        self._lost_starts = 0
         self._profile = self._profile or profile
         if changes := differences(self._profile.fingerprint, profile.fingerprint):
             self._ray.kill(worker)
@@ -181,7 +173,7 @@ class RayEngine(RowEngine):
         worker, group = self._answering[answers]
         try:
             delivery: Delivery = self._ray.get(next(answers))
-            group.failures = 0
+            self._losses = 0
             return delivery
         except StopIteration:
             del self._answering[answers]
@@ -189,16 +181,20 @@ class RayEngine(RowEngine):
         except self._ray.exceptions.RayError as error:
             self._raise_own(error)
             del self._answering[answers]
-            self._ray.kill(worker)
-            group.failures += 1
-            if group.failures == MAX_FAILURES:
-                raise ExecutorError(
-                    f"{MAX_FAILURES} workers were lost one after the other over {group}, the last because: "
-                    f"{reason_of(error)}. Check these rows, and run the same job again to go on."
-                ) from error
             groups.put_back(group)
-            self._start_worker()
+            self._replace_lost(worker, error)
         return None
+
+    def _replace_lost(self, worker: Any, error: Exception) -> None:
+        """Start another worker; give up where one after the other is lost."""
+        self._ray.kill(worker)
+        self._losses += 1
+        if self._losses == MAX_LOSSES:
+            raise ExecutorError(
+                f"{MAX_LOSSES} workers were lost one after the other, the last because: {reason_of(error)}. "
+                "Check the memory of the cluster's machines, and run the same job again to go on."
+            ) from error
+        self._start_worker()
 
     def _raise_own(self, error: Exception) -> None:
         """Raise what our own code raised on a worker; return when it is the worker that was lost."""

@@ -10,7 +10,7 @@ consistent hashing with bounded loads; Mirrokni, Thorup and Zadimoghaddam, 2018)
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
@@ -53,12 +53,14 @@ class PrefixIndex(Generic[R]):
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._readers: OrderedDict[int, tuple[R, ...]] = OrderedDict()  # by key, the last reader last
         self._max_keys = max_keys
+        self._prompts: Counter[R] = Counter()  # that each replica has read
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def record(self, keys: Sequence[int], replica: R) -> None:
         """A replica reads a prompt with these keys."""
+        self._prompts[replica] += 1
         for key in reversed(keys):  # so that a prefix is forgotten after what it is a prefix of
             others = (reader for reader in self._readers.get(key, ()) if reader != replica)
             self._readers[key] = (*others, replica)
@@ -67,8 +69,11 @@ class PrefixIndex(Generic[R]):
             self._readers.popitem(last=False)
 
     def rank(self, keys: Sequence[int], loads: Mapping[R, int]) -> list[R]:
-        """The replicas that a request could go to, by their numbers of requests in progress: the best first."""
-        ranked = sorted(loads, key=lambda replica: loads[replica])
+        """The replicas that a request could go to, by their numbers of requests in progress: the best first.
+
+        Among equals it is the one that has read the fewest prompts, so that what is kept is spread over all of them.
+        """
+        ranked = sorted(loads, key=lambda replica: (loads[replica], self._prompts[replica]))
         bound = SHARE * sum(loads.values()) / max(1, len(loads)) + SLACK
         for key in reversed(keys):
             readers = [replica for replica in ranked if replica in self._readers.get(key, ()) and loads[replica] < bound]

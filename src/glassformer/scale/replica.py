@@ -22,6 +22,7 @@ SCOPE_FIELDS = (  # what of a request's scope goes to a replica: plain data
     "type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers", "client",
     "server",
 )  # fmt: skip
+DELIVERY_SECONDS = 0.03  # of an answer that go to the front together
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,14 @@ class Replica:
                 messages.put_nowait(None)
 
         answering = asyncio.create_task(run())
+        began = False
         try:
             ended = False
             while not ended:
                 ready = [await messages.get()]
+                if began:  # the first goes at once, the others together: each hand-over takes time of the front
+                    await asyncio.sleep(DELIVERY_SECONDS)
+                began = True
                 while not messages.empty():
                     ready.append(messages.get_nowait())
                 ended = None in ready

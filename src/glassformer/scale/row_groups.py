@@ -1,20 +1,22 @@
 """The rows of a job in groups, each of which goes to one worker at a time.
 
 Groups are large at the beginning, so that workers seldom wait for the next, and small at the end, so that they all finish
-at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987). A group comes back when its worker is lost,
-and goes to another one, until all of its rows are finished.
+at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987). A group whose worker is lost comes back in
+two halves, for other workers: so a row that no worker survives is soon alone, and the others are answered.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+from glassformer.errors import ExecutorError
 from glassformer.jobs.formats.row_format import Row
 
 MAX_ROWS = 1024  # of a group, so that memory and messages stay small
+MAX_LOSSES = 3  # of workers, by a row
 
 
 @dataclass(eq=False)
@@ -22,11 +24,7 @@ class RowGroup:
     """Consecutive rows."""
 
     rows: list[Row]
-    failures: int = 0  # workers that were lost since a row of the group was finished
-
-    def __str__(self) -> str:
-        first, last = self.rows[0].number + 1, self.rows[-1].number + 1
-        return f"row {first:,}" if first == last else f"rows {first:,} to {last:,}"
+    losses: int = 0  # of workers that had it, since it could not be divided any more
 
 
 class RowGroups:
@@ -58,7 +56,15 @@ class RowGroups:
         return group is None
 
     def put_back(self, group: RowGroup) -> None:
-        """The group of a worker that was lost."""
+        """The group of a worker that was lost. What has taken too many along is given up: its rows come back as errors."""
+        if len(group.rows) > self._chunk:
+            half = -(-len(group.rows) // self._chunk) // 2 * self._chunk
+            self._returned += (RowGroup(group.rows[:half]), RowGroup(group.rows[half:]))
+            return
+        group.losses += 1
+        if group.losses == MAX_LOSSES:
+            error = ExecutorError(f"{MAX_LOSSES} workers were lost one after the other while they answered it.")
+            group.rows = [replace(row, error=error) for row in group.rows]
         self._returned.append(group)
 
     def unfinished(self, group: RowGroup) -> list[int]:
