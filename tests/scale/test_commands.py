@@ -43,7 +43,12 @@ def test_serve_answers_from_a_cluster_until_it_is_told_to_stop(cluster: str) -> 
         body = {"model": "tiny", "prompt": "hi", "max_tokens": 5, "temperature": 0}
         answer = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] == 5
-        process.send_signal(signal.SIGTERM)
+        stream = {**body, "max_tokens": 200, "stream": True}
+        with httpx.stream("POST", f"{address}/v1/completions", json=stream, timeout=60) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: {")
+            process.send_signal(signal.SIGTERM)
+            assert [line for line in lines if line][-1] == "data: [DONE]"  # what runs may end
         out, errors = process.communicate(timeout=60)
         assert (process.returncode, out, errors) == (0, "", "stopped.\n")
     from ray import serve

@@ -73,7 +73,8 @@ class PrefixIndex(Generic[R]):
 
         Among equals it is the one that has read the fewest prompts, so that what is kept is spread over all of them.
         """
-        ranked = sorted(loads, key=lambda replica: (loads[replica], self._prompts[replica]))
+        prompts = self._prompts.get
+        ranked = sorted(loads, key=lambda replica: (loads[replica], prompts(replica, 0)))
         bound = SHARE * sum(loads.values()) / max(1, len(loads)) + SLACK
         for key in reversed(keys):
             readers = [replica for replica in ranked if replica in self._readers.get(key, ()) and loads[replica] < bound]
