@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.arguments import checked
-from glassformer.errors import ExecutorError, GlassError
+from glassformer.errors import ExecutorError, GlassError, current_spelling
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
 from glassformer.jobs.fingerprint import differences
 from glassformer.jobs.formats.row_format import Row
@@ -69,7 +69,7 @@ class RayEngine(RowEngine):
     def __init__(
         self, load: Load, keywords: Mapping[str, Any], address: str | None, workers: int | None, gpus: bool | None
     ) -> None:
-        self._arguments = (load, dict(keywords), run_job, str(Path.cwd()))
+        self._arguments = (load, dict(keywords), run_job, str(Path.cwd()), current_spelling())
         self._address, self._wanted = address, (workers, gpus)
         self._connection = ExitStack()
         self._profile: WorkerProfile | None = None

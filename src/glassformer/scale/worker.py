@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from glassformer.errors import Spelling, spelled_by
 from glassformer.jobs.engines import JobPlan, LocalEngine
 from glassformer.jobs.formats.row_format import JsonObject, Row
 from glassformer.runtime.model import Model
@@ -40,17 +41,19 @@ class Delivery:
 class Worker:
     """To be made an actor. Constructing it does nothing: what `start` raises comes back as it is."""
 
-    def __init__(self, load: Load, keywords: Mapping[str, Any], call: Callable[..., Any], folder: str) -> None:
-        self.load, self.keywords, self.call, self.folder = load, keywords, call, folder
+    def __init__(
+        self, load: Load, keywords: Mapping[str, Any], call: Callable[..., Any], folder: str, spelling: Spelling
+    ) -> None:
+        self.load, self.keywords, self.call, self.folder, self.spelling = load, keywords, call, folder, spelling
 
     def start(self) -> WorkerProfile:
         """Load the model, in the driver's folder if this machine has it: paths mean there what they mean here."""
         use_assigned_cores(import_ray())
         with suppress(OSError):
             os.chdir(self.folder)
-        self.engine = LocalEngine(self.load(), self.keywords, self.call)
-        self.engine.start()
-        engine = self.engine
+        with spelled_by(self.spelling):
+            self.engine = engine = LocalEngine(self.load(), self.keywords, self.call)
+            engine.start()
         return WorkerProfile(engine.fingerprint(), engine.seed, engine.chunk, engine.default_batch_size)
 
     def answer(self, rows: list[Row], unfinished: list[int], plan: JobPlan) -> Iterator[Delivery]:
