@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "tasks": {"runtime", "opened", "decoding", *MODELS},
     "serving": {"tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
+    "scale": {"jobs", "serving", "tasks", "runtime"},
     "scratch": {"compat"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -57,8 +58,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
-    "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
+    "views.run", "observe.reading", "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "scale",
+    "serving.registry", "cli.app",
 )  # fmt: skip
 
 

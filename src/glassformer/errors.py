@@ -107,6 +107,11 @@ def spell(name: str, *value: Any) -> str:
     return _spelling.get()(name, *value)
 
 
+def current_spelling() -> Spelling:
+    """How arguments are spelled here, for `spelled_by` in another process."""
+    return _spelling.get()
+
+
 @contextlib.contextmanager
 def spelled_by(spelling: Spelling) -> Iterator[None]:
     """Messages that name arguments as another reader types them, at the command line for instance."""

@@ -539,11 +539,25 @@ def tool_call(folder: Path) -> Target:
     return Target(lambda: texts[0], make, read, refuses=False)
 
 
+def prefix(folder: Path) -> Target:
+    """A request's body, as the front of a cluster compares it: whatever it holds, the same body has the same keys."""
+    from glassformer.scale.prefixes import prefix_keys
+
+    seeds = [dumped({"model": "m", "messages": MESSAGES * 20, "tools": [SCHEMA]}), dumped({"prompt": TEXT * 30})]
+
+    def read(body: bytes) -> object:
+        keys = prefix_keys(body)
+        assert prefix_keys(body) == keys
+        return keys
+
+    return Target(lambda: seeds[0], lambda draw: mutated_bytes(draw.choice(seeds), draw), read, refuses=False)
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, job_row, json_schema, tool_call, screen,
+        receipt, job_row, json_schema, tool_call, screen, prefix,
     )
 }  # fmt: skip

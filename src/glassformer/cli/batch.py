@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,7 @@ import click
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
+from glassformer.errors import SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
@@ -23,6 +26,14 @@ OutOption = Annotated[
 ]
 BatchSizeOption = Annotated[
     int | None, option("--batch-size", minimum=1, maximum=4096, help="Rows that are written together; by default 32.")
+]
+RayOption = Annotated[
+    str | None,
+    option("--ray", metavar="ADDRESS", help="A Ray cluster to run on: HOST:PORT, auto: this machine's, local: a new one."),
+]
+WorkersOption = Annotated[
+    int | None,
+    option("--workers", minimum=1, maximum=100_000, help="Workers on the cluster; by default one per GPU, or per machine."),
 ]
 
 
@@ -40,17 +51,37 @@ class BatchGroup(OptionGroup):
     ] = None
     out: OutOption = None
     batch_size: BatchSizeOption = None
+    ray: RayOption = None
+    workers: WorkersOption = None
 
 
 BATCH_GROUP = BatchGroup()
 
 
 def run_batch(
-    model_or_task: Model | Task, file: Path, out: Path, batch_size: int | None, *, as_json: bool, **keywords: Any
+    load: Callable[[], Model | Task],
+    file: Path,
+    out: Path,
+    *,
+    batch_size: int | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    gpus: bool | None = None,
+    as_json: bool = False,
+    **keywords: Any,
 ) -> None:
-    """Run a job; exit code 1 when a row has failed, 130 when somebody stops it."""
-    from glassformer.jobs import run_job
+    """Run a job, here or on a cluster; exit code 1 when a row has failed, 130 when somebody stops it."""
+    check_workers(ray, workers)
+    job: Callable[..., JobSummary]
+    if ray is None:
+        from glassformer.jobs import run_job
 
+        job = partial(run_job, load())
+    else:
+        from glassformer.scale import run_job as run_job_on_cluster
+
+        common.log_to_stderr()
+        job = partial(run_job_on_cluster, load, address=ray, workers=workers, gpus=gpus)
     last: JobProgress | None = None
     try:
         with bars.job_bar(str(out)) as show:
@@ -60,7 +91,7 @@ def run_batch(
                 last = state
                 show(state.rows, state.total, state.failed, state.tokens)
 
-            summary = run_job(model_or_task, file, out, batch_size=batch_size, progress=progress, **keywords)
+            summary = job(file, out, batch_size=batch_size, progress=progress, **keywords)
     except KeyboardInterrupt:
         finished = "" if last is None else f" after {last.rows:,} of {pluralize(last.total, 'row')}"
         common.note(f"\nglass: stopped{finished}. Run the same command again to go on.")
@@ -72,6 +103,12 @@ def run_batch(
     if summary.failed:
         common.note(f"glass: {summary.failed:,} of {pluralize(summary.rows, 'row')} failed; their error says why.")
         raise click.exceptions.Exit(1)
+
+
+def check_workers(ray: str | None, workers: int | None, option: str = "--workers") -> None:
+    """Refuse a number of workers without a cluster to have them on."""
+    if ray is None and workers is not None:
+        raise SettingError(f"{option} is for a cluster. Pass --ray ADDRESS, or --ray local.")
 
 
 def summary_line(summary: JobSummary) -> str:

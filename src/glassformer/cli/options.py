@@ -66,6 +66,11 @@ class ModelGroup(OptionGroup):
         options = {name: getattr(self, name) for name in names}
         return common.load_model(name or self.model, **options | overrides)
 
+    @property
+    def gpus(self) -> bool | None:
+        """Whether it needs a GPU; None: it takes one where there is one."""
+        return {"cpu": False, "gpu": True}.get(self.executor)
+
 
 @dataclass(frozen=True)
 class ChangeableModelGroup(ModelGroup):

@@ -74,11 +74,14 @@ def run(
     text = "" if in_batch else read_prompt(prompt)
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     chosen = generation.settings(as_json=as_json or in_batch, stop_strings=stop, **constraints)
-    model = model_options.load()
     if batch.file is not None and batch.out is not None:
         keywords = {name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})}
-        run_batch(model, batch.file, batch.out, batch.batch_size, as_json=as_json, **keywords, **chosen)
+        run_batch(
+            model_options.load, batch.file, batch.out, batch_size=batch.batch_size, ray=batch.ray,
+            workers=batch.workers, gpus=model_options.gpus, as_json=as_json, **keywords, **chosen,
+        )  # fmt: skip
         return
+    model = model_options.load()
     prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
     with bars.spinner(f"loading {model_options.model}"):
         about = model.executor.describe()

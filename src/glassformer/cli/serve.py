@@ -5,21 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
+from glassformer.cli.batch import RayOption, check_workers
 from glassformer.cli.command import OptionGroup, option
 from glassformer.cli.options import ModelGroup
 from glassformer.errors import SettingError, did_you_mean
 from glassformer.garbage_collection import collect_as_usual
-from glassformer.page.format import to_json
+from glassformer.page.format import pluralize, to_json
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from glassformer.runtime.model import Model
+    from glassformer.serving.http.security import Security
     from glassformer.serving.limits import Limits
     from glassformer.serving.registry import ModelSource
 
@@ -64,7 +69,20 @@ class AddressGroup(OptionGroup):
     ] = None
 
 
-MODELS_GROUP, ADDRESS_GROUP = ServedModelsGroup(), AddressGroup()
+@dataclass(frozen=True)
+class ClusterGroup(OptionGroup):
+    """Replicas on other machines."""
+
+    HEADING = "Cluster"
+
+    ray: RayOption = None
+    replicas: Annotated[
+        int | None,
+        option(minimum=1, maximum=100_000, help="Replicas on the cluster; by default one per GPU, or per machine."),
+    ] = None
+
+
+MODELS_GROUP, ADDRESS_GROUP, CLUSTER_GROUP = ServedModelsGroup(), AddressGroup(), ClusterGroup()
 
 
 def serve(
@@ -75,31 +93,64 @@ def serve(
         option("--limit", metavar="NAME=NUMBER", help="A limit, such as queued=64; docs/serving.md lists all of them."),
     ] = None,
     access_log: Annotated[bool, option("--access-log", help="Write a line for each request to stderr.")] = False,
+    cluster: ClusterGroup = CLUSTER_GROUP,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
     try:
         from glassformer.serving.http.app import create_app
         from glassformer.serving.http.security import Security
-        from glassformer.serving.http.server import GlassServer
+        from glassformer.serving.http.server import GlassServer, bound_socket
     except ImportError as error:
         raise SettingError(f"glass serve needs {error.name}: pip install 'glassformer[serve]'.") from error
     from glassformer.serving.registry import Registry
 
+    check_workers(cluster.ray, cluster.replicas, "--replicas")
     hosts, origins = tuple(address.allow_host or ()), tuple(address.allow_origin or ())
     security = Security(address.host, address.api_key, hosts, origins)
     limits = parse_limits(limit)
     common.log_to_stderr()
     if access_log:
         logging.getLogger("glassformer.access").setLevel(logging.INFO)
-    registry = Registry(model_sources(models.model, models.load), limits)
-    app = create_app(registry, limits, security, access_log=access_log)
-    server = GlassServer(
-        app, host=address.host, port=address.port, tls_cert=address.tls_cert, tls_key=address.tls_key
-    )  # fmt: skip
-    collect_as_usual()
-    common.note(greeting(server.address, list(registry.sources.values()), keyed=address.api_key is not None))
-    server.run()
+    make_sources = partial(model_sources, models.model or default_models(), models.load)
+    sources = make_sources()
+    with ExitStack() as stack:
+        app: Starlette
+        if cluster.ray is None:
+            app = create_app(Registry(sources, limits), limits, security, access_log=access_log)
+        else:
+            bound_socket(address.host, address.port).close()  # or refuse, before replicas are started
+            app = stack.enter_context(cluster_app(cluster, make_sources, limits, security, models, access_log=access_log))
+        server = GlassServer(
+            app, host=address.host, port=address.port, tls_cert=address.tls_cert, tls_key=address.tls_key,
+        )  # fmt: skip
+        collect_as_usual()
+        common.note(greeting(server.address, sources, keyed=address.api_key is not None))
+        server.run()
     common.note("stopped.")
+
+
+@contextmanager
+def cluster_app(
+    cluster: ClusterGroup,
+    make_sources: Callable[[], Sequence[ModelSource]],
+    limits: Limits,
+    security: Security,
+    models: ServedModelsGroup,
+    *,
+    access_log: bool,
+) -> Iterator[Starlette]:
+    """The app in front of replicas on a cluster."""
+    from glassformer.scale.cluster import allot, connect, machines
+
+    with connect(cluster.ray) as ray:
+        from glassformer.scale.front import create_front, deployed
+
+        allotment = allot(machines(ray), cluster.replicas, models.gpus)
+        settings = repr((models, limits, cluster.replicas))
+        with ExitStack() as stack:
+            with bars.spinner(f"starting {pluralize(allotment.workers, 'replica')}"):
+                replicas = stack.enter_context(deployed(ray, make_sources, limits, allotment, settings))
+            yield create_front(replicas, limits, security, access_log=access_log)
 
 
 def parse_limits(pairs: list[str] | None) -> Limits:
@@ -114,13 +165,13 @@ def parse_limits(pairs: list[str] | None) -> Limits:
     return Limits(**values)
 
 
-def model_sources(names: Sequence[str] | None, load: Callable[[str], Model]) -> list[ModelSource]:
+def model_sources(names: Sequence[str], load: Callable[[str], Model]) -> list[ModelSource]:
     """The models to serve, located and opened, so that a wrong name is noticed now; they are loaded when asked for."""
     from glassformer.opened import open_model
     from glassformer.serving.registry import ModelSource
 
     sources = []
-    for argument in names or default_models():
+    for argument in names:
         alias, name = split_alias(argument)
         with bars.download_bar() as progress:
             _ = open_model(name, progress=progress).config

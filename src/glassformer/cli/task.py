@@ -8,6 +8,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from glassformer.cli import bars, common
-from glassformer.cli.batch import OutOption, run_batch
+from glassformer.cli.batch import OutOption, RayOption, WorkersOption, check_workers, run_batch
 from glassformer.cli.command import argument, option
 from glassformer.errors import GlassError, InputError, SettingError
 
@@ -62,6 +63,8 @@ def task(
     threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
     out: OutOption = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
 ) -> None:
     """Classify, extract, fill, translate, compare: a task over texts, files or stdin.
 
@@ -82,24 +85,27 @@ def task(
     for reserved, instead in RESERVED.items():
         if reserved in task_options:
             raise click.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
-    common.use_threads(threads)
     if out is not None:
         if texts or len(files or []) != 1 or context is not None or whole or jsonl:
             raise SettingError(
                 "--out takes the texts from one --file alone. Leave TEXT, --context, --whole and --jsonl out."
             )
-        loaded = load_task(name, model, dtype, task_options)
-        run_batch(loaded, Path((files or [])[0]), out, None, as_json=as_json)
+        load = partial(load_task, name, model, dtype, task_options, threads)
+        run_batch(load, Path((files or [])[0]), out, ray=ray, workers=workers, as_json=as_json)
         return
+    check_workers(ray, workers)
+    if ray is not None:
+        raise SettingError("--ray is for batch jobs. Pass one --file with the texts, and --out for the answers.")
     inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
-    loaded = load_task(name, model, dtype, task_options)
+    loaded = load_task(name, model, dtype, task_options, threads)
     json_lines = as_json or not texts or (bool(files) and task_name != "question-answering")
     if not (print_json_lines if json_lines else print_answers)(loaded, inputs):
         raise click.exceptions.Exit(1)
 
 
-def load_task(name: str, model: str | None, dtype: str | None, options: dict[str, Any]) -> Task:
+def load_task(name: str, model: str | None, dtype: str | None, options: dict[str, Any], threads: int | None) -> Task:
     """The task over its model, with a bar while the model is fetched."""
+    common.use_threads(threads)
     from glassformer.tasks import pipeline
 
     common.log_to_stderr()

@@ -18,19 +18,17 @@ from typing import Any
 from glassformer.arguments import checked
 from glassformer.atomic_files import atomic_file
 from glassformer.errors import GlassError, InputError, SettingError
-from glassformer.jobs.fingerprint import differences, model_fingerprint, plain_settings
+from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
+from glassformer.jobs.fingerprint import differences
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
 from glassformer.jobs.formats.row_format import Row, RowFormat
 from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile
 from glassformer.jobs.ledger import Ledger
-from glassformer.jobs.row_workers import Answer, make_worker
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
-from glassformer.runtime.prompt import PromptOptions
 from glassformer.tasks.task import Task
 
-BATCH_SIZE = 32  # texts that are written together
 LEDGER_SUFFIX = ".ledger"
 OUTPUT_SUFFIXES = (*JSON_SUFFIXES, ".parquet")
 
@@ -82,9 +80,19 @@ def run_job(
         progress: called as rows and tokens come.
         keywords: prompt options and settings for every row, as `Model.chat` takes them; a row's own come on top.
     """
-    if batch_size is None:
-        batch_size = (model_or_task.options.batch_size if isinstance(model_or_task, Task) else None) or BATCH_SIZE
-    if batch_size < 1:
+    return answer_file(LocalEngine(model_or_task, keywords, run_job), file, out, batch_size=batch_size, progress=progress)
+
+
+def answer_file(
+    engine: RowEngine,
+    file: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    batch_size: int | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+) -> JobSummary:
+    """`run_job` with any engine."""
+    if batch_size is not None and batch_size < 1:
         raise SettingError(f"batch_size is {batch_size}; it must be at least 1.")
     source_path, target = Path(file).expanduser(), Path(os.path.realpath(Path(out).expanduser()))
     if target.suffix not in OUTPUT_SUFFIXES:
@@ -93,11 +101,11 @@ def run_job(
         from glassformer.jobs.formats.parquet import import_pyarrow
 
         import_pyarrow()  # or refuse, before anything runs
-    _check_keywords(model_or_task, keywords)
     with closing(open_input(source_path)) as source:
         if target.exists() and target.samefile(source_path):
             raise InputError(f"{Path(out)} is the input. Choose another output file.")
-        return _Job(model_or_task, source, target, keywords).run(batch_size, progress)
+        engine.start()
+        return _Job(engine, source, target).run(batch_size, progress)
 
 
 def open_input(path: Path) -> InputFile:
@@ -109,35 +117,23 @@ def open_input(path: Path) -> InputFile:
     return LinesFile(path, as_json=path.suffix in JSON_SUFFIXES)
 
 
-def _check_keywords(model_or_task: Model | Task, keywords: Mapping[str, Any]) -> None:
-    """Refuse settings that no row could be answered with."""
-    if isinstance(model_or_task, Task):
-        if keywords:
-            raise SettingError(f"a task has its own options. Make it with them: pipeline(…, {next(iter(keywords))}=…).")
-        return
-    _, settings = PromptOptions.split(keywords, run_job)
-    model_or_task.settings.merged(settings)
-    _ = model_or_task.executor  # refuses a model that writes no text
-
-
 class _Job:
     """One run of a job."""
 
-    def __init__(self, model_or_task: Model | Task, source: InputFile, target: Path, keywords: Mapping[str, Any]) -> None:
-        self.task = model_or_task if isinstance(model_or_task, Task) else None
-        self.model = model_or_task.model if isinstance(model_or_task, Task) else model_or_task
+    def __init__(self, engine: RowEngine, source: InputFile, target: Path) -> None:
+        self.engine = engine
         self.source = source
         self.target = target
-        self.keywords = keywords
         self.total = source.count()
         self.totals = {"failed": 0, "prompt_tokens": 0, "completion_tokens": 0}  # of the finished rows
-        self.is_openai = OpenAIBatch.recognizes(next((v for v in source.values() if isinstance(v, Mapping)), None))
-        if self.is_openai and target.suffix == ".parquet":
+        first = next((value for value in source.values() if isinstance(value, Mapping)), None)
+        self.row_format: type[RowFormat] = OpenAIBatch if OpenAIBatch.recognizes(first) else PlainRows
+        if self.row_format is OpenAIBatch and target.suffix == ".parquet":
             raise InputError("OpenAI's batch format is lines of JSON. Choose an output file that ends in .jsonl.")
 
-    def run(self, batch_size: int, progress: Callable[[JobProgress], None] | None) -> JobSummary:
+    def run(self, batch_size: int | None, progress: Callable[[JobProgress], None] | None) -> JobSummary:
         started = time.perf_counter()
-        fingerprint = self._fingerprint()
+        fingerprint = {"input": self.source.digest(), **self.engine.fingerprint()}
         ledger_path = self.target.with_name(self.target.name + LEDGER_SUFFIX)
         if not ledger_path.exists():
             self._refuse_overwriting()
@@ -154,19 +150,11 @@ class _Job:
                 self._write_output(ledger)
         return JobSummary(self.target, self.total, resumed=resumed, seconds=time.perf_counter() - started, **self.totals)
 
-    def _fingerprint(self) -> dict[str, Any]:
-        fingerprint = {"input": self.source.digest(), **model_fingerprint(self.model)}
-        if self.task is not None:
-            options = plain_settings(asdict(self.task.options))
-            return {**fingerprint, "task": self.task.name, "settings": options.pop("settings", {}), "options": options}
-        return {**fingerprint, "settings": plain_settings(self.keywords)}
-
     def _resume(self, ledger: Ledger, fingerprint: Mapping[str, Any]) -> None:
         """Begin the ledger, or refuse to go on with one of another job."""
         if ledger.header is None:
             self._refuse_overwriting()
-            seed = self._settings().get("seed")
-            seed = secrets.randbits(32) if seed is None else seed
+            seed = secrets.randbits(32) if self.engine.seed is None else self.engine.seed
             ledger.start({"job": fingerprint, "seed": seed, "created": int(time.time())})
             return
         if changes := differences(ledger.header["job"], fingerprint):
@@ -181,10 +169,7 @@ class _Job:
         if self.target.exists():
             raise InputError(f"{self.target} exists already, and is not of this job. Remove it, or choose another.")
 
-    def _settings(self) -> Mapping[str, Any]:
-        return self.keywords if self.task is None else getattr(self.task.options, "settings", {})
-
-    def _answer(self, ledger: Ledger, batch_size: int, progress: Callable[[JobProgress], None] | None) -> None:
+    def _answer(self, ledger: Ledger, batch_size: int | None, progress: Callable[[JobProgress], None] | None) -> None:
         """Answer the rows that are not in the ledger."""
         assert ledger.header is not None
         tokens = 0
@@ -196,18 +181,13 @@ class _Job:
                 progress(JobProgress(len(ledger), self.total, self.totals["failed"], tokens))
 
         count_tokens(0)
-        row_format: RowFormat = PlainRows()
-        if self.is_openai:
-            row_format = OpenAIBatch(self.model.name, self.model.tokenizer, ledger.header["created"])
-        worker = make_worker(
-            self.task or self.model, row_format, self.keywords, ledger.header["seed"], batch_size, count_tokens
-        )
-        answers = worker.answers(_rows(self.source, row_format), ledger)
-        with closing(answers):
-            for row, answer in answers:
-                record = _record(row_format, row, answer)
+        header = ledger.header
+        plan = JobPlan(self.row_format.name, self.total, header["seed"], header["created"], batch_size)
+        records = self.engine.records(_rows(self.source, self.row_format), ledger, plan, count_tokens)
+        with closing(records):
+            for number, record in records:
                 self._add(record)
-                ledger.append(row.number, record)
+                ledger.append(number, record)
                 count_tokens(0)
 
     def _add(self, record: Mapping[str, Any]) -> None:
@@ -229,7 +209,7 @@ class _Job:
                 file.writelines(f"{to_json(row)}\n" for row in rows())
 
 
-def _rows(source: InputFile, row_format: RowFormat) -> Iterator[Row]:
+def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[Row]:
     """The rows with their ids, each of which must be a row's own."""
     ids = set()
     for number, value in enumerate(source.values()):
@@ -247,16 +227,3 @@ def _rows(source: InputFile, row_format: RowFormat) -> Iterator[Row]:
             continue
         ids.add(row_id)
         yield Row(number, row_id, value)
-
-
-def _record(row_format: RowFormat, row: Row, answer: Answer | GlassError) -> dict[str, Any]:
-    """What the ledger keeps of a finished row."""
-    if isinstance(answer, Answer):
-        try:
-            to_json(answer.output, allow_nan=False)
-        except ValueError:
-            answer = InputError("the answer holds numbers that are not finite, which JSON cannot represent.")
-    if isinstance(answer, GlassError):
-        return {"failed": True, "prompt_tokens": 0, "completion_tokens": 0, "output": row_format.error_answer(row, answer)}
-    tokens = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
-    return {"failed": False, **tokens, "output": answer.output}

@@ -211,7 +211,7 @@ def make_worker(
     return TextWorker(model_or_task, row_format, keywords, seed, batch_size, count_tokens)
 
 
-def row_seed(seed: int, row_id: RowId) -> int:
+def row_seed(seed: int, row_id: RowId | None) -> int:
     """A row's own seed."""
     return int.from_bytes(hashlib.sha256(json.dumps([seed, row_id]).encode()).digest()[:6])
 

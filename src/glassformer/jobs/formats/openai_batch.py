@@ -47,7 +47,8 @@ class OpenAIBatch(RowFormat):
         """Whether a row looks like a request of a batch file."""
         return isinstance(value, Mapping) and "body" in value and ("custom_id" in value or "url" in value)
 
-    def id_of(self, value: Any) -> RowId | None:
+    @staticmethod
+    def id_of(value: Any) -> RowId | None:
         return check_id(value.get("custom_id"), "custom_id") if isinstance(value, Mapping) else None
 
     # Requests ---------------------------------------------------------------------------------------------------

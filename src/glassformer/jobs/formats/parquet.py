@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,30 @@ def without_nulls(value: Any) -> Any:
 
 def write_parquet(path: Path, rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
     """Rows of JSON as a table; `rows` gives them twice, first for the columns' types."""
-    pa, parquet = import_pyarrow()
-    kinds: dict[str, set[str]] = {}
-    for row in rows():
-        for name, value in row.items():
-            kinds.setdefault(name, set()).add(_kind(value))
-    schema = pa.schema([(name, _column_type(name, kinds[name] - {"null"})) for name in kinds])
-    texts = {name for name in kinds if schema.field(name).type == pa.string()}
+    _, parquet = import_pyarrow()
+    schema = schema_of(rows())
     with parquet.ParquetWriter(path, schema) as writer:
         remaining = iter(rows())
         while batch := list(islice(remaining, BATCH)):
-            cells = [{name: _text(value) if name in texts else value for name, value in row.items()} for row in batch]
-            writer.write_table(pa.Table.from_pylist(cells, schema))
+            writer.write_table(table_of(batch, schema))
+
+
+def schema_of(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """The columns that rows of JSON need, and their types."""
+    pa, _ = import_pyarrow()
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds.setdefault(name, set()).add(_kind(value))
+    return pa.schema([(name, _column_type(name, kinds[name] - {"null"})) for name in kinds])
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    """Rows of JSON as a table with these columns."""
+    pa, _ = import_pyarrow()
+    texts = {field.name for field in schema if field.type == pa.string()}
+    cells = [{name: _text(value) if name in texts else value for name, value in row.items()} for row in rows]
+    return pa.Table.from_pylist(cells, schema)
 
 
 def _kind(value: Any) -> str:

@@ -23,7 +23,8 @@ OWN_FIELDS = (*PROMPTS, "id", "metadata")  # all others are prompt options and s
 class PlainRows(RowFormat):
     name = "rows"
 
-    def id_of(self, value: Any) -> RowId | None:
+    @staticmethod
+    def id_of(value: Any) -> RowId | None:
         return check_id(value.get("id"), "id") if isinstance(value, Mapping) else None
 
     def text_request(self, value: Any) -> TextRequest:

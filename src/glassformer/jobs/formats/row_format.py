@@ -19,7 +19,7 @@ class Row:
     """A row of the input."""
 
     number: int  # from 0
-    id: RowId  # its own, or else its number
+    id: RowId | None  # its own, or else its number; None: it has no right one, which is its error
     value: Any  # what it holds
     error: GlassError | None = None  # why it can have no answer: it cannot be read, or its id is another row's
 
@@ -38,8 +38,9 @@ class RowFormat(ABC):
 
     name: str
 
+    @staticmethod
     @abstractmethod
-    def id_of(self, value: Any) -> RowId | None:
+    def id_of(value: Any) -> RowId | None:
         """The row's own id, if it has one."""
 
     @abstractmethod

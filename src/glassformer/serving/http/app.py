@@ -37,9 +37,10 @@ log = logging.getLogger("glassformer")
 
 
 def create_app(
-    registry: Registry, limits: Limits | None = None, security: Security | None = None, *, access_log: bool = False
-) -> FastAPI:
-    """The API over a registry of models."""
+    registry: Registry, limits: Limits | None = None, security: Security | None = None, *, guarded: bool = True,
+    access_log: bool = False,
+) -> FastAPI:  # fmt: skip
+    """The API over a registry of models; not `guarded` where requests were checked before they come here."""
     limits, security = limits or registry.limits, security or Security()
     context = ServingContext(registry, limits, security, Metrics())
     app = FastAPI(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -50,7 +51,8 @@ def create_app(
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
-    app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
+    if guarded:
+        app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestLog, metrics=context.metrics, lines=access_log)
     return app
 

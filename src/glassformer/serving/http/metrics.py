@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from glassformer.serving.registry import Registry
@@ -100,6 +100,25 @@ class Metrics:
         loaded = {name: float(name in statistics) for name in registry.sources}
         lines += gauge("glass_model_loaded", "Whether a model is loaded.", loaded)
         return "\n".join(lines) + "\n"
+
+
+def sum_metrics(texts: Sequence[str]) -> str:
+    """The numbers of several servers as those of one: every sample is the sum of theirs."""
+    sums: dict[str, float] = {}
+    about: dict[str, str] = {}  # HELP and TYPE, by metric
+    order: dict[str, list[str]] = {}  # samples, by metric
+    for line in (line for text in texts for line in text.splitlines()):
+        if line.startswith("#"):
+            metric = line.split(" ", 3)[2]
+            about.setdefault(metric, "")
+            about[metric] += "" if line in about[metric] else f"{line}\n"
+            order.setdefault(metric, [])
+            continue
+        sample_name, _, value = line.rpartition(" ")
+        if sample_name not in sums:
+            order[metric].append(sample_name)
+        sums[sample_name] = sums.get(sample_name, 0.0) + float(value)
+    return "".join(about[name] + "".join(f"{each} {sums[each]:.12g}\n" for each in order[name]) for name in about)
 
 
 def gauge(name: str, about: str, values: Mapping[str, float]) -> list[str]:

@@ -16,14 +16,13 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from glassformer.errors import SettingError
-from glassformer.serving.http.context import ServingContext
 from glassformer.serving.limits import Limits
 
 CHECKS = 4  # of a connection, within the time that its headers may take
@@ -103,19 +102,36 @@ def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     return LimitedProtocol
 
 
+class Models(Protocol):
+    """What answers."""
+
+    def close(self, seconds: float = 0) -> None:
+        """Let running texts go on for so long, and end the others."""
+
+
+class ServerContext(Protocol):
+    """What a server needs to know of its app, as `app.state.context`."""
+
+    @property
+    def registry(self) -> Models: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+
 class GlassServer(uvicorn.Server):
     """An app on a socket of its own. `run` it; `stop` it from any thread, or by Ctrl-C or SIGTERM."""
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
     ) -> None:
-        self.context: ServingContext = app.state.context
+        self.context: ServerContext = app.state.context
         limits = self.context.limits
         if (tls_cert is None) != (tls_key is None):
             raise SettingError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")

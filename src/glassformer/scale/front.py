@@ -1,0 +1,196 @@
+"""The front of a server with replicas: the guard and the limits of `glass serve`, and behind them a cluster.
+
+The front reads a request as a whole, checks who asks, and hands it to the replica that the router chooses; what the
+replica's app sends goes back as it comes. A client that leaves takes its request along. A request whose replica is lost
+before it has answered anything is given to another; afterwards its connection is closed, so that no client takes half an
+answer for a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.schema import LoggingConfig
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from glassformer.errors import ExecutorError, GlassError, QueueFull, SettingError, Unavailable
+from glassformer.scale.cluster import NAMESPACE, Allotment
+from glassformer.scale.prefix_router import PrefixRouter
+from glassformer.scale.prefixes import prefix_keys
+from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
+from glassformer.serving.http.app import DIALECTS
+from glassformer.serving.http.errors import problem_of
+from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics, sum_metrics
+from glassformer.serving.http.request_log import RequestLog
+from glassformer.serving.http.security import Guard, Security, error_response
+from glassformer.serving.http.streaming import disconnected
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource
+
+APPLICATION = "glass-serve"
+ATTEMPTS = 3  # of a request whose replica is lost
+CLOSING_SECONDS = 5.0  # for replicas to say that they are closed, beyond what running texts may take
+log = logging.getLogger("glassformer")
+
+
+class Replicas:
+    """The replicas of a cluster, which all fronts share."""
+
+    def __init__(self, ray: Any, handle: Any, lease: str) -> None:
+        self._ray = ray
+        self._lease = lease
+        self.handle = handle
+
+    def close(self, seconds: float = 0) -> None:
+        """Let running texts go on for so long, and end the others; unless another front needs the replicas."""
+        if not fronts(self._ray, besides=self._lease):
+            with suppress(RayError, TimeoutError):
+                self.handle.broadcast("close", seconds).results(timeout_s=seconds + CLOSING_SECONDS)
+
+    async def metrics(self) -> str:
+        """The sums of all replicas' numbers."""
+        return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+
+
+@contextmanager
+def deployed(
+    ray: Any, make_sources: Callable[[], Sequence[ModelSource]], limits: Limits, allotment: Allotment, settings: str
+) -> Iterator[Replicas]:
+    """Replicas on a cluster; those of another front, if it has the same `settings`. The last front takes them along.
+
+    A front is known to the others by the name of an actor, its lease, which Ray ends with this process, however it ends.
+    """
+    kind = f"{APPLICATION}-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+    others = fronts(ray)
+    if any(not name.startswith(kind) for name in others):
+        raise SettingError(
+            "this cluster has a `glass serve` with other models or options. Stop that first, or use the same."
+        )
+    name = f"{kind}-{uuid.uuid4().hex}"
+    lease = ray.remote(num_cpus=0)(_Lease).options(name=name, namespace=NAMESPACE).remote()
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    try:
+        handle = serve.get_app_handle(APPLICATION) if others else _deploy(make_sources, limits, allotment)
+        yield Replicas(ray, handle, name)
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            if not fronts(ray, besides=name):
+                serve.delete(APPLICATION)
+        ray.kill(lease)
+
+
+def _deploy(make_sources: Callable[[], Sequence[ModelSource]], limits: Limits, allotment: Allotment) -> Any:
+    """Start replicas, and wait until they are ready."""
+    quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
+    deployment = serve.deployment(
+        Replica, num_replicas=allotment.workers, ray_actor_options=allotment.options,
+        max_ongoing_requests=(limits.running + limits.queued) * limits.loaded_models, max_queued_requests=limits.queued,
+        graceful_shutdown_timeout_s=CLOSING_SECONDS, logging_config=quiet,
+        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
+    )  # fmt: skip
+    serve.start(proxy_location="Disabled", logging_config=quiet)
+    serve.delete(APPLICATION)  # what a front left that was killed
+    try:
+        return serve.run(deployment.bind(make_sources, limits, str(Path.cwd())), name=APPLICATION, route_prefix=None)
+    except RuntimeError as error:
+        raise ExecutorError(f"the replicas could not be started: {str(error).strip()}") from error
+
+
+def fronts(ray: Any, besides: str = "") -> list[str]:
+    """The names of the leases of all fronts."""
+    names = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE)
+    return [name for name in names if name.startswith(APPLICATION) and name != besides]
+
+
+class _Lease: ...
+
+
+@dataclass(frozen=True)
+class FrontContext:
+    """What the server needs of its app."""
+
+    registry: Replicas
+    limits: Limits
+
+
+def create_front(replicas: Replicas, limits: Limits, security: Security, *, access_log: bool = False) -> Starlette:
+    """The app that the server runs: all requests go to the replicas."""
+    app = Starlette()
+    app.state.context = FrontContext(replicas, limits)
+    app.router.default = Front(replicas, limits)
+    app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
+    app.add_middleware(RequestLog, metrics=Metrics(), lines=access_log)  # what is published is counted by the replicas
+    return app
+
+
+class Front:
+    """The app behind the guard."""
+
+    def __init__(self, replicas: Replicas, limits: Limits) -> None:
+        self.replicas = replicas
+        self.stream = replicas.handle.options(method_name="answer", stream=True)
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = (await receive()).get("body", b"")  # the guard has read it as a whole
+        if (scope["method"], scope["path"]) == ("GET", "/metrics"):
+            await Response(await self.replicas.metrics(), media_type=CONTENT_TYPE)(scope, receive, send)
+            return
+        request = ForwardedRequest({name: scope[name] for name in SCOPE_FIELDS if name in scope}, body, prefix_keys(body))
+        relaying = asyncio.create_task(self._relay(request, send))
+        leaving = asyncio.create_task(disconnected(receive))
+        try:
+            await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not relaying.done():
+                return
+            await relaying
+        except GlassError as error:
+            await error_response(scope["path"], problem_of(error), DIALECTS)(scope, receive, send)
+        finally:
+            leaving.cancel()
+            relaying.cancel()
+
+    async def _relay(self, request: ForwardedRequest, send: Send) -> None:
+        """Send what a replica answers; raises a `GlassError` where there is no answer."""
+        for _ in range(ATTEMPTS):
+            began = False
+            answer = self.stream.remote(request)
+            messages = answer.__aiter__()
+            try:
+                async with asyncio.timeout(self.limits.seconds):
+                    first: Iterable[Message] = await anext(messages)
+                began = True
+                await _send_all(first, send)
+                async for more in messages:
+                    await _send_all(more, send)
+                return
+            except BackPressureError as error:
+                raise QueueFull("all replicas have as many requests as they may have. Try again later.") from error
+            except TimeoutError:
+                raise Unavailable(f"no replica was ready within {self.limits.seconds:g} seconds.") from None
+            except (RayError, RayServeException) as error:
+                log.warning(f"a replica was lost while it answered {request.scope['path']}: {type(error).__name__}.")
+                if began:
+                    return
+            finally:
+                answer.cancel()
+        raise Unavailable("the replicas that this request was given to were lost. Try again later.")
+
+
+async def _send_all(messages: Iterable[Message], send: Send) -> None:
+    for message in messages:
+        await send(message)
