@@ -46,7 +46,7 @@ TEXTS = ["What is your age?", "My phone is broken.", "How old are you?"]
         ({"response_format": {"type": "xml"}}, "response_format.type: Input should be 'text'"),
         ({"assistant_model": "/etc/passwd"}, "this request takes no 'assistant_model'."),
         ({"logits_processor": ["x"]}, "this request takes no 'logits_processor'."),
-        ({"temprature": 1}, "this request takes no 'temprature'."),
+        ({"temprature": 1}, "this request takes no 'temprature'. Did you mean 'temperature'?"),
         ({"repetition_penalty": -1}, "repetition_penalty is -1; it must be"),
         ({"regex": "("}, "regex"),
         ({"logit_bias": {"no such token at all": 1}}, "logit_bias"),

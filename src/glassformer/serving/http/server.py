@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -141,7 +142,16 @@ class GlassServer(uvicorn.Server):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        super().run(sockets or [self.socket])
+        """Serve until it is stopped. When that has to be at once, nothing is said of the requests that are cut off."""
+        uvicorn_log = logging.getLogger("uvicorn.error")
+        uvicorn_log.addFilter(self._is_news)
+        try:
+            super().run(sockets or [self.socket])
+        finally:
+            uvicorn_log.removeFilter(self._is_news)
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        return not self.force_exit
 
     def stop(self) -> None:
         self.should_exit = True
@@ -151,8 +161,9 @@ class GlassServer(uvicorn.Server):
         await self.lifespan.startup()
         config, tls = self.config, self.config.ssl
         seconds = None if tls is None else self.context.limits.header_seconds
+        protocol_class: Any = config.http_protocol_class
         protocol = partial(
-            config.http_protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
+            protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self.servers = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from glassformer.decoding.settings_table import SETTINGS
@@ -34,12 +34,15 @@ def request_spelling(name: str, *value: Any) -> str:
     return f"{name}: {value[0]!r}" if value else name
 
 
-def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str]) -> dict[str, Any]:
-    """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored."""
+def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fields: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored.
+
+    `fields`: those that it has, for a hint where a name is misspelt.
+    """
     extra = extra or {}
     for name, value in extra.items():
         if name not in ENGINE_SETTINGS and name not in neutral and value is not None:
-            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values()])
+            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values(), *fields])
             raise UnknownArgument(f"this request takes no {name!r}.{hint} docs/serving.md lists what it takes.")
     return {name: extra[name] for name in ENGINE_SETTINGS if extra.get(name) is not None}
 

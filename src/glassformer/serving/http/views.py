@@ -135,7 +135,7 @@ async def run(request: Request, body: RunRequest) -> Json:
     limits = context_of(request).limits
     settings = sampling_settings(
         limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
-        **engine_settings(body.model_extra, ()),
+        **engine_settings(body.model_extra, (), type(body).model_fields),
     )  # fmt: skip
     if body.candidates > limits.top_logprobs:
         raise HttpError(

@@ -135,7 +135,7 @@ class MessagesRequest(PromptRequest):
     def settings(self, limits: Limits) -> dict[str, Any]:
         if self.thinking is not None and self.thinking.type == "enabled":
             raise SettingError("thinking cannot be honoured: answers here have no thinking blocks. Leave it out.")
-        extra = engine_settings(self.model_extra, NEUTRAL)
+        extra = engine_settings(self.model_extra, NEUTRAL, type(self).model_fields)
         if self.output_config is not None and self.output_config.format is not None:
             extra["json_schema"] = self.output_config.format.json_schema
         if self.top_k:

@@ -108,7 +108,7 @@ class ResponsesRequest(ApiRequest):
         self.refuse("top_logprobs", reason="ask /v1/chat/completions for log-probabilities.")
         if self.truncation == "auto":
             raise SettingError("truncation cannot be 'auto': a prompt that does not fit is refused. Leave it out.")
-        extra = engine_settings(self.model_extra, ALSO_NEUTRAL)
+        extra = engine_settings(self.model_extra, ALSO_NEUTRAL, type(self).model_fields)
         shape = TextFormat() if self.text is None else self.text.format
         if shape.type == "json_object":
             extra["json_schema"] = {"type": "object"}

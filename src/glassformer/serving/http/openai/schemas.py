@@ -76,7 +76,7 @@ class SamplingRequest(ApiRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def common_settings(self, limits: Limits, *, max_tokens: int | None, **more: Any) -> dict[str, Any]:
-        extra = engine_settings(self.model_extra, NEUTRAL)
+        extra = engine_settings(self.model_extra, NEUTRAL, type(self).model_fields)
         if self.ignore_eos:
             extra["eos_token_id"] = []
         return sampling_settings(
