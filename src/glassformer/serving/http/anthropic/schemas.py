@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.errors import InputError, SettingError
-from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
 from glassformer.serving.tool_calls.messages import joined_text
 
@@ -140,7 +140,7 @@ class MessagesRequest(PromptRequest):
             extra["json_schema"] = self.output_config.format.json_schema
         if self.top_k:
             extra["top_k"] = self.top_k
-        return sampling_settings(
+        return limited_settings(
             limits, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p or None,
             stop=self.stop_sequences, **extra,
         )  # fmt: skip

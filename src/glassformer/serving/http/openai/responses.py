@@ -17,7 +17,7 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json, Problem
 from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
-from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.serving.limits import Limits
 from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
@@ -116,7 +116,7 @@ class ResponsesRequest(ApiRequest):
             if shape.json_schema is None:
                 raise SettingError("text.format of type json_schema needs a schema.")
             extra["json_schema"] = shape.json_schema
-        return sampling_settings(
+        return limited_settings(
             limits, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p or None, **extra
         )
 
