@@ -1,6 +1,6 @@
 """The server beside others: the same model, the same requests over OpenAI's API, in one run.
 
-    python bench/serve.py [--llama-server PATH] [--transformers FOLDER] [--model NAME] [--clients 1,4,16,64] [--rounds 3]
+    python bench/serve.py [--llama-server PATH] [--transformers] [--model NAME] [--clients 1,4,16,64] [--rounds 3]
     python bench/serve.py --scheduler gpu [--clients 256]
 
 Each server is a process of its own, started in turn, on a free port of this machine; the client is this process. Requests
@@ -244,16 +244,30 @@ def contestants(options: argparse.Namespace) -> Iterator[tuple[str, list[str], s
             "-np", str(slots), "-c", str(slots * 512 + 8192), "--kv-unified", "--no-webui",
         ], "model", port  # fmt: skip
     if options.transformers:
-        port = free_port()
+        port, model = free_port(), str(unpacked(_file(path)))
         yield "transformers", [
-            str(Path(sys.executable).with_name("transformers")), "serve", "--port", str(port),
-            "--force-model", str(options.transformers),
-        ], str(options.transformers), port  # fmt: skip
+            str(Path(sys.executable).with_name("transformers")), "serve", model, "--host", "127.0.0.1", "--port", str(port),
+            "--device", "cpu",
+        ], model, port  # fmt: skip
 
 
 def _file(path: Path) -> Path:
-    """A GGUF file, or the one in a folder."""
-    return next(iter(sorted(path.glob("*.gguf")))) if path.is_dir() else path
+    """A GGUF file, or the one in a folder; a folder without one as it is."""
+    return next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+
+
+def unpacked(file: Path) -> Path:
+    """A GGUF file's model as a folder in float32, since `transformers serve` reads no such file; a folder as it is."""
+    if file.is_dir():
+        return file
+    from glassformer import AutoModelForCausalLM, AutoTokenizer
+    from glassformer.checkpoint.locate import home
+
+    folder = home() / "bench" / f"{file.stem}-unpacked"
+    if not (folder / "model.safetensors").exists():
+        AutoTokenizer.from_pretrained(file).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(file).save_pretrained(folder)
+    return folder
 
 
 def measure(server: Server, options: argparse.Namespace, clients: int) -> dict[str, float]:
@@ -264,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--llama-server", type=Path)
-    parser.add_argument("--transformers", type=Path, metavar="FOLDER", help="the model's folder for `transformers serve`")
+    parser.add_argument("--transformers", action="store_true", help="beside `transformers serve` too")
     parser.add_argument("--clients", type=lambda text: [int(part) for part in text.split(",")], default=[1, 4, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in a round")

@@ -11,7 +11,7 @@ import pytest
 import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.metrics import Histogram, Metrics
-from glassformer.serving.http.settings import sampling_settings
+from glassformer.serving.http.settings import limited_settings
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import ask
@@ -46,7 +46,7 @@ TEXTS = ["What is your age?", "My phone is broken.", "How old are you?"]
         ({"response_format": {"type": "xml"}}, "response_format.type: Input should be 'text'"),
         ({"assistant_model": "/etc/passwd"}, "this request takes no 'assistant_model'."),
         ({"logits_processor": ["x"]}, "this request takes no 'logits_processor'."),
-        ({"temprature": 1}, "this request takes no 'temprature'."),
+        ({"temprature": 1}, "this request takes no 'temprature'. Did you mean 'temperature'?"),
         ({"repetition_penalty": -1}, "repetition_penalty is -1; it must be"),
         ({"regex": "("}, "regex"),
         ({"logit_bias": {"no such token at all": 1}}, "logit_bias"),
@@ -192,16 +192,16 @@ def test_buckets_of_a_histogram_are_cumulative() -> None:
 
 def test_settings_of_requests_become_the_engines() -> None:
     limits = Limits(new_tokens=100)
-    assert sampling_settings(limits) == {"max_new_tokens": 100}
-    assert sampling_settings(limits, max_tokens=500)["max_new_tokens"] == 100
-    greedy = sampling_settings(limits, temperature=0, top_p=0.5, top_k=3)
+    assert limited_settings(limits) == {"max_new_tokens": 100}
+    assert limited_settings(limits, max_tokens=500)["max_new_tokens"] == 100
+    greedy = limited_settings(limits, temperature=0, top_p=0.5, top_k=3)
     assert greedy == {"max_new_tokens": 100, "do_sample": False}
-    drawn = sampling_settings(limits, temperature=0.5, seed=-1, stop="x", logit_bias={"5": 1.0, "a": 2.0}, min_p=0.1)
+    drawn = limited_settings(limits, temperature=0.5, seed=-1, stop="x", logit_bias={"5": 1.0, "a": 2.0}, min_p=0.1)
     assert drawn == {
         "max_new_tokens": 100, "do_sample": True, "temperature": 0.5, "seed": 2**64 - 1, "stop_strings": "x",
         "logit_bias": {5: 1.0, "a": 2.0}, "min_p": 0.1,
     }  # fmt: skip
-    assert sampling_settings(limits, n=2)["do_sample"] is True
+    assert limited_settings(limits, n=2)["do_sample"] is True
 
 
 class TestRequestIds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import ssl
 import threading
@@ -175,6 +176,23 @@ def test_stopping_ends_a_stream_that_takes_too_long_with_an_error_event(sources:
     text, reason = stopped_stream(app, {**LONG, "max_tokens": 10**5})
     assert text
     assert "is being unloaded" in reason
+
+
+def test_a_second_signal_stops_at_once_and_says_nothing_of_what_it_cuts_off(
+    sources: tuple[ModelSource, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = GlassServer(create_app(Registry(sources, Limits(new_tokens=10**6))), port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert server.ready.wait(20)
+    with connection(server.address) as client:
+        client.sendall(raw_request({**LONG, "max_tokens": 10**5, "stream": True}))
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        server.handle_exit(signal.SIGINT, None)
+        server.handle_exit(signal.SIGINT, None)
+        thread.join(20)
+    assert not thread.is_alive()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:

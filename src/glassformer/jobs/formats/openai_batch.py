@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from glassformer.decoding import Finish, Step
 from glassformer.errors import GlassError, InputError, InputTypeError, did_you_mean
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
+from glassformer.runtime.request_settings import sampling_settings
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
 
@@ -30,7 +31,9 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {  # what else there is, and the va
     "parallel_tool_calls": (True, False), "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],),
     "audio": (), "prediction": (), "reasoning_effort": (), "verbosity": (), "web_search_options": (),
 }  # fmt: skip
-SAME_NAME = ("seed", "frequency_penalty", "presence_penalty")  # as settings
+SAMPLING = (  # fields that all dialects like this one have
+    "max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "logit_bias",
+)  # fmt: skip
 FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
 
 
@@ -179,26 +182,15 @@ def completion_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     return settings if body.get("logprobs") is None else {**settings, "logprobs": body["logprobs"]}
 
 
-COMMON: Mapping[str, Callable[[Any], dict[str, Any]]] = {  # fields with another name or meaning
-    "max_tokens": lambda value: {"max_new_tokens": value},
-    "n": lambda value: {"num_return_sequences": value},
-    "stop": lambda value: {"stop_strings": value} if value else {},
-    "logit_bias": lambda value: {"logit_bias": _by_id(value)} if value else {},
-}
-
-
 def _common_settings(body: Mapping[str, Any], own: Sequence[str]) -> dict[str, Any]:
-    _refuse_unknown(body, (*own, *SAME_NAME, *COMMON, "temperature", "top_p"))
-    fields = {name: value for name, value in body.items() if value is not None}
-    settings = {name: fields[name] for name in SAME_NAME if name in fields}
-    for name, translate in COMMON.items():
-        if name in fields:
-            settings |= translate(fields[name])
-    if fields.get("temperature") == 0:  # the best token each time, so that top_p changes nothing
-        return {**settings, "do_sample": False}
-    sampling: dict[str, Any] = {name: fields[name] for name in ("temperature", "top_p") if name in fields}
-    draws = sampling or fields.get("n", 1) != 1  # several texts of one prompt would be equal otherwise
-    return {**settings, **sampling, "do_sample": True} if draws else settings
+    _refuse_unknown(body, (*own, *SAMPLING, "n"))
+    fields = {name: body[name] for name in SAMPLING if body.get(name) is not None}
+    bias = fields.get("logit_bias", {})
+    if not isinstance(bias, Mapping) or not all(token.isdecimal() for token in bias):
+        raise InputTypeError("logit_bias must be an object of token ids and their biases.")
+    if (n := body.get("n")) is None:
+        return sampling_settings(**fields)
+    return {**sampling_settings(n=n, **fields), "num_return_sequences": n}
 
 
 def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -209,13 +201,6 @@ def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
             raise InputError(f"there is no field {name!r} in such a body.{did_you_mean(name, known)}")
         if value not in UNSUPPORTED[name]:
             raise InputError(f"{name} is not supported in a batch. Leave it out.")
-
-
-def _by_id(bias: Any) -> dict[int, Any]:
-    """A bias for each token, whose ids are texts in JSON."""
-    if not isinstance(bias, Mapping) or not all(token.isdecimal() for token in bias):
-        raise InputTypeError("logit_bias must be an object of token ids and their biases.")
-    return {int(token): value for token, value in bias.items()}
 
 
 def _json_settings(response_format: Any) -> dict[str, Any]:

@@ -158,7 +158,16 @@ class GlassServer(uvicorn.Server):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        super().run(sockets or [self.socket])
+        """Serve until it is stopped. When that has to be at once, nothing is said of the requests that are cut off."""
+        uvicorn_log = logging.getLogger("uvicorn.error")
+        uvicorn_log.addFilter(self._is_news)
+        try:
+            super().run(sockets or [self.socket])
+        finally:
+            uvicorn_log.removeFilter(self._is_news)
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        return not self.force_exit
 
     def stop(self) -> None:
         self.should_exit = True

@@ -1,12 +1,12 @@
-"""Requests' settings as the engine's: names, limits, and what a temperature of 0 means."""
+"""Requests' settings as the engine's: which names they may have, and within which limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from glassformer.decoding.settings_table import SETTINGS
 from glassformer.errors import UnknownArgument, did_you_mean
+from glassformer.runtime.request_settings import sampling_settings
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.limits import Limits
 
@@ -34,66 +34,36 @@ def request_spelling(name: str, *value: Any) -> str:
     return f"{name}: {value[0]!r}" if value else name
 
 
-def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str]) -> dict[str, Any]:
-    """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored."""
+def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fields: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored.
+
+    `fields`: those that it has, for a hint where a name is misspelt.
+    """
     extra = extra or {}
     for name, value in extra.items():
         if name not in ENGINE_SETTINGS and name not in neutral and value is not None:
-            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values()])
+            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values(), *fields])
             raise UnknownArgument(f"this request takes no {name!r}.{hint} docs/serving.md lists what it takes.")
     return {name: extra[name] for name in ENGINE_SETTINGS if extra.get(name) is not None}
 
 
-def sampling_settings(
+def limited_settings(
     limits: Limits,
     *,
     max_tokens: int | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
     n: int = 1,
-    seed: int | None = None,
     stop: str | Sequence[str] | None = None,
-    frequency_penalty: float | None = None,
-    presence_penalty: float | None = None,
-    logit_bias: Mapping[str, float] | None = None,
     logprobs: int | None = None,
-    json_schema: Any = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Settings for `Model.prepare`; what is None is left to the model's own settings. `others`: ENGINE_SETTINGS.
+    """The settings of a request, as far as this server's limits allow them; `others` as for `sampling_settings`.
 
-    Temperature 0 takes the best token each time, and what shapes a draw then has no say. Any other value draws, as do
-    several texts of one prompt, which would be equal otherwise: each is a run of its own.
+    Each of `n` texts is a run of its own.
     """
     for name, value, most in (("n", n, limits.texts), ("top_logprobs", logprobs, limits.top_logprobs)):
         if value is not None and value > most:
             raise HttpError(400, f"{name} is {value}; this server allows {most} at most.", param=name)
     if stop is not None and not isinstance(stop, str) and len(stop) > limits.stop_strings:
         raise HttpError(400, f"stop has {len(stop)} texts; this server allows {limits.stop_strings} at most.", param="stop")
-    shaping = {"temperature": temperature, "top_p": top_p}
-    shaping |= {name: others.pop(name) for name in list(others) if SETTINGS[name].needs == "do_sample"}
-    shaping = {name: value for name, value in shaping.items() if value is not None}
-    do_sample = others.pop("do_sample", None)
-    if temperature == 0 or do_sample is False:
-        do_sample, shaping = False, {}
-    elif shaping or n > 1:
-        do_sample = True
-    settings = {
-        "max_new_tokens": limits.new_tokens if max_tokens is None else min(max_tokens, limits.new_tokens),
-        "do_sample": do_sample,
-        "seed": None if seed is None else seed % 2**64,
-        "stop_strings": stop or None,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "logit_bias": None if not logit_bias else {_token(token): bias for token, bias in logit_bias.items()},
-        "logprobs": logprobs,
-        "json_schema": json_schema,
-        **shaping,
-        **others,
-    }
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _token(key: str) -> int | str:
-    """A key of logit_bias: an id as JSON must write it, or a token's text."""
-    return int(key) if key.isascii() and key.isdecimal() else key
+    tokens = limits.new_tokens if max_tokens is None else min(max_tokens, limits.new_tokens)
+    return sampling_settings(max_tokens=tokens, n=n, stop=stop, logprobs=logprobs, **others)

@@ -18,7 +18,7 @@ from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
 from glassformer.serving.http.openai.schemas import Message
-from glassformer.serving.http.settings import engine_settings, request_spelling, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.views.patching import PatchedPart
@@ -133,9 +133,9 @@ async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any
 async def run(request: Request, body: RunRequest) -> Json:
     """A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again."""
     limits = context_of(request).limits
-    settings = sampling_settings(
+    settings = limited_settings(
         limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
-        **engine_settings(body.model_extra, ()),
+        **engine_settings(body.model_extra, (), type(body).model_fields),
     )  # fmt: skip
     if body.candidates > limits.top_logprobs:
         raise HttpError(

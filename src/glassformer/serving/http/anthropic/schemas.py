@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.errors import InputError, SettingError
-from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
 from glassformer.serving.tool_calls.messages import joined_text
 
@@ -135,12 +135,12 @@ class MessagesRequest(PromptRequest):
     def settings(self, limits: Limits) -> dict[str, Any]:
         if self.thinking is not None and self.thinking.type == "enabled":
             raise SettingError("thinking cannot be honoured: answers here have no thinking blocks. Leave it out.")
-        extra = engine_settings(self.model_extra, NEUTRAL)
+        extra = engine_settings(self.model_extra, NEUTRAL, type(self).model_fields)
         if self.output_config is not None and self.output_config.format is not None:
             extra["json_schema"] = self.output_config.format.json_schema
         if self.top_k:
             extra["top_k"] = self.top_k
-        return sampling_settings(
+        return limited_settings(
             limits, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p or None,
             stop=self.stop_sequences, **extra,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.errors import InputError, SettingError, did_you_mean
-from glassformer.serving.http.settings import sampling_settings
+from glassformer.serving.http.settings import limited_settings
 from glassformer.serving.limits import Limits
 
 RENAMED = {"repeat_penalty": "repetition_penalty", "num_predict": "max_tokens"}
@@ -73,7 +73,7 @@ class OllamaRequest(BaseModel):
             del settings["max_tokens"]
         if self.format:
             settings["json_schema"] = {"type": "object"} if self.format == "json" else self.format
-        return sampling_settings(limits, **settings)
+        return limited_settings(limits, **settings)
 
     def template_variables(self) -> dict[str, Any]:
         return {} if self.think is None else {"enable_thinking": bool(self.think)}

@@ -17,7 +17,7 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json, Problem
 from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
-from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.serving.limits import Limits
 from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
@@ -108,7 +108,7 @@ class ResponsesRequest(ApiRequest):
         self.refuse("top_logprobs", reason="ask /v1/chat/completions for log-probabilities.")
         if self.truncation == "auto":
             raise SettingError("truncation cannot be 'auto': a prompt that does not fit is refused. Leave it out.")
-        extra = engine_settings(self.model_extra, ALSO_NEUTRAL)
+        extra = engine_settings(self.model_extra, ALSO_NEUTRAL, type(self).model_fields)
         shape = TextFormat() if self.text is None else self.text.format
         if shape.type == "json_object":
             extra["json_schema"] = {"type": "object"}
@@ -116,7 +116,7 @@ class ResponsesRequest(ApiRequest):
             if shape.json_schema is None:
                 raise SettingError("text.format of type json_schema needs a schema.")
             extra["json_schema"] = shape.json_schema
-        return sampling_settings(
+        return limited_settings(
             limits, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p or None, **extra
         )
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from glassformer.errors import SettingError
 from glassformer.serving.http.inspection import Inspection
-from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
 
 NEUTRAL = (  # for the provider's own accounts and caches, or for speed alone
@@ -76,10 +76,10 @@ class SamplingRequest(ApiRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def common_settings(self, limits: Limits, *, max_tokens: int | None, **more: Any) -> dict[str, Any]:
-        extra = engine_settings(self.model_extra, NEUTRAL)
+        extra = engine_settings(self.model_extra, NEUTRAL, type(self).model_fields)
         if self.ignore_eos:
             extra["eos_token_id"] = []
-        return sampling_settings(
+        return limited_settings(
             limits, max_tokens=max_tokens, temperature=self.temperature, top_p=self.top_p or None, n=self.n or 1,
             seed=self.seed, stop=self.stop, frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty, logit_bias=self.logit_bias, **{**extra, **more},

@@ -1,0 +1,65 @@
+"""The sampling fields of a request, as OpenAI's API and those like it have them, as the engine's settings.
+
+One mapping for all who take such requests: the server, and batch jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glassformer.decoding.settings_table import SETTINGS
+
+
+def sampling_settings(
+    *,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    n: int = 1,
+    seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    logit_bias: Mapping[str, float] | None = None,
+    logprobs: int | None = None,
+    json_schema: Any = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Settings for `Model.prepare`; what is None is left to the model's own. `others`: settings under the engine's names.
+
+    Temperature 0 takes the best token each time, and what shapes a draw then has no say. Any other value draws, as do
+    several texts of one prompt, which would be equal otherwise. Values are not checked here: `Model.prepare` does so.
+
+    >>> sampling_settings(max_tokens=8, temperature=0, top_p=0.9)
+    {'max_new_tokens': 8, 'do_sample': False}
+    >>> sampling_settings(top_p=0.9, stop=["."])
+    {'do_sample': True, 'stop_strings': ['.'], 'top_p': 0.9}
+    """
+    shaping = {"temperature": temperature, "top_p": top_p}
+    shaping |= {name: others.pop(name) for name in list(others) if SETTINGS[name].needs == "do_sample"}
+    shaping = {name: value for name, value in shaping.items() if value is not None}
+    do_sample = others.pop("do_sample", None)
+    if temperature == 0 or do_sample is False:
+        do_sample, shaping = False, {}
+    elif shaping or n != 1:
+        do_sample = True
+    settings = {
+        "max_new_tokens": max_tokens,
+        "do_sample": do_sample,
+        "seed": seed % 2**64 if type(seed) is int else seed,
+        "stop_strings": stop or None,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "logit_bias": None if not logit_bias else {_token(token): bias for token, bias in logit_bias.items()},
+        "logprobs": logprobs,
+        "json_schema": json_schema,
+        **shaping,
+        **others,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _token(key: str) -> int | str:
+    """A key of logit_bias: an id as JSON must write it, or a token's text."""
+    return int(key) if key.isascii() and key.isdecimal() else key
