@@ -175,6 +175,9 @@ class GlassServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's own, which however gives a TLS handshake a minute."""
         await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            self.should_exit = True
+            return
         config, tls = self.config, self.config.ssl
         seconds = None if tls is None else self.context.limits.header_seconds
         protocol_class: Any = config.http_protocol_class
