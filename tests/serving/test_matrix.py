@@ -58,6 +58,7 @@ ROUTES = {
     "/detokenize": ListedRoute("POST", "/detokenize", {"tokens": [1, 2]}),
     "/apply-template": ListedRoute("POST", "/apply-template", {"messages": MESSAGES}),
     "/glass/run": ListedRoute("POST", "/glass/run", {"prompt": "hi", "max_tokens": 1}),
+    "/glass/record": ListedRoute("POST", "/glass/record", {"prompt": "hi", "max_tokens": 1}),
     "/glass/look": ListedRoute("POST", "/glass/look", {"prompt": "hi"}),
     "/glass/tree": ListedRoute("POST", "/glass/tree", {"prompt": "hi", "width": 1, "depth": 1}),
     "/glass/trace": ListedRoute("POST", "/glass/trace", {"prompt": "hi there"}),
