@@ -1,0 +1,43 @@
+// The journey's stages, gathered for a strip: equal blocks become one node, whatever the family.
+import type { Stage } from "../api/types";
+
+export interface JourneyNode {
+  readonly label: string;
+  readonly shape: readonly number[]; // of what comes out of it
+  readonly blocks: number; // that it stands for; 0: it is no block
+  readonly stages: readonly Stage[];
+}
+
+const LABELS: Readonly<Record<string, string>> = {
+  text: "text",
+  ids: "ids",
+  embedding: "vectors",
+  final: "norm",
+  "next scores": "next scores",
+  "best id": "best id",
+  "next text": "token",
+};
+
+export function journeyNodes(stages: readonly Stage[]): JourneyNode[] {
+  const groups: Stage[][] = [];
+  for (const stage of stages) {
+    if (stage.name === "sites") continue; // where the values are kept, no value of its own
+    const last = groups.at(-1)?.[0];
+    if (last && stage.blocks && last.stack === stage.stack && String(last.blocks) === String(stage.blocks)) {
+      groups.at(-1)?.push(stage);
+    } else {
+      groups.push([stage]);
+    }
+  }
+  return groups.map(toNode);
+}
+
+function toNode(stages: readonly Stage[]): JourneyNode {
+  const first = stages[0] as Stage;
+  const [from, to] = (first.blocks ?? [0, -1]) as [number, number];
+  const blocks = to - from + 1;
+  const stack = first.stack === "encoder." ? "encoder " : "";
+  const name = first.name.replace(/^encoder\./, "");
+  const label = blocks > 0 ? `${blocks} ${stack}${blocks === 1 ? "block" : "blocks"}` : `${stack}${LABELS[name] ?? name}`;
+  return { label, shape: stages.at(-1)?.shape ?? [], blocks, stages };
+}
