@@ -1,5 +1,5 @@
 // Numbers and tokens as people read them.
-import type { RecordedStep } from "../api/types";
+import type { RecordedStep, Stage } from "../api/types";
 
 /** A share as percent: 42 %, 3.1 %, 0.4 %, 0.02 %. */
 export function percent(share: number): string {
@@ -32,13 +32,19 @@ export function rank(step: RecordedStep): string {
   return step.rank === null ? `≥ ${step.candidates.ids.length}` : String(step.rank);
 }
 
+/** A rule as people write it: top-p. */
+export function ruleName(rule: string): string {
+  return rule.replaceAll("_", "-");
+}
+
 export function count(number: number): string {
   return number.toLocaleString("en-US");
 }
 
-/** A tensor's shape: 1×34×576. */
-export function shape(dimensions: readonly number[]): string {
-  return dimensions.map(count).join("×");
+/** A tensor's shape, 1×34×576; of a text its length. */
+export function shape(stage: Pick<Stage, "shape" | "dtype" | "name">): string {
+  const dimensions = stage.shape.map(count).join("×");
+  return stage.name === "text" ? `${dimensions} characters` : dimensions;
 }
 
 const STEPS = [1, 3, 6, 10]; // in bits

@@ -3,7 +3,7 @@ import type { Stage } from "../api/types";
 
 export interface JourneyNode {
   readonly label: string;
-  readonly shape: readonly number[]; // of what comes out of it
+  readonly output: Stage; // what comes out of it
   readonly blocks: number; // that it stands for; 0: it is no block
   readonly stages: readonly Stage[];
 }
@@ -39,5 +39,10 @@ function toNode(stages: readonly Stage[]): JourneyNode {
   const stack = first.stack === "encoder." ? "encoder " : "";
   const name = first.name.replace(/^encoder\./, "");
   const label = blocks > 0 ? `${blocks} ${stack}${blocks === 1 ? "block" : "blocks"}` : `${stack}${LABELS[name] ?? name}`;
-  return { label, shape: stages.at(-1)?.shape ?? [], blocks, stages };
+  return { label, output: stages.at(-1) ?? first, blocks, stages };
+}
+
+/** The Python lines that the stages' own lines need before them. */
+export function setupLines(stages: readonly Stage[]): string[] {
+  return stages.filter((stage) => stage.name === "ids" || stage.name === "sites").map((stage) => stage.python);
 }
