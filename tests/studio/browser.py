@@ -95,11 +95,11 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """A browser with a profile of its own in a folder."""
+    if os.name != "posix":
+        pytest.skip("the debugging pipe is given by the number of its file, which Windows has not")
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         unavailable("a browser (chromium)")
-    if os.name != "posix":
-        pytest.skip("the debugging pipe is given by the number of its file")
     import fcntl
 
     commands, replies = os.pipe(), os.pipe()

@@ -102,12 +102,17 @@ def waterfall(
 
 
 def _tail(scores: Scores, listed: Ids) -> Tail | None:
-    """The scores that are not listed."""
-    others = np.isfinite(scores)
-    others[listed] = False
-    rest = scores[others]
-    if not rest.size:
+    """The scores that are not listed; those that are minus infinity are no candidates. Few passes over the vocabulary."""
+    depths = scores.copy()
+    depths[listed] = -np.inf
+    top = depths.max()
+    if not np.isfinite(top):
         return None
-    top = rest.max()
-    bins = np.minimum((top - rest) / TAIL_WIDTH, TAIL_BINS - 1).astype(np.intp)
-    return Tail(float(top), tuple(np.bincount(bins).tolist()))
+    np.subtract(top, depths, out=depths)
+    depths *= 1 / TAIL_WIDTH
+    np.minimum(depths, TAIL_BINS, out=depths)  # infinite ones too, in a bin of their own
+    counts = np.bincount(depths.astype(np.intp), minlength=TAIL_BINS + 1)
+    out = int(np.count_nonzero(np.isneginf(scores))) + len(listed)
+    counts[TAIL_BINS - 1] += counts[TAIL_BINS] - out
+    (filled,) = counts[:TAIL_BINS].nonzero()
+    return Tail(float(top), tuple(counts[: filled[-1] + 1].tolist()))
