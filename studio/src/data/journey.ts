@@ -29,16 +29,17 @@ export function journeyNodes(stages: readonly Stage[]): JourneyNode[] {
       groups.push([stage]);
     }
   }
-  return groups.map(toNode);
+  const twoStacks = stages.some((stage) => stage.stack !== "");
+  return groups.map((group) => toNode(group, twoStacks ? "decoder " : ""));
 }
 
-function toNode(stages: readonly Stage[]): JourneyNode {
+function toNode(stages: readonly Stage[], decoder: string): JourneyNode {
   const first = stages[0] as Stage;
   const [from, to] = (first.blocks ?? [0, -1]) as [number, number];
   const blocks = to - from + 1;
-  const stack = first.stack === "encoder." ? "encoder " : "";
+  const stack = first.stack === "encoder." ? "encoder " : first.module ? decoder : "";
   const name = first.name.replace(/^encoder\./, "");
-  const label = blocks > 0 ? `${blocks} ${stack}${blocks === 1 ? "block" : "blocks"}` : `${stack}${LABELS[name] ?? name}`;
+  const label = blocks > 0 ? `${blocks} ${stack}${blocks === 1 ? "block" : "blocks"}` : `${stack}${LABELS[name] ?? name.replaceAll("_", " ")}`;
   return { label, output: stages.at(-1) ?? first, blocks, stages };
 }
 
