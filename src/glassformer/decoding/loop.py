@@ -145,11 +145,11 @@ class Loop:
         lane = self._lanes[key]
         if (ahead := self._ahead.get(key)) is not None:
             step = lane.take(ahead)
-            if not ahead.left or step is None:
-                del self._ahead[key]
+            if step is not None and ahead.left:
+                return step
+            del self._ahead[key]
             if step is not None:
-                if not ahead.left:
-                    lane.feed_next(step.id)
+                lane.feed_next(step.id)
                 return step
             self._pause, self._ahead_count = PAUSE, 1
             self._forget_queued(key)
