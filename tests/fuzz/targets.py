@@ -511,8 +511,8 @@ def screen(folder: Path) -> Target:
 
 def tool_call(folder: Path) -> Target:
     """A model's text with tool calls in any family's format: the same message however it is cut, and only whole calls."""
-    from glassformer.serving.tool_calls import ToolCallFormat, ToolCallParser
-    from tests.serving.test_tool_calls import CASES, TOOLS
+    from glassformer.text.chat.tool_calls import ToolCallFormat, ToolCallParser
+    from tests.text.test_tool_calls import CASES, TOOLS
 
     texts = [(ToolCallFormat.of_template(template), text) for template, text, _, _ in CASES.values()]
 

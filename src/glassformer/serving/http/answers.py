@@ -26,7 +26,9 @@ from glassformer.serving.http.settings import request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
-from glassformer.serving.tool_calls import (
+from glassformer.sites import Watch
+from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
     ToolCallDelta,
@@ -34,8 +36,6 @@ from glassformer.serving.tool_calls import (
     ToolCallParser,
     template_messages,
 )
-from glassformer.sites import Watch
-from glassformer.text import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 

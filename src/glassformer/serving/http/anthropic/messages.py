@@ -18,7 +18,7 @@ from glassformer.serving.http.anthropic.schemas import MessagesRequest, PromptRe
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
 
 router = APIRouter(tags=["Anthropic"])
 

@@ -17,8 +17,8 @@ from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
 from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
 DONE = sse(b"[DONE]")

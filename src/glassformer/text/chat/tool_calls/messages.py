@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import InputError
-from glassformer.serving.tool_calls.format import ToolCallFormat
+from glassformer.text.chat.tool_calls.format import ToolCallFormat
 
 SHORT_ID = 9  # characters
 

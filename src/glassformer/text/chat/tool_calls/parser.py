@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from glassformer.serving.tool_calls.format import ToolCallFormat
+from glassformer.text.chat.tool_calls.format import ToolCallFormat
 from glassformer.text.stop_buffer import overlap
 
 SPACE = " \t\r\n"

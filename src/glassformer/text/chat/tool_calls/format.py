@@ -17,8 +17,8 @@ from itertools import product
 from typing import Any, Self
 
 from glassformer.errors import InputError, TemplateError, did_you_mean
-from glassformer.text import Tokenizer
 from glassformer.text.chat.template import ChatTemplate
+from glassformer.text.tokenizer import Tokenizer
 
 NAME, KEY, VALUE, CONTENT = "probe_function", "probe_key", "probe_value", "Probed content Z"
 IDS = ("call_probe_0123456789", "probe0123")  # some templates take ids of nine letters and digits alone
