@@ -100,13 +100,19 @@ def test_answers_in_json(tmp_path: Path) -> None:
         {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
         {"type": "text"},
         {"type": "json_schema"},
+        {"type": "xml"},
+        "json_schema",
     ]
-    fitting, text, wrong = run(
+    fitting, text, *wrong = run(
         tmp_path, *(request(number, response_format=value, max_tokens=40) for number, value in enumerate(formats))
     )
     assert body_of(fitting)["choices"][0]["message"]["content"].replace(" ", "").replace("\n", "") == '{"a":1}'
     assert body_of(text)["usage"]["completion_tokens"] <= 40
-    assert "response_format must be text, json_object, or json_schema" in wrong["response"]["body"]["error"]["message"]
+    assert [row["response"]["body"]["error"]["message"] for row in wrong] == [
+        "response_format of type json_schema needs json_schema: {name, schema}.",
+        "response_format is {'type': 'xml'}; its type must be 'text', 'json_object', or 'json_schema'.",
+        "response_format of type json_schema needs json_schema: {name, schema}.",
+    ]
 
 
 def test_embeddings(tmp_path: Path) -> None:
@@ -137,8 +143,8 @@ BAD: dict[str, Any] = {
     "id": (request([1]), "custom_id is [1]; it must be a text or a whole number."),
     "duplicate": (request("first"), "the id 'first' is that of an earlier row."),
     "messages": (request("x", messages="hi"), "messages must be a list of messages."),
-    "image": (request("x", messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "a message's content is text"),
-    "tools": (request("x", tools=[{"type": "function"}]), "tools is not supported in a batch. Leave it out."),
+    "image": (request("x", messages=[{"content": [{"type": "image_url"}]}]), "message 0 has a part of type 'image_url'"),
+    "functions": (request("x", functions=[{"name": "a"}]), "functions is not supported in a batch. Leave it out."),
     "unknown": (request("x", temprature=1), "there is no field 'temprature' in such a body. Did you mean 'temperature'?"),
     "range": (request("x", temperature=-1), "temperature is -1; it must be above 0."),
     "bias": (request("x", logit_bias={"a": 1}), "logit_bias must be an object of token ids and their biases."),

@@ -18,7 +18,7 @@ from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.text import Tokenizer
-from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCall, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
 DONE = sse(b"[DONE]")
@@ -58,22 +58,13 @@ def completion(answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
 
 
 def choice(number: int, text: GrowingText, answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
-    parsed = text.message
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
-    if parsed.calls:
-        message["content"] = parsed.content or None
-        message["tool_calls"] = [call_body(call.id, call.name, call.arguments) for call in parsed.calls]
     return {
         "index": number,
-        "message": message,
+        "message": text.message.to_dict(),
         "logprobs": logprobs_of(answer, body, text.steps),
         "finish_reason": finish_reason(text),
         **whole_inspection(answer, body.glass, text),
     }
-
-
-def call_body(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -111,7 +102,7 @@ def chunk_choices(piece: Piece, answer: Answer, body: ChatCompletionRequest) -> 
 def call_delta(part: ToolCallDelta) -> dict[str, Any]:
     """A piece of a call: the first has its id and name, the others more of its arguments."""
     if part.name is not None:
-        return {"index": part.index, **call_body(part.id, part.name, part.arguments)}
+        return {"index": part.index, **ToolCall(part.id, part.name, part.arguments).to_dict()}
     return {"index": part.index, "function": {"arguments": part.arguments}}
 
 

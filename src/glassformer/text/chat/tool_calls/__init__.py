@@ -3,13 +3,17 @@
 from glassformer.text.chat.tool_calls.format import ToolCallFormat
 from glassformer.text.chat.tool_calls.messages import template_messages
 from glassformer.text.chat.tool_calls.parser import ContentDelta, ParsedMessage, ToolCall, ToolCallDelta, ToolCallParser
+from glassformer.text.chat.tool_calls.prompt import ChatPrompt, ToolUse, chat_prompt
 
 __all__ = [
+    "ChatPrompt",
     "ContentDelta",
     "ParsedMessage",
     "ToolCall",
     "ToolCallDelta",
     "ToolCallFormat",
     "ToolCallParser",
+    "ToolUse",
+    "chat_prompt",
     "template_messages",
 ]
