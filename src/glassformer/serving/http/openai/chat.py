@@ -52,7 +52,7 @@ def completion(answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
         "created": answer.created,
         "model": body.model,
         "choices": [choice(number, text, answer, body) for number, text in enumerate(answer.texts)],
-        "usage": usage(answer),
+        "usage": usage(answer, answer.completion_tokens),
         "system_fingerprint": None,
     }
 
@@ -80,7 +80,7 @@ async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[
         for part in chunk_choices(piece, answer, body):
             yield sse({**head, "choices": [part], **tail})
     if body.usage_wanted:
-        yield sse({**head, "choices": [], "usage": usage(answer)})
+        yield sse({**head, "choices": [], "usage": usage(answer, answer.completion_tokens)})
     yield DONE
 
 
@@ -133,12 +133,11 @@ def piece_inspection(answer: Answer, inspection: Inspection | None, piece: Piece
     return {"glass": {"steps": steps, **({} if piece.finish is None else inspection.end_data(text.run))}}
 
 
-def usage(answer: Answer) -> dict[str, Any]:
-    prompt, completed = answer.prompt_tokens, answer.completion_tokens
+def usage(answer: Answer, completion_tokens: int) -> dict[str, Any]:
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completed,
-        "total_tokens": prompt + completed,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": answer.prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
     }
 

@@ -215,7 +215,7 @@ class CompletionRequest(SamplingRequest):
                 raise SettingError("a prompt's logprobs come with the whole answer. Leave stream out, or echo.")
             more = {"prompt_logprobs": self.logprobs}
         tokens = LEGACY_TOKENS if self.max_tokens is None else self.max_tokens
-        if self.scores_alone:
+        if self.prompt_alone:
             tokens = 1  # which is left out of the answer
         return self.common_settings(limits, max_tokens=tokens, logprobs=self.logprobs, **more)
 
@@ -225,9 +225,9 @@ class CompletionRequest(SamplingRequest):
         return bool(self.echo) and self.logprobs is not None
 
     @property
-    def scores_alone(self) -> bool:
-        """Whether they are all that is wanted."""
-        return self.scores_prompt and self.max_tokens == 0
+    def prompt_alone(self) -> bool:
+        """Whether the prompt, with its scores or without, is all that is wanted."""
+        return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | TokenIds]:
         return as_inputs(self.prompt)
