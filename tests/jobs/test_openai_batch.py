@@ -94,6 +94,20 @@ def test_completions(tmp_path: Path) -> None:
     assert biased.choices[0].text == chat_model().tokenizer.decode([7] * 4)
 
 
+def test_the_token_that_ends_a_text_has_no_logprob(tmp_path: Path) -> None:
+    end: dict[str, Any] = {"logit_bias": {str(min(chat_model().settings.eos)): 100}, "temperature": 0}
+    chat, completion = run(
+        tmp_path,
+        request("chat", logprobs=True, top_logprobs=1, **end),
+        request("completion", COMPLETIONS, prompt="the cat", logprobs=1, **end),
+    )
+    for row in (chat, completion):
+        assert body_of(row)["choices"][0]["finish_reason"] == "stop"
+        assert body_of(row)["usage"]["completion_tokens"] == 1
+    assert body_of(chat)["choices"][0]["logprobs"]["content"] == []
+    assert set(map(len, body_of(completion)["choices"][0]["logprobs"].values())) == {0}
+
+
 def test_answers_in_json(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
     formats: list[Any] = [

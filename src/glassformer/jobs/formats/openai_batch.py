@@ -158,9 +158,13 @@ class OpenAIBatch(RowFormat):
     def _chat_choice(self, run: Run, message: ParsedMessage, called: bool) -> JsonObject:
         logprobs = None
         if run.settings.logprobs is not None:
-            logprobs = {"content": [self._token_logprob(step) for step in run.steps], "refusal": None}
+            logprobs = {"content": self._token_logprobs(run), "refusal": None}
         reason = "tool_calls" if called else _finish_reason(run)
         return {"message": message.to_dict(), "logprobs": logprobs, "finish_reason": reason}
+
+    def _token_logprobs(self, run: Run) -> list[JsonObject]:
+        """Of each token; the one that ended the text is no part of it."""
+        return [self._token_logprob(step) for step in run.steps if step.finish is not Finish.EOS]
 
     def _token_logprob(self, step: Step) -> JsonObject:
         best = [] if step.candidates is None else zip(step.candidates.ids, step.candidates.logprobs, strict=True)
@@ -174,12 +178,12 @@ class OpenAIBatch(RowFormat):
     def _completion_choice(self, run: Run) -> JsonObject:
         logprobs: JsonObject | None = None
         if run.settings.logprobs is not None:
-            steps = [self._token_logprob(step) for step in run.steps]
+            steps = self._token_logprobs(run)
             logprobs = {
                 "tokens": [step["token"] for step in steps],
                 "token_logprobs": [step["logprob"] for step in steps],
                 "top_logprobs": [{top["token"]: top["logprob"] for top in step["top_logprobs"]} for step in steps],
-                "text_offset": list(accumulate((len(step["token"]) for step in steps[:-1]), initial=0)),
+                "text_offset": list(accumulate((len(step["token"]) for step in steps), initial=0))[:-1],
             }
         return {"text": run.text, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
 
