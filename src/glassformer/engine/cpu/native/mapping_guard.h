@@ -33,7 +33,7 @@ constexpr int MAX_MAPPINGS = 4096;
 inline GuardedMapping guarded_mappings[MAX_MAPPINGS];
 inline std::atomic<int> all_faults{0};
 inline struct sigaction previous_action;
-inline std::atomic<bool> passed_on{false};  // whether a signal went to that one
+inline std::atomic<bool> passed_on{false};  // whether that one has a signal now
 inline uintptr_t page_bytes = 0;
 
 // Async-signal-safe: it reads atomics and makes one system call.
@@ -55,6 +55,7 @@ inline void replace_lost_pages(int number, siginfo_t* info, void* context) {
     else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN)
         sigaction(number, &previous_action, nullptr);  // the read is tried again, and ends the process
     else previous_action.sa_handler(number);
+    passed_on.store(false);
 }
 
 inline std::mutex& guard_lock() {
