@@ -111,9 +111,9 @@ def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 class QueueingOracle(DecodingOracle):
     """An oracle that decodes greedily when its tokens are waited for, but at some lengths of a row."""
 
-    def __init__(self, gives_up_at: frozenset[int] = frozenset(), **options: Any) -> None:
+    def __init__(self, gives_up_at: frozenset[int] = frozenset(), least_prompt: int = 1, **options: Any) -> None:
         super().__init__(**options)
-        self.gives_up_at = gives_up_at
+        self.gives_up_at, self.least_prompt = gives_up_at, least_prompt
         self.last: dict[int, int] = {}  # chosen for each row
         self.queued = 0  # steps that nobody has waited for
         self.most_queued = 0
@@ -147,8 +147,14 @@ GIVES_UP = frozenset([9, 13])
 
 @pytest.mark.parametrize(
     "make",
-    [DecodingOracle, QueueingOracle, lambda: QueueingOracle(GIVES_UP), lambda: PrefixCache(QueueingOracle(GIVES_UP))],
-    ids=["waiting", "queueing", "giving up", "with a prefix cache"],
+    [
+        DecodingOracle,
+        QueueingOracle,
+        lambda: QueueingOracle(least_prompt=2),
+        lambda: QueueingOracle(GIVES_UP),
+        lambda: PrefixCache(QueueingOracle(GIVES_UP)),
+    ],
+    ids=["waiting", "queueing", "prompts apart", "giving up", "with a prefix cache"],
 )
 @effort(max_examples=40, deadline=None)
 @given(lives=LIVES)
@@ -220,6 +226,20 @@ def test_the_next_tokens_are_queued_before_these_are_taken(monkeypatch: pytest.M
     assert oracle.bursts == [(2, 1), (2, 2), (2, 2), (2, 4), (2, 8), (2, 2)]  # after the token by the prompt's scores
     assert queued == [0, *[1] * 17, *[0] * 2]
     assert oracle.queued == 0
+
+
+def test_a_prompt_of_one_token_that_joins_is_read_once() -> None:
+    """Where prompts run apart from steps, it is a prompt, and is not queued with the steps beside it."""
+    oracle = QueueingOracle(least_prompt=2)
+    batch, first, second = Loop(oracle), text(PROMPTS[0]), text([4])
+    batch.admit([first])
+    list(batch.step())
+    batch.admit([second])
+    while batch.policies:
+        list(batch.step())
+    for policy in (first, second):
+        ((whole, _),) = written(Oracle(), [text(policy.prompt)])
+        assert policy.chosen == whole
 
 
 def test_where_nothing_can_be_queued_texts_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:

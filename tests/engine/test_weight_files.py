@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import faulthandler
 import io
 import os
 import pickle
@@ -117,6 +118,19 @@ def test_pages_that_the_disk_cannot_deliver(tmp_path: Path, monkeypatch: pytest.
     for _ in range(2):
         with pytest.raises(CheckpointError, match=UNREADABLE):
             scores(executor)
+
+
+def test_another_library_may_have_put_its_own_handler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray and faulthandler do; the next model that is loaded comes first again."""
+    safetensors(tmp_path, "cpu")
+    faulthandler.disable()
+    faulthandler.enable()
+    (tmp_path / "next").mkdir()
+    executor, path = safetensors(tmp_path / "next", "cpu")
+    os.truncate(path, 100)
+    monkeypatch.setattr(MappedFile, "check", lambda self: None)
+    with pytest.raises(CheckpointError, match=UNREADABLE):
+        scores(executor)
 
 
 def test_other_models_go_on(tmp_path: Path) -> None:

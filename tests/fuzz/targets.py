@@ -29,6 +29,11 @@ TEMPLATE = (
     "{% if message.tool_calls %}{{ message.tool_calls | tojson(indent=2) }}{% endif %}{{ '\\n' * (index % 2) }}{% endfor %}"
     "{% macro end(text) %}{{ text | upper }}{% endmacro %}{% if add_generation_prompt %}{{ end('<|bot|>') }}{% endif %}"
 )
+TOOL_TEMPLATE = (
+    "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls if tools %}<tool_call>"
+    """{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>"""
+    "{% endfor %}{% endfor %}"
+)
 SETTINGS: dict[str, Any] = {
     "max_new_tokens": 2, "do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.9,
     "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "seed": 7,
@@ -447,6 +452,7 @@ def job_row(folder: Path) -> Target:
     from glassformer.jobs.row_workers import TextWorker
 
     model = glassformer.load(write_llama(folder), executor="cpu")
+    model.tokenizer.chat_template = TOOL_TEMPLATE
     ours, openai = PlainRows(), OpenAIBatch("x", model.tokenizer, 0)
 
     def read(raw: Any) -> str:
@@ -461,6 +467,11 @@ def job_row(folder: Path) -> Target:
 
     body = {"messages": MESSAGES[:2], "max_tokens": 2, "temperature": 0.8, "top_p": 0.9, "n": 2, "stop": ["x"], "seed": 7,
             "logit_bias": {"7": 1}, "logprobs": True, "top_logprobs": 2, "frequency_penalty": 0.1}  # fmt: skip
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "now", "arguments": "{}"}}]}
+    tools = [{"type": "function", "function": {"name": "now", "description": "x", "parameters": {"type": "object"}}}]
+    tooled = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, called], "tools": tools,
+              "tool_choice": {"type": "function", "function": {"name": "now"}}, "parallel_tool_calls": False,
+              "response_format": {"type": "text"}}  # fmt: skip
     seeds = [
         {
             "id": "a",
@@ -482,6 +493,7 @@ def job_row(folder: Path) -> Target:
         {"ids": [1, 5, 9], "num_beams": 2, "min_new_tokens": 1},
         {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
         {"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": [1, 5], "logprobs": 1}},
+        {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": tooled},
     ]
     return json_target(seeds, read)
 
@@ -511,8 +523,8 @@ def screen(folder: Path) -> Target:
 
 def tool_call(folder: Path) -> Target:
     """A model's text with tool calls in any family's format: the same message however it is cut, and only whole calls."""
-    from glassformer.serving.tool_calls import ToolCallFormat, ToolCallParser
-    from tests.serving.test_tool_calls import CASES, TOOLS
+    from glassformer.text.chat.tool_calls import ToolCallFormat, ToolCallParser
+    from tests.text.test_tool_calls import CASES, TOOLS
 
     texts = [(ToolCallFormat.of_template(template), text) for template, text, _, _ in CASES.values()]
 

@@ -94,19 +94,39 @@ def test_completions(tmp_path: Path) -> None:
     assert biased.choices[0].text == chat_model().tokenizer.decode([7] * 4)
 
 
+def test_the_token_that_ends_a_text_has_no_logprob(tmp_path: Path) -> None:
+    end: dict[str, Any] = {"logit_bias": {str(min(chat_model().settings.eos)): 100}, "temperature": 0}
+    chat, completion = run(
+        tmp_path,
+        request("chat", logprobs=True, top_logprobs=1, **end),
+        request("completion", COMPLETIONS, prompt="the cat", logprobs=1, **end),
+    )
+    for row in (chat, completion):
+        assert body_of(row)["choices"][0]["finish_reason"] == "stop"
+        assert body_of(row)["usage"]["completion_tokens"] == 1
+    assert body_of(chat)["choices"][0]["logprobs"]["content"] == []
+    assert set(map(len, body_of(completion)["choices"][0]["logprobs"].values())) == {0}
+
+
 def test_answers_in_json(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
     formats: list[Any] = [
         {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
         {"type": "text"},
         {"type": "json_schema"},
+        {"type": "xml"},
+        "json_schema",
     ]
-    fitting, text, wrong = run(
+    fitting, text, *wrong = run(
         tmp_path, *(request(number, response_format=value, max_tokens=40) for number, value in enumerate(formats))
     )
     assert body_of(fitting)["choices"][0]["message"]["content"].replace(" ", "").replace("\n", "") == '{"a":1}'
     assert body_of(text)["usage"]["completion_tokens"] <= 40
-    assert "response_format must be text, json_object, or json_schema" in wrong["response"]["body"]["error"]["message"]
+    assert [row["response"]["body"]["error"]["message"] for row in wrong] == [
+        "response_format of type json_schema needs json_schema: {name, schema}.",
+        "response_format is {'type': 'xml'}; its type must be 'text', 'json_object', or 'json_schema'.",
+        "response_format of type json_schema needs json_schema: {name, schema}.",
+    ]
 
 
 def test_embeddings(tmp_path: Path) -> None:
@@ -137,8 +157,8 @@ BAD: dict[str, Any] = {
     "id": (request([1]), "custom_id is [1]; it must be a text or a whole number."),
     "duplicate": (request("first"), "the id 'first' is that of an earlier row."),
     "messages": (request("x", messages="hi"), "messages must be a list of messages."),
-    "image": (request("x", messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "a message's content is text"),
-    "tools": (request("x", tools=[{"type": "function"}]), "tools is not supported in a batch. Leave it out."),
+    "image": (request("x", messages=[{"content": [{"type": "image_url"}]}]), "message 0 has a part of type 'image_url'"),
+    "functions": (request("x", functions=[{"name": "a"}]), "functions is not supported in a batch. Leave it out."),
     "unknown": (request("x", temprature=1), "there is no field 'temprature' in such a body. Did you mean 'temperature'?"),
     "range": (request("x", temperature=-1), "temperature is -1; it must be above 0."),
     "bias": (request("x", logit_bias={"a": 1}), "logit_bias must be an object of token ids and their biases."),

@@ -191,6 +191,8 @@ def test_render_raw_system_and_messages(model: Any, without_template: Any) -> No
         model.render("Hi", raw=True, system="x")
     with pytest.raises(InputError, match="has a system message already"):
         model.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="x")
+    with pytest.raises(InputTypeError, match="message 1 is 'Hi'; a message is"):
+        model.render(["Hi"], system="x")
     with pytest.raises(InputTypeError, match="a prompt is text, or a list of messages, not int"):
         model.chat(5)
     with pytest.raises(TemplateError, match="Did you mean 'enable_thinking'"):

@@ -15,20 +15,13 @@ import pytest
 from fastapi import FastAPI
 
 import glassformer
-from glassformer.opened import open_model
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.server import GlassServer
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.text import Tokenizer
 from tests.parity.reference import write
 
 KEY = "a-key-for-the-tests-alone"
-
-
-@pytest.fixture(scope="session")
-def qwen(qwen3_tokenizer: Path) -> Tokenizer:
-    return open_model(qwen3_tokenizer).tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,8 @@ def test_who_does_not_ask_sees_nothing_of_it(client: httpx.Client) -> None:
         ({"sites": ["blocks.*"]}, "sites; this server allows 16 at most"),
         ({"change": {"nowhere": {"scale": 0}}}, "nowhere"),
         ({"change": {RESIDUAL: {"shift": [[1], [2, 3]]}}}, "the shift at blocks.0.residual is no array of numbers"),
+        ({"change": {RESIDUAL: {"shift": [1e300]}}}, "is no array of numbers that float32 has"),
+        ({"change": {RESIDUAL: {"shift": [10**400]}}}, "is no array of numbers that float32 has"),
         ({"change": {RESIDUAL: {"shift": [1, 2, 3]}}}, "does not fit what it changes"),
         ({"candidate": 3}, "candidate"),
         ({"candidates": -1}, "candidates"),

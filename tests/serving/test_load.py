@@ -11,8 +11,8 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.scheduler import Scheduler
 from tests.serving.conftest import serving
-from tests.serving.test_server import raw_request, running, wait_until
+from tests.serving.test_server import connection, raw_request, running, wait_until
 
 PROMPTS = ["hi", "how are you?", "Name a colour, a town and a fruit.", "tell me a long story " * 12]
 PATH = "/v1/chat/completions"
+ROUND = 16  # texts in one batch
 
 
 def sizes(small: int, large: int) -> Any:
@@ -43,7 +45,7 @@ def body(prompt: str, tokens: int = 6, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def app(sources: tuple[ModelSource, ...]) -> FastAPI:
-    return create_app(Registry(sources, Limits(stop_seconds=1, new_tokens=10**5, running=16)))
+    return create_app(Registry(sources, Limits(stop_seconds=1, new_tokens=10**5, running=ROUND)))
 
 
 @pytest.fixture(scope="module")
@@ -129,26 +131,56 @@ def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSourc
     assert sum(b'"finish_reason":"length"' in answer for answer in answers) == queued
 
 
-@sizes(small=24, large=500)
-def test_clients_that_leave_at_any_moment_free_their_rows(app: FastAPI, address: str, count: int) -> None:
-    url, draw = httpx.URL(address), random.Random(3)
+@contextmanager
+def paused(scheduler: Scheduler) -> Iterator[Callable[[], None]]:
+    """A scheduler that stands still between two passes; yields what lets it do one more, if it has come for it."""
+    with ExitStack() as turn:
+        turn.enter_context(scheduler._turns)
 
-    async def leave(number: int) -> None:
-        request = raw_request(body(PROMPTS[number % 4] + str(number), 3000, stream=number % 2 == 0))
-        await asyncio.sleep(draw.random() * 0.2)
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        writer.write(request)
-        await writer.drain()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(reader.read(10**6), draw.random() * 0.4)
-        writer.transport.abort()
+        def do_one_pass() -> None:
+            turn.close()
+            turn.enter_context(scheduler._turns)  # turns are given in the order in which they were asked for
 
-    async def all_clients() -> None:
-        for start in range(0, count, 100):
-            await asyncio.gather(*(leave(number) for number in range(start, min(start + 100, count))))
+        yield do_one_pass
 
-    asyncio.run(all_clients())
-    wait_until(lambda: running(app) == 0, seconds=30)
+
+@sizes(small=8, large=168)
+@pytest.mark.parametrize("moment", ["queued", "reading", "decoding"])
+def test_clients_that_leave_free_their_rows(app: FastAPI, address: str, moment: str, count: int) -> None:
+    """Half of them streamed. All leave at one moment, and within two passes nothing of them is left."""
+    served = app.state.context.registry.served()["tiny"]
+    scheduler: Scheduler = served.scheduler
+
+    def begun() -> list[bool]:
+        """Of each text in the batch, whether it has tokens."""
+        return [bool(generation.runs[number].steps) for generation, number in scheduler._running.values()]
+
+    def leave(numbers: range) -> None:
+        moments = {"queued": [], "reading": [False] * len(numbers), "decoding": [True] * len(numbers)}
+        story = " tell me a long story" * (40 if moment == "reading" else 1)  # more than one pass reads, or less
+        with paused(scheduler) as do_one_pass, ExitStack() as clients:
+            for number in numbers:
+                client = clients.enter_context(connection(address))
+                client.sendall(raw_request(body(f"{moment} {number} of {count}{story}", 3000, stream=number % 2 == 0)))
+            wait_until(lambda: scheduler.statistics().waiting == len(numbers))
+            generated = scheduler.statistics().generated_tokens
+            for _ in range(1000):
+                if begun() == moments[moment]:
+                    break
+                do_one_pass()
+                time.sleep(0.002)  # for the tokens to be delivered
+            assert begun() == moments[moment]
+            clients.close()
+            wait_until(lambda: served.users == 0)
+            passes = scheduler.statistics().passes
+        wait_until(lambda: running(app) == 0)
+        after = scheduler.statistics()
+        assert after.passes - passes <= 2
+        assert (after.generated_tokens > generated) == (moment == "decoding")
+
+    wait_until(lambda: running(app) == 0)
+    for start in range(0, count, ROUND):
+        leave(range(start, min(start + ROUND, count)))
     assert not app.state.context.deliveries._listeners
 
 

@@ -14,9 +14,9 @@ from glassformer.serving.http.answers import Piece
 from glassformer.serving.http.ollama.generation import chat_delta
 from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
 from glassformer.serving.limits import Limits
-from glassformer.serving.tool_calls import ParsedMessage, ToolCallFormat, ToolCallParser
-from tests.serving.tool_templates import HERMES
+from glassformer.text.chat.tool_calls import ParsedMessage, ToolCallFormat, ToolCallParser
 from tests.serving.tools import TOOLS
+from tests.text.tool_templates import HERMES
 
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
 OPTIONS = {"temperature": 0, "num_predict": 12}

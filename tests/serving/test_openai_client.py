@@ -249,3 +249,16 @@ def test_an_echoed_prompt_is_scored_token_by_token(client: openai.OpenAI, model:
     assert prompt.text == "Once upon a time"
     assert prompt.logprobs is not None
     assert prompt.logprobs.token_logprobs == scores.token_logprobs[: len(ids)]
+
+
+@pytest.mark.parametrize("options", [{"logprobs": 2}, {}, {"stream": True, "stream_options": {"include_usage": True}}])
+def test_a_prompt_echoed_alone_has_no_completion_tokens(client: openai.OpenAI, model: Any, options: dict[str, Any]) -> None:
+    request: Any = {"model": "tiny", "prompt": "Once upon a time", "echo": True, "max_tokens": 0, "temperature": 0}
+    answer: Any = client.completions.create(**request, **options)
+    parts = list(answer) if "stream" in options else [answer]
+    choices = [choice for part in parts for choice in part.choices]
+    assert "".join(choice.text for choice in choices) == "Once upon a time"
+    assert choices[-1].finish_reason == "length"
+    usage = parts[-1].usage
+    prompt_tokens = len(model.tokenizer("Once upon a time")["input_ids"])
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (prompt_tokens, 0, prompt_tokens)

@@ -53,17 +53,18 @@ class TokensAhead:
 
     def take(self) -> Step | None:
         """The next of them as the policy's step; None where the executor could not choose."""
-        number, records, policy = self.taken, self.chosen.records, self.policy
+        number, records, sites, policy = self.taken, self.chosen.records, self.chosen.sites, self.policy
         token = self.chosen.ids[number]
         if token == NOT_CHOSEN:
             return None
+        self.length, self.last, self.taken = self.length + 1, token, number + 1
+        if records is None and not sites:
+            return policy.accept(token)
         draw, gap = None, 0.0
         if records is not None and policy.settings.do_sample:
             draw, gap = float(self.draws[number]), float(records.best[number] - records.chosen[number])
             policy.history.surprisals.append(-math.log2(records.shares[number]))
         step = policy.accept(token, draw, gap)
-        self.length, self.last, self.taken = self.length + 1, token, number + 1
-        sites = self.chosen.sites
         if not policy.look.depth and not sites:
             return step
         return Step(token, step.finish, draw, False, *self._explanations[number], sites=at_position(sites, number))

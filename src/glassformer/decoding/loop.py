@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,11 +145,11 @@ class Loop:
         lane = self._lanes[key]
         if (ahead := self._ahead.get(key)) is not None:
             step = lane.take(ahead)
-            if not ahead.left or step is None:
-                del self._ahead[key]
+            if step is not None and ahead.left:
+                return step
+            del self._ahead[key]
             if step is not None:
-                if not ahead.left:
-                    lane.feed_next(step.id)
+                lane.feed_next(step.id)
                 return step
             self._pause, self._ahead_count = PAUSE, 1
             self._forget_queued(key)
@@ -175,7 +175,8 @@ class Loop:
             if self._queued is None:
                 if steps:
                     self._decode_ahead(decode, steps, known)
-                self._queued = self._queue_behind(decode, {key: ahead.left for key, ahead in self._ahead.items()})
+                chosen = {key: ahead.left for key, ahead in self._ahead.items()}
+                self._queued = self._queue_behind(decode, chosen, besides=prompts)
             self._run_pass(prompts)
         else:
             self._run_pass(idle)
@@ -249,17 +250,20 @@ class Loop:
         count = min(max(in_time, self._ahead_count // 2), 2 * self._ahead_count)
         self._ahead_count = max(1, min(count, max_ahead(self.executor)))
 
-    def _queue_behind(self, decode: AheadDecoder, chosen: Mapping[int, int]) -> QueuedTokens | None:
+    def _queue_behind(
+        self, decode: AheadDecoder, chosen: Mapping[int, int], besides: Container[int] = ()
+    ) -> QueuedTokens | None:
         """Let the executor go on, while the tokens that it chose before are taken: where all texts have as many of them.
 
-        `chosen`: how many tokens a text has to take before these. One that has none begins with these.
+        `chosen`: how many tokens a text has to take before these. One that has none begins with these, unless it is one of
+        `besides`, which run in this pass.
         """
         if decode.enqueue is None or len(set(chosen.values())) != 1:
             return None
         lanes = {
             key: lane
             for key, lane in self._lanes.items()
-            if not lane.is_reading and tokens_left(lane.policy) > chosen.get(key, 0)
+            if key not in besides and not lane.is_reading and tokens_left(lane.policy) > chosen.get(key, 0)
         }
         choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None and decode.knows(choice)]
         if not lanes or len(choices) < len(lanes):

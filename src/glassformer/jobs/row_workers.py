@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from glassformer.decoding import Policy
 from glassformer.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
-from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId
+from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest
 from glassformer.runtime.model import Model, load
 from glassformer.runtime.prompt import PromptOptions
 from glassformer.runtime.run import Run, TextStream
@@ -40,6 +40,7 @@ class Answer:
     completion_tokens: int = 0
 
 
+Prepared: TypeAlias = tuple[TextRequest, Run]
 RowAnswers: TypeAlias = Generator[tuple[Row, Answer | GlassError], None, None]
 
 
@@ -67,34 +68,36 @@ class TextWorker(RowWorker):
         self.format = row_format
         self.keywords = {name: value for name, value in keywords.items() if name != "seed"}
         self.seed = seed
-        self.batch = ContinuousBatch[tuple[Row, Run | None]](model, batch_size, count_tokens)
+        self.batch = ContinuousBatch[tuple[Row, Prepared | None]](model, batch_size, count_tokens)
         if isinstance(assistant := self.keywords.get("assistant_model"), str):
             self.keywords["assistant_model"] = load(assistant)
 
     def answers(self, rows: Iterable[Row], finished: Container[int]) -> RowAnswers:
-        for (row, run), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
+        for (row, prepared), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
             if isinstance(texts, GlassError):
                 yield row, texts
             else:
-                assert run is not None
-                yield row, self._answer(row, run, texts)
+                assert prepared is not None
+                yield row, self._answer(row, *prepared, texts)
 
-    def _start(self, row: Row) -> tuple[tuple[Row, Run | None], Sequence[Policy] | GlassError]:
+    def _start(self, row: Row) -> tuple[tuple[Row, Prepared | None], Sequence[Policy] | GlassError]:
         try:
-            run = self._prepare(row)
+            request = self.format.text_request(_value(row))
+            run = self._prepare(row, request)
             policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, negative=run.negative)
         except GlassError as error:
             return (row, None), error
-        return (row, run), policies
+        return (row, (request, run)), policies
 
-    def _prepare(self, row: Row) -> Run:
-        request = self.format.text_request(_value(row))
+    def _prepare(self, row: Row, request: TextRequest) -> Run:
         if forbidden := [name for name in JOB_ONLY if name in request.keywords]:
             raise InputError(f"{forbidden[0]} is for all rows or none. Set it for the whole job.")
         for name in ("num_return_sequences", "num_beams"):
             if isinstance(count := request.keywords.get(name), int) and count > MAX_TEXTS:
                 raise InputError(f"{name} is {count}; a row can have {MAX_TEXTS} texts at most. Use several rows.")
         keywords = {**self.keywords, **request.keywords}
+        if isinstance(template := self.keywords.get("template"), Mapping) and isinstance(keywords["template"], Mapping):
+            keywords["template"] = {**template, **keywords["template"]}
         if keywords.get("seed") is None:
             keywords["seed"] = row_seed(self.seed, row.id)
         with spelled_by(json_spelling):
@@ -105,16 +108,17 @@ class TextWorker(RowWorker):
                 )
             return self.model.prepare(request.prompt, **keywords)
 
-    def _answer(self, row: Row, run: Run, texts: Texts) -> Answer:
+    def _answer(self, row: Row, request: TextRequest, run: Run, texts: Texts) -> Answer:
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in texts[1:])]
+        visible = () if request.tool_use is None else request.tool_use.visible_tokens
         for each, steps in zip(runs, texts, strict=True):
-            stream = TextStream(each, self.model.tokenizer)
+            stream = TextStream(each, self.model.tokenizer, visible)
             for step in steps:
                 stream.add(step, 0.0)
             if steps[-1].outcome is not None:
                 each.prompt_steps = list(steps[-1].outcome.prompt_steps)
         generated = sum(len(each.steps) for each in runs)
-        return Answer(self.format.text_answer(row, runs), len(run.prompt_ids), generated)
+        return Answer(self.format.text_answer(row, request, runs), len(run.prompt_ids), generated)
 
 
 class GenerationTaskWorker(RowWorker):

@@ -93,7 +93,7 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
         raise InputTypeError(f"a prompt is text, or a list of messages, not {type(prompt).__name__}.")
     if raw:
         raise InputTypeError("a raw prompt is text; messages need the chat template.")
-    if system is not None and any(message.get("role") == "system" for message in messages):
+    if system is not None and any(isinstance(message, Mapping) and message.get("role") == "system" for message in messages):
         raise InputError(f"the conversation has a system message already. Leave {spell('system')} out.")
     if system is not None:
         messages = [{"role": "system", "content": system}, *messages]

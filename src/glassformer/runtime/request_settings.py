@@ -1,4 +1,4 @@
-"""The sampling fields of a request, as OpenAI's API and those like it have them, as the engine's settings.
+"""The fields of a request, as OpenAI's API and those like it have them, as the engine's settings.
 
 One mapping for all who take such requests: the server, and batch jobs.
 """
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.decoding.settings_table import SETTINGS
+from glassformer.errors import SettingError
+from glassformer.typecheck import brief
 
 
 def sampling_settings(
@@ -58,6 +60,54 @@ def sampling_settings(
         **others,
     }
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def response_schema(response_format: Any) -> Any:
+    """The JSON schema that a request's `response_format` asks answers to fit; None for free text.
+
+    >>> response_schema({"type": "json_object"})
+    {'type': 'object'}
+    """
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else response_format
+    match kind:
+        case None | "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            named = response_format.get("json_schema") if isinstance(response_format, Mapping) else None
+            schema = named.get("schema", True) if isinstance(named, Mapping) else None
+            if isinstance(schema, Mapping | bool):
+                return schema
+            raise SettingError("response_format of type json_schema needs json_schema: {name, schema}.")
+    raise SettingError(
+        f"response_format is {brief(response_format)}; its type must be 'text', 'json_object', or 'json_schema'."
+    )
+
+
+def chosen_tool(tool_choice: Any, tools: Sequence[Any] | None) -> str:
+    """What a request's `tool_choice` says: 'none', 'auto', 'required', or the name of a tool.
+
+    >>> chosen_tool({"type": "function", "function": {"name": "weather"}}, [...])
+    'weather'
+    """
+    match tool_choice:
+        case None:
+            return "auto"
+        case "none":
+            return "none"
+        case "auto" | "required" as choice:
+            pass
+        case {"function": {"name": str(choice)}}:
+            pass
+        case _:
+            raise SettingError(
+                f"tool_choice is {brief(tool_choice)}; it must be 'none', 'auto', 'required', or "
+                "{type: 'function', function: {name}}."
+            )
+    if not tools:
+        raise SettingError("tool_choice needs tools. Pass them, or leave it out.")
+    return choice
 
 
 def _token(key: str) -> int | str:

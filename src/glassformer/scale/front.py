@@ -34,7 +34,7 @@ from glassformer.scale.prefixes import prefix_keys
 from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
 from glassformer.serving.http.app import DIALECTS
 from glassformer.serving.http.errors import problem_of
-from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics, sum_metrics
+from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.http.streaming import disconnected
@@ -133,7 +133,7 @@ def create_front(replicas: Replicas, limits: Limits, security: Security, *, acce
     app.state.context = FrontContext(replicas, limits)
     app.router.default = Front(replicas, limits)
     app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
-    app.add_middleware(RequestLog, metrics=Metrics(), lines=access_log)  # what is published is counted by the replicas
+    app.add_middleware(RequestLog, metrics=None, lines=access_log)  # the replicas count
     return app
 
 

@@ -18,21 +18,27 @@ from typing import Any
 from glassformer.decoding import Finish, Step
 from glassformer.errors import GlassError, InputError, InputTypeError, did_you_mean
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
-from glassformer.runtime.request_settings import sampling_settings
+from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import ParsedMessage, chat_prompt
+from glassformer.typecheck import brief
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 NEUTRAL = (  # fields that change no answer
     "model", "user", "metadata", "store", "service_tier", "stream_options", "safety_identifier", "prompt_cache_key",
 )  # fmt: skip
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {  # what else there is, and the values that change nothing
-    "stream": (False,), "echo": (False,), "suffix": ("",), "best_of": (1,), "tools": ([],), "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False), "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],),
-    "audio": (), "prediction": (), "reasoning_effort": (), "verbosity": (), "web_search_options": (),
+    "stream": (False,), "echo": (False,), "suffix": ("",), "best_of": (1,), "functions": ([],),
+    "function_call": ("none", "auto"), "modalities": (["text"],), "audio": (), "prediction": (), "reasoning_effort": (),
+    "verbosity": (), "web_search_options": (),
 }  # fmt: skip
 SAMPLING = (  # fields that all dialects like this one have
     "max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "logit_bias",
+)  # fmt: skip
+CHAT_FIELDS = (  # of a chat completion's body, beside those
+    "messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "tools", "tool_choice",
+    "parallel_tool_calls",
 )  # fmt: skip
 FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
 
@@ -60,12 +66,26 @@ class OpenAIBatch(RowFormat):
         url, body = self._request(value)
         if url == EMBEDDINGS:
             raise InputError(f"{url} is no request for text. Use the task embed: glass task embed --file … --out ….")
-        settings = (chat_settings if url == CHAT else completion_settings)(body)
-        if url == CHAT:
-            if not isinstance(body.get("messages"), list):
-                raise InputTypeError("messages must be a list of messages.")
-            return TextRequest([_plain_message(message) for message in body["messages"]], settings)
-        prompt = body.get("prompt")
+        return self._chat_request(body) if url == CHAT else self._completion_request(body)
+
+    def _chat_request(self, body: Mapping[str, Any]) -> TextRequest:
+        settings = chat_settings(body)
+        messages, tools, parallel = (body.get(name) for name in ("messages", "tools", "parallel_tool_calls"))
+        if not isinstance(messages, list):
+            raise InputTypeError("messages must be a list of messages.")
+        if not isinstance(tools, list | None):
+            raise InputTypeError(f"tools is {brief(tools)}; it must be a list of tools.")
+        if not isinstance(parallel, bool | None):
+            raise InputTypeError(f"parallel_tool_calls is {brief(parallel)}; it must be true or false.")
+        prompt = chat_prompt(
+            self.tokenizer, messages, tools=tools or (), tool_choice=chosen_tool(body.get("tool_choice"), tools),
+            parallel_tool_calls=parallel is not False,
+        )  # fmt: skip
+        keywords = {**settings, **prompt.settings, **({"template": prompt.template} if prompt.template else {})}
+        return TextRequest(prompt.messages, keywords, tool_use=prompt.tool_use)
+
+    def _completion_request(self, body: Mapping[str, Any]) -> TextRequest:
+        settings, prompt = completion_settings(body), body.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:
             (prompt,) = prompt if isinstance(prompt[0], (str, list)) else (prompt,)
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
@@ -104,15 +124,17 @@ class OpenAIBatch(RowFormat):
 
     # Responses --------------------------------------------------------------------------------------------------
 
-    def text_answer(self, row: Row, runs: Sequence[Run]) -> JsonObject:
-        is_chat = row.value["url"] == CHAT
-        choice = self._chat_choice if is_chat else self._completion_choice
+    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
+        if is_chat := row.value["url"] == CHAT:
+            choices = [self._chat_choice(run, *_parse(row, request, number, run)) for number, run in enumerate(runs)]
+        else:
+            choices = [self._completion_choice(run) for run in runs]
         body = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{_digest(row)}",
             "object": "chat.completion" if is_chat else "text_completion",
             "created": self.created,
             "model": self.model,
-            "choices": [{"index": index, **choice(run)} for index, run in enumerate(runs)],
+            "choices": [{"index": index, **choice} for index, choice in enumerate(choices)],
             "usage": usage(runs),
         }
         return self._response(row, 200, body)
@@ -133,12 +155,16 @@ class OpenAIBatch(RowFormat):
         response = {"status_code": status, "request_id": f"req_{_digest(row)}", "body": body}
         return {"id": _request_id(row), "custom_id": row.value.get("custom_id"), "response": response, "error": None}
 
-    def _chat_choice(self, run: Run) -> JsonObject:
+    def _chat_choice(self, run: Run, message: ParsedMessage, called: bool) -> JsonObject:
         logprobs = None
         if run.settings.logprobs is not None:
-            logprobs = {"content": [self._token_logprob(step) for step in run.steps], "refusal": None}
-        message = {"role": "assistant", "content": run.text, "refusal": None}
-        return {"message": message, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
+            logprobs = {"content": self._token_logprobs(run), "refusal": None}
+        reason = "tool_calls" if called else _finish_reason(run)
+        return {"message": message.to_dict(), "logprobs": logprobs, "finish_reason": reason}
+
+    def _token_logprobs(self, run: Run) -> list[JsonObject]:
+        """Of each token; the one that ended the text is no part of it."""
+        return [self._token_logprob(step) for step in run.steps if step.finish is not Finish.EOS]
 
     def _token_logprob(self, step: Step) -> JsonObject:
         best = [] if step.candidates is None else zip(step.candidates.ids, step.candidates.logprobs, strict=True)
@@ -152,12 +178,12 @@ class OpenAIBatch(RowFormat):
     def _completion_choice(self, run: Run) -> JsonObject:
         logprobs: JsonObject | None = None
         if run.settings.logprobs is not None:
-            steps = [self._token_logprob(step) for step in run.steps]
+            steps = self._token_logprobs(run)
             logprobs = {
                 "tokens": [step["token"] for step in steps],
                 "token_logprobs": [step["logprob"] for step in steps],
                 "top_logprobs": [{top["token"]: top["logprob"] for top in step["top_logprobs"]} for step in steps],
-                "text_offset": list(accumulate((len(step["token"]) for step in steps[:-1]), initial=0)),
+                "text_offset": list(accumulate((len(step["token"]) for step in steps), initial=0))[:-1],
             }
         return {"text": run.text, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
 
@@ -167,13 +193,14 @@ class OpenAIBatch(RowFormat):
 
 def chat_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a chat completion's body."""
-    own = ("messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format")
-    settings = _common_settings(body, own)
+    settings = _common_settings(body, CHAT_FIELDS)
     if body.get("max_completion_tokens") is not None:
         settings["max_new_tokens"] = body["max_completion_tokens"]
     if body.get("logprobs"):
         settings["logprobs"] = body.get("top_logprobs") or 0
-    return settings | _json_settings(body.get("response_format"))
+    if (schema := response_schema(body.get("response_format"))) is not None:
+        settings["json_schema"] = schema
+    return settings
 
 
 def completion_settings(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,42 +230,23 @@ def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
             raise InputError(f"{name} is not supported in a batch. Leave it out.")
 
 
-def _json_settings(response_format: Any) -> dict[str, Any]:
-    """The settings for answers in JSON."""
-    kind = response_format.get("type") if isinstance(response_format, Mapping) else response_format
-    match kind:
-        case None | "text":
-            return {}
-        case "json_object":
-            return {"json_schema": {"type": "object"}}
-        case "json_schema":
-            schema = response_format.get("json_schema")
-            if isinstance(schema, Mapping) and isinstance(schema.get("schema"), Mapping):
-                return {"json_schema": schema["schema"]}
-    raise InputError("response_format must be text, json_object, or json_schema with a json_schema.schema.")
-
-
-def _plain_message(message: Any) -> Any:
-    """A message whose content is text, its parts joined, and whose role templates know: a developer's is the system's."""
-    if not isinstance(message, Mapping):
-        return message
-    message = {**message, "role": "system"} if message.get("role") == "developer" else message
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise InputError("a message's content is text here, or parts of type 'text'.")
-    return {**message, "content": "".join(map(str, texts))}
-
-
 def _finish_reason(run: Run) -> str:
     return FINISH_REASONS.get(run.finish, "stop") if run.finish else "stop"
 
 
-def _digest(row: Row) -> str:
-    """The same for a row whenever the job runs."""
-    return hashlib.sha256(json.dumps([row.number, row.id]).encode()).hexdigest()[:24]
+def _parse(row: Row, request: TextRequest, number: int, run: Run) -> tuple[ParsedMessage, bool]:
+    """A row's text of this number as content and tool calls, and whether it calls tools completely."""
+    if request.tool_use is None:
+        return ParsedMessage(run.text, ()), False
+    parser = request.tool_use.parser(lambda index: _digest(row, number, index))
+    parser.feed(run.text)
+    parser.finish()
+    return parser.message(), parser.called
+
+
+def _digest(row: Row, *numbers: int) -> str:
+    """The same for a row, or for the part of its answer with these numbers, whenever the job runs."""
+    return hashlib.sha256(json.dumps([row.number, row.id, *numbers]).encode()).hexdigest()[:24]
 
 
 def _request_id(row: Row) -> str:

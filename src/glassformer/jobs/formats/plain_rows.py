@@ -45,7 +45,7 @@ class PlainRows(RowFormat):
     def task_inputs(self, value: Any, task: str) -> list[Any]:
         return [value]
 
-    def text_answer(self, row: Row, runs: Sequence[Run]) -> JsonObject:
+    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
         answer: JsonObject = {"id": row.id, **_text_data(runs[0]), "usage": usage(runs), "error": None}
         if len(runs) > 1:
             answer["choices"] = [_text_data(run) for run in runs]

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from glassformer.errors import GlassError, InputError
 from glassformer.runtime.run import Run
+from glassformer.text.chat.tool_calls import ToolUse
 
 RowId: TypeAlias = int | str
 JsonObject: TypeAlias = dict[str, Any]
@@ -31,6 +32,7 @@ class TextRequest:
     prompt: Any  # a text, messages, or token ids
     keywords: Mapping[str, Any]  # prompt options and settings, as `Model.prepare` takes them
     is_ids: bool = False
+    tool_use: ToolUse | None = None  # where the model may call tools
 
 
 class RowFormat(ABC):
@@ -52,7 +54,7 @@ class RowFormat(ABC):
         """What a row asks of a task: one input, or several."""
 
     @abstractmethod
-    def text_answer(self, row: Row, runs: Sequence[Run]) -> JsonObject:
+    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
         """The row for generated texts: one, or as many as the request asked for."""
 
     @abstractmethod

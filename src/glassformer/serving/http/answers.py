@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 
 from glassformer.decoding import Finish, Step
-from glassformer.errors import TemplateError, Unavailable, spelled_by
+from glassformer.errors import Unavailable, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
 from glassformer.serving.http.context import ServingContext, client_of, context_of
@@ -26,16 +26,16 @@ from glassformer.serving.http.settings import request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
-from glassformer.serving.tool_calls import (
+from glassformer.sites import Watch
+from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
     ToolCallDelta,
-    ToolCallFormat,
     ToolCallParser,
-    template_messages,
+    ToolUse,
+    chat_prompt,
 )
-from glassformer.sites import Watch
-from glassformer.text import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -111,19 +111,13 @@ class Submission:
     runs: tuple[Run, ...]
     look: int = 0
     watch: Watch | None = None
-    call_format: ToolCallFormat | None = None  # where the request has tools
-    tools: Sequence[Mapping[str, Any]] = ()
+    tool_use: ToolUse | None = None  # where the request has tools
 
     def growing_texts(self, tokenizer: Tokenizer) -> list[GrowingText]:
-        markers = () if self.call_format is None else self.call_format.markers
-        return [
-            GrowingText(
-                run,
-                TextStream(run, tokenizer, visible_tokens=markers),
-                None if self.call_format is None else ToolCallParser(self.call_format, self.tools),
-            )
-            for run in self.runs
-        ]
+        if self.tool_use is None:
+            return [GrowingText(run, TextStream(run, tokenizer)) for run in self.runs]
+        visible = self.tool_use.visible_tokens
+        return [GrowingText(run, TextStream(run, tokenizer, visible), self.tool_use.parser()) for run in self.runs]
 
 
 @dataclass(eq=False)
@@ -275,25 +269,6 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
-def chat_prompt(
-    model: Model,
-    messages: Messages,
-    *,
-    tools: Sequence[Mapping[str, Any]] = (),
-    template: Mapping[str, Any] | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any], ToolCallFormat | None]:
-    """A conversation and its tools as `Model.prepare` and `Model.render` take them, and how the model calls the tools.
-
-    The messages, the template's variables, and the format of calls; None without tools.
-    """
-    call_format, variables = ToolCallFormat.of(model.tokenizer), dict(template or {})
-    if tools:
-        if call_format is None:
-            raise TemplateError(f"{model.name} takes no tools: its chat template has no place for them. Leave them out.")
-        variables["tools"] = list(tools)
-    return template_messages(messages, call_format), variables, call_format if tools else None
-
-
 async def start_chat(
     request: Request,
     model_name: str | None,
@@ -307,20 +282,16 @@ async def start_chat(
     template: Mapping[str, Any] | None = None,
     inspection: Inspection | None = None,
 ) -> Answer:
-    """The answer to a conversation, begun.
-
-    `tool_choice`: 'none', 'auto', 'required', or the name of one of the tools. `template`: variables of the chat template.
-    """
-    tools = () if tool_choice == "none" else tools
+    """The answer to a conversation, begun; the tools and the template's variables as `chat_prompt` takes them."""
 
     def prepare(model: Model) -> list[Submission]:
-        plain_messages, variables, call_format = chat_prompt(model, messages, tools=tools, template=template)
-        forced = {}
-        if call_format is not None:
-            forced = call_format.settings(model.tokenizer, tools, tool_choice, parallel_tool_calls)
+        prompt = chat_prompt(
+            model.tokenizer, messages, tools=tools, tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls,
+            template=template,
+        )  # fmt: skip
         model, look, watch = inspected(request, model, inspection)
-        run = model.prepare(plain_messages, template=variables, **{**settings, **forced})
-        return [Submission(copies(run, n), look, watch, call_format, tools)]
+        run = model.prepare(prompt.messages, template=prompt.template, **{**settings, **prompt.settings})
+        return [Submission(copies(run, n), look, watch, prompt.tool_use)]
 
     return await start(request, model_name, prepare)
 

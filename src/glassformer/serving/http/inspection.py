@@ -36,9 +36,10 @@ class SiteChange(BaseModel):
 
     def change(self, site: str) -> Change:
         try:
-            shift = None if self.shift is None else np.asarray(self.shift, np.float32)
-        except (TypeError, ValueError):
-            raise SettingError(f"the shift at {site} is no array of numbers.") from None
+            with np.errstate(over="raise"):
+                shift = None if self.shift is None else np.asarray(self.shift, np.float32)
+        except (TypeError, ValueError, ArithmeticError):
+            raise SettingError(f"the shift at {site} is no array of numbers that float32 has.") from None
         return Change(self.scale, shift, self.positions, self.heads)
 
 

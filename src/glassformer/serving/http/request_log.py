@@ -22,8 +22,8 @@ log = logging.getLogger("glassformer.access")
 class RequestLog:
     """The outermost middleware."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, lines: bool = False) -> None:
-        """`lines`: whether each request is a line in the log."""
+    def __init__(self, app: ASGIApp, metrics: Metrics | None, lines: bool = False) -> None:
+        """`metrics`: where requests are counted, if they are; `lines`: whether each is a line in the log."""
         self.app, self.metrics, self.lines = app, metrics, lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +49,8 @@ class RequestLog:
             route: Any = scope.get("route")
             name = getattr(route, "path", "other")  # never what a client wrote, which would be endless
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.count_request(name, method, status, seconds)
+            if self.metrics is not None:
+                self.metrics.count_request(name, method, status, seconds)
             if self.lines:
                 path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:LONGEST_PATH]
                 host, _ = scope.get("client") or ("-", 0)

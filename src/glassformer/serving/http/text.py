@@ -10,10 +10,10 @@ from starlette.requests import Request
 
 from glassformer.engine.checks import check_ids
 from glassformer.runtime.model import Model
-from glassformer.serving.http.answers import chat_prompt
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.schemas import Message, Tool
+from glassformer.text.chat.tool_calls import chat_prompt
 
 router = APIRouter(tags=["text"])
 
@@ -73,8 +73,8 @@ async def apply_template(request: Request, body: TemplateRequest) -> Json:
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
 
     def work(model: Model) -> str:
-        plain, variables, _ = chat_prompt(model, messages, tools=tools, template=body.chat_template_kwargs)
-        return model.render(plain, template=variables)
+        prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=body.chat_template_kwargs)
+        return model.render(prompt.messages, template=prompt.template)
 
     return Json({"prompt": await call_model(request, body.model, work)})
 

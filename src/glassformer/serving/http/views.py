@@ -14,7 +14,6 @@ from glassformer.observe.compare import compare
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
-from glassformer.serving.http.answers import chat_prompt
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
@@ -23,6 +22,7 @@ from glassformer.serving.http.settings import engine_settings, limited_settings,
 from glassformer.serving.limits import Limits
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
+from glassformer.text.chat.tool_calls import chat_prompt
 from glassformer.views.patching import PatchedPart
 
 router = APIRouter(tags=["glass"], prefix="/glass")
@@ -57,7 +57,8 @@ class PromptRequest(ModelRequest):
         """The text, or the conversation as the model's template takes it."""
         if isinstance(self.prompt, str):
             return self.prompt
-        return chat_prompt(model, [message.model_dump(exclude_none=True) for message in self.prompt])[0]
+        messages = [message.model_dump(exclude_none=True) for message in self.prompt]
+        return chat_prompt(model.tokenizer, messages).messages
 
 
 class RecordRequest(PromptRequest):

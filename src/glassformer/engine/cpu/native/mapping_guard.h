@@ -33,6 +33,7 @@ constexpr int MAX_MAPPINGS = 4096;
 inline GuardedMapping guarded_mappings[MAX_MAPPINGS];
 inline std::atomic<int> all_faults{0};
 inline struct sigaction previous_action;
+inline std::atomic<bool> passed_on{false};  // whether that one has a signal now
 inline uintptr_t page_bytes = 0;
 
 // Async-signal-safe: it reads atomics and makes one system call.
@@ -49,10 +50,12 @@ inline void replace_lost_pages(int number, siginfo_t* info, void* context) {
         all_faults.fetch_add(1);
         return;
     }
+    if (passed_on.exchange(true)) previous_action = {};  // it comes back from there: the two would call each other for ever
     if (previous_action.sa_flags & SA_SIGINFO) previous_action.sa_sigaction(number, info, context);
     else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN)
         sigaction(number, &previous_action, nullptr);  // the read is tried again, and ends the process
     else previous_action.sa_handler(number);
+    passed_on.store(false);
 }
 
 inline std::mutex& guard_lock() {
@@ -60,17 +63,23 @@ inline std::mutex& guard_lock() {
     return lock;
 }
 
+// Let our handler be the first, also after another library has put its own there.
+inline void install_handler() {
+    struct sigaction current {}, action {};
+    sigaction(SIGBUS, nullptr, &current);
+    if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == replace_lost_pages) return;
+    previous_action = current;
+    action.sa_sigaction = replace_lost_pages;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, nullptr);
+}
+
 // The number of a newly guarded mapping, or -1 if there is no room for another.
 inline int guard_mapping(const void* address, uint64_t size) {
     std::lock_guard<std::mutex> guard(guard_lock());
-    if (!page_bytes) {
-        page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
-        struct sigaction action {};
-        action.sa_sigaction = replace_lost_pages;
-        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        sigemptyset(&action.sa_mask);
-        sigaction(SIGBUS, &action, &previous_action);
-    }
+    page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
+    install_handler();
     const uintptr_t first = reinterpret_cast<uintptr_t>(address);
     for (int number = 0; number < MAX_MAPPINGS; ++number) {
         GuardedMapping& mapping = guarded_mappings[number];

@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from glassformer.decoding import Finish
 from glassformer.runtime.model import Model
-from glassformer.serving.http.answers import Answer, GrowingText, chat_prompt, new_id, start_chat
+from glassformer.serving.http.answers import Answer, GrowingText, new_id, start_chat
 from glassformer.serving.http.anthropic.errors import error_event
 from glassformer.serving.http.anthropic.schemas import MessagesRequest, PromptRequest
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta, chat_prompt
 
 router = APIRouter(tags=["Anthropic"])
 
@@ -45,8 +45,8 @@ async def count_tokens(request: Request, body: PromptRequest) -> Json:
     messages, tools, template = body.conversation(), body.functions(), body.template_variables()
 
     def count(model: Model) -> int:
-        plain_messages, variables, _ = chat_prompt(model, messages, tools=tools, template=template)
-        return len(model.encode(plain_messages, template=variables)[1])
+        prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=template)
+        return len(model.encode(prompt.messages, template=prompt.template)[1])
 
     return Json({"input_tokens": await call_model(request, body.model, count)})
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from glassformer.errors import InputError, SettingError
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
-from glassformer.serving.tool_calls.messages import joined_text
+from glassformer.text.chat.tool_calls.messages import joined_text
 
 NEUTRAL = (  # for the provider's own accounts and caches
     "metadata", "service_tier", "cache_control", "container", "betas", "inference_geo", "diagnostics", "speed",

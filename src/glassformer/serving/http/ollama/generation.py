@@ -19,7 +19,7 @@ from glassformer.serving.http.ollama.errors import error_line
 from glassformer.serving.http.ollama.names import registry_name
 from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
 from glassformer.serving.http.streaming import EventStream
-from glassformer.serving.tool_calls import ContentDelta, ToolCall
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCall
 
 router = APIRouter(tags=["Ollama"])
 LINES = "application/x-ndjson"

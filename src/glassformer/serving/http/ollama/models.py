@@ -18,7 +18,7 @@ from glassformer.serving.http.ollama.names import LATEST, registry_name
 from glassformer.serving.http.ollama.schemas import EmbedRequest, ShowRequest
 from glassformer.serving.http.openai.embeddings import embed_inputs
 from glassformer.serving.registry import ModelSource, ServedModel
-from glassformer.serving.tool_calls import ToolCallFormat
+from glassformer.text.chat.tool_calls import ToolCallFormat
 
 router = APIRouter(tags=["Ollama"])
 API_VERSION = "0.12.6"  # of Ollama: clients ask whether it has what they need

@@ -17,8 +17,8 @@ from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
 from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCall, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
 DONE = sse(b"[DONE]")
@@ -52,28 +52,19 @@ def completion(answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
         "created": answer.created,
         "model": body.model,
         "choices": [choice(number, text, answer, body) for number, text in enumerate(answer.texts)],
-        "usage": usage(answer),
+        "usage": usage(answer, answer.completion_tokens),
         "system_fingerprint": None,
     }
 
 
 def choice(number: int, text: GrowingText, answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
-    parsed = text.message
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
-    if parsed.calls:
-        message["content"] = parsed.content or None
-        message["tool_calls"] = [call_body(call.id, call.name, call.arguments) for call in parsed.calls]
     return {
         "index": number,
-        "message": message,
+        "message": text.message.to_dict(),
         "logprobs": logprobs_of(answer, body, text.steps),
         "finish_reason": finish_reason(text),
         **whole_inspection(answer, body.glass, text),
     }
-
-
-def call_body(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -89,7 +80,7 @@ async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[
         for part in chunk_choices(piece, answer, body):
             yield sse({**head, "choices": [part], **tail})
     if body.usage_wanted:
-        yield sse({**head, "choices": [], "usage": usage(answer)})
+        yield sse({**head, "choices": [], "usage": usage(answer, answer.completion_tokens)})
     yield DONE
 
 
@@ -111,7 +102,7 @@ def chunk_choices(piece: Piece, answer: Answer, body: ChatCompletionRequest) -> 
 def call_delta(part: ToolCallDelta) -> dict[str, Any]:
     """A piece of a call: the first has its id and name, the others more of its arguments."""
     if part.name is not None:
-        return {"index": part.index, **call_body(part.id, part.name, part.arguments)}
+        return {"index": part.index, **ToolCall(part.id, part.name, part.arguments).to_dict()}
     return {"index": part.index, "function": {"arguments": part.arguments}}
 
 
@@ -142,12 +133,11 @@ def piece_inspection(answer: Answer, inspection: Inspection | None, piece: Piece
     return {"glass": {"steps": steps, **({} if piece.finish is None else inspection.end_data(text.run))}}
 
 
-def usage(answer: Answer) -> dict[str, Any]:
-    prompt, completed = answer.prompt_tokens, answer.completion_tokens
+def usage(answer: Answer, completion_tokens: int) -> dict[str, Any]:
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completed,
-        "total_tokens": prompt + completed,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": answer.prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
     }
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.decoding import Finish, Step
-from glassformer.serving.http.answers import Answer, new_id, start_completion
+from glassformer.serving.http.answers import Answer, GrowingText, new_id, start_completion
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openai.chat import (
@@ -47,13 +47,13 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         await answer.collect()
         choices = []
         for number, text in enumerate(answer.texts):
-            written = "" if body.scores_alone else text.text
-            steps = [*(text.prompt_steps if body.echo else ()), *(() if body.scores_alone else text.steps)]
+            written, written_steps = ("", ()) if body.prompt_alone else (text.text, text.steps)
+            steps = [*(text.prompt_steps if body.echo else ()), *written_steps]
             content = (text.run.prompt if body.echo else "") + written
             logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(steps) if body.logprobs is not None else None
             seen = whole_inspection(answer, body.glass, text)
-            choices.append({**choice(number, content, logprobs, finish_reason(text)), **seen})
-        return Json({**head(answer, body), "choices": choices, "usage": usage(answer)})
+            choices.append({**choice(number, content, logprobs, ending(text, body)), **seen})
+        return Json({**head(answer, body), "choices": choices, "usage": usage(answer, completion_tokens(answer, body))})
     finally:
         await answer.close()
 
@@ -62,17 +62,28 @@ async def chunks(answer: Answer, body: CompletionRequest) -> AsyncGenerator[byte
     first, tail = head(answer, body), {"usage": None} if body.usage_wanted else {}
     logprobs = [Logprobs(answer.model.tokenizer, body.logprobs or 0) for _ in answer.texts]
     if body.echo:
-        for number, text in enumerate(answer.texts):
-            yield sse({**first, "choices": [choice(number, text.run.prompt)], **tail})
+        for number, growing in enumerate(answer.texts):
+            yield sse({**first, "choices": [choice(number, growing.run.prompt)], **tail})
     async for piece in answer:
         scored = logprobs[piece.number].of(piece.steps) if body.logprobs is not None else None
-        finish = None if piece.finish is None else finish_reason(answer.texts[piece.number])
+        text = "" if body.prompt_alone else piece.text
+        finish = None if piece.finish is None else ending(answer.texts[piece.number], body)
         seen = piece_inspection(answer, body.glass, piece)
-        if piece.text or scored or finish or seen:
-            yield sse({**first, "choices": [{**choice(piece.number, piece.text, scored, finish), **seen}], **tail})
+        if text or scored or finish or seen:
+            yield sse({**first, "choices": [{**choice(piece.number, text, scored, finish), **seen}], **tail})
     if body.usage_wanted:
-        yield sse({**first, "choices": [], "usage": usage(answer)})
+        yield sse({**first, "choices": [], "usage": usage(answer, completion_tokens(answer, body))})
     yield DONE
+
+
+def ending(text: GrowingText, body: CompletionRequest) -> str:
+    """Why a text ended; of none at all, the limit is the reason."""
+    return "length" if body.prompt_alone else finish_reason(text)
+
+
+def completion_tokens(answer: Answer, body: CompletionRequest) -> int:
+    """The tokens of the answer: one that a prompt alone was read with is no part of it."""
+    return 0 if body.prompt_alone else answer.completion_tokens
 
 
 def head(answer: Answer, body: CompletionRequest) -> dict[str, Any]:

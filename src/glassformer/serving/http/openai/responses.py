@@ -20,7 +20,7 @@ from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.serving.limits import Limits
-from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
+from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
 ALSO_NEUTRAL = (*NEUTRAL, "include", "max_tool_calls", "stream_options", "prompt_cache_options")

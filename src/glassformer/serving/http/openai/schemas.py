@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from glassformer.errors import SettingError
+from glassformer.runtime.request_settings import chosen_tool, response_schema
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
@@ -97,16 +98,6 @@ class ResponseFormat(BaseModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
-    def setting(self) -> Any:
-        """The engine's json_schema; None for free text."""
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return {"type": "object"}
-        if self.json_schema is None:
-            raise SettingError("response_format of type json_schema needs json_schema: {name, schema}.")
-        return self.json_schema.json_schema
-
 
 class CalledFunction(ApiRequest):
     name: str
@@ -182,7 +173,7 @@ class ChatCompletionRequest(SamplingRequest):
         if self.verbosity not in (None, "medium"):
             raise SettingError("verbosity cannot be honoured. Say it in the system message, or leave it out.")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        schema = None if self.response_format is None else self.response_format.setting()
+        schema = None if self.response_format is None else response_schema(self.response_format.model_dump(by_alias=True))
         return self.common_settings(
             limits, max_tokens=limit, logprobs=self.top_logprobs or 0 if self.logprobs else None,
             **({} if schema is None else {"json_schema": schema}),
@@ -193,12 +184,8 @@ class ChatCompletionRequest(SamplingRequest):
 
     def choice(self) -> str:
         """'none', 'auto', 'required', or the name of a tool."""
-        if self.tool_choice is None:
-            return "auto"
-        named: str = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.function.name
-        if named != "none" and not self.tools:
-            raise SettingError("tool_choice needs tools. Pass them, or leave it out.")
-        return named
+        choice = self.tool_choice.model_dump() if isinstance(self.tool_choice, NamedTool) else self.tool_choice
+        return chosen_tool(choice, self.tools)
 
     def template_variables(self) -> dict[str, Any]:
         variables = dict(self.chat_template_kwargs or {})
@@ -228,7 +215,7 @@ class CompletionRequest(SamplingRequest):
                 raise SettingError("a prompt's logprobs come with the whole answer. Leave stream out, or echo.")
             more = {"prompt_logprobs": self.logprobs}
         tokens = LEGACY_TOKENS if self.max_tokens is None else self.max_tokens
-        if self.scores_alone:
+        if self.prompt_alone:
             tokens = 1  # which is left out of the answer
         return self.common_settings(limits, max_tokens=tokens, logprobs=self.logprobs, **more)
 
@@ -238,9 +225,9 @@ class CompletionRequest(SamplingRequest):
         return bool(self.echo) and self.logprobs is not None
 
     @property
-    def scores_alone(self) -> bool:
-        """Whether they are all that is wanted."""
-        return self.scores_prompt and self.max_tokens == 0
+    def prompt_alone(self) -> bool:
+        """Whether the prompt, with its scores or without, is all that is wanted."""
+        return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | TokenIds]:
         return as_inputs(self.prompt)

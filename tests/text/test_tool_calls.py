@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from glassformer.errors import InputError, SettingError
-from glassformer.serving.tool_calls import (
+from glassformer.text import Tokenizer
+from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
     ToolCallDelta,
@@ -16,8 +17,7 @@ from glassformer.serving.tool_calls import (
     ToolCallParser,
     template_messages,
 )
-from glassformer.text import Tokenizer
-from tests.serving.tool_templates import GEMMA, HERMES, LLAMA3, MISTRAL_LIST, MISTRAL_NAMED, SILENT, WITHOUT_TOOLS
+from tests.text.tool_templates import GEMMA, HERMES, LLAMA3, MISTRAL_LIST, MISTRAL_NAMED, SILENT, WITHOUT_TOOLS
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -17,10 +17,11 @@ from itertools import product
 from typing import Any, Self
 
 from glassformer.errors import InputError, TemplateError, did_you_mean
-from glassformer.text import Tokenizer
 from glassformer.text.chat.template import ChatTemplate
+from glassformer.text.tokenizer import Tokenizer
 
 NAME, KEY, VALUE, CONTENT = "probe_function", "probe_key", "probe_value", "Probed content Z"
+SHORT_ID = 9  # characters of an id, where a template asks for short ones
 IDS = ("call_probe_0123456789", "probe0123")  # some templates take ids of nine letters and digits alone
 PROBE_TOOL = {
     "type": "function",
@@ -59,7 +60,7 @@ class ToolCallFormat:
     name_key: str = "name"
     quote: str = ""  # what texts stand between where the arguments are no JSON
     name_markers: tuple[str, ...] = ()  # what may follow a name where its arguments do: `[CALL_ID]`, `[ARGS]`
-    short_ids: bool = False  # whether the ids of calls have nine characters
+    short_ids: bool = False  # whether the ids of calls have `SHORT_ID` characters
     extra_openings: tuple[str, ...] = ()
 
     @classmethod

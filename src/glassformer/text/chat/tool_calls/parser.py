@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from glassformer.serving.tool_calls.format import ToolCallFormat
+from glassformer.text.chat.tool_calls.format import SHORT_ID, ToolCallFormat
 from glassformer.text.stop_buffer import overlap
 
 SPACE = " \t\r\n"
@@ -50,11 +50,22 @@ class ToolCall:
     name: str
     arguments: str  # a JSON object
 
+    def to_dict(self) -> dict[str, Any]:
+        """As OpenAI's API and chat templates have it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedMessage:
     content: str
     calls: tuple[ToolCall, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As OpenAI's API has it: with calls, no content is null."""
+        if not self.calls:
+            return {"role": "assistant", "content": self.content, "refusal": None}
+        calls = [call.to_dict() for call in self.calls]
+        return {"role": "assistant", "content": self.content or None, "refusal": None, "tool_calls": calls}
 
 
 @dataclass
@@ -73,11 +84,25 @@ class _Broken(Exception):
     """What was taken for a call is none."""
 
 
-class ToolCallParser:
-    """Pieces of text in, deltas out; made for one text."""
+def random_key(index: int) -> str:
+    """What the id of a call is made of, where no two calls may have the same."""
+    return secrets.token_hex(12)
 
-    def __init__(self, call_format: ToolCallFormat, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+
+class ToolCallParser:
+    """Pieces of text in, deltas out; made for one text.
+
+    `call_key`: 24 letters and digits for the call of an index, of which its id is made.
+    """
+
+    def __init__(
+        self,
+        call_format: ToolCallFormat,
+        tools: Sequence[Mapping[str, Any]] = (),
+        call_key: Callable[[int], str] = random_key,
+    ) -> None:
         self._format = call_format
+        self._call_key = call_key
         self._names = {tool["function"]["name"] for tool in tools}
         self._deltas: list[ContentDelta | ToolCallDelta] = []
         self._parts: list[str | _Call] = []  # the text so far
@@ -140,7 +165,8 @@ class ToolCallParser:
 
     def _begin_call(self, name: str) -> None:
         index = sum(isinstance(part, _Call) for part in self._parts)
-        call_id = secrets.token_hex(5)[:9] if self._format.short_ids else f"call_{secrets.token_hex(12)}"
+        key = self._call_key(index)
+        call_id = key[:SHORT_ID] if self._format.short_ids else f"call_{key}"
         self._call = _Call(index, call_id, name)
         self._parts.append(self._call)
         self._deltas.append(ToolCallDelta(index, call_id, name, ""))
