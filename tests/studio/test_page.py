@@ -1,65 +1,26 @@
-"""The studio's page in a real browser, held against the numbers of the recording and of the server."""
+"""The studio's first screen in a real browser, held against the numbers of the recording and of the server."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import KEY, serving
-from tests.studio.browser import Browser, browser
+from tests.studio.browser import OpenPage, visible
 from tests.studio.test_static import SOURCES
 
 SHIPPED: dict[str, Any] = json.loads((SOURCES / "shipped-run.json").read_text("utf-8"))
-ANSWER = "[...document.querySelectorAll('[aria-label=\"The answer\\'s tokens\"] button')]"
-SELECTED = f"{ANSWER}.findIndex(token => token.ariaPressed === 'true')"
-ROWS = "[...document.querySelectorAll('[aria-label=\"Why this token\"] ol')[0].querySelectorAll('.row')]"
-BAR = "[row.querySelector('.text').textContent, parseFloat(row.querySelector('.bar').style.width)]"
-BARS = f"Object.fromEntries({ROWS}.map(row => {BAR}))"
+STEPS = SHIPPED["steps"]
 HOSTILE = '<img src=x onerror="document.title=1">'
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as window:
-        yield window
-        assert window.complaints == []
-
-
-@pytest.fixture(scope="module")
-def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
-    limits = Limits(seconds=60, stop_seconds=1, new_tokens=6)
-    with serving(create_app(Registry(sources, limits), limits)) as address:
-        yield address
-
-
-def opened(window: Browser, address: str, fragment: str = "", **options: Any) -> None:
-    window.show(f"{address}/#{fragment}", **options)
-    window.wait(f"document.readyState === 'complete' && {ANSWER}.length > 0")
-
-
-def set_slider(window: Browser, number: int, value: float) -> None:
-    slider = f"document.querySelectorAll('input[type=range]')[{number}]"
-    window.value(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input', {{bubbles: true}}))")
-
-
-def enter(window: Browser, selector: str, text: str, event: str) -> None:
-    box = f"document.querySelector({json.dumps(selector)})"
-    window.value(f"{box}.value = {json.dumps(text)}; {box}.dispatchEvent(new Event('{event}', {{bubbles: true}}))")
-
-
-def ask(window: Browser, text: str) -> None:
-    enter(window, "textarea", text, "input")
-    window.value("document.querySelector('textarea').focus()")
-    window.press("Enter")
 
 
 def shares(step: dict[str, Any], temperature: float, top_k: int, top_p: float) -> list[float]:
@@ -74,121 +35,123 @@ def shares(step: dict[str, Any], temperature: float, top_k: int, top_p: float) -
     return [100 * weight / sum(kept) for weight in kept]
 
 
-def visible(text: str) -> str:
-    return text.replace(" ", "·").replace("\n", "⏎")
-
-
-def test_it_opens_on_the_shipped_run(window: Browser, address: str) -> None:
-    opened(window, address)
-    assert window.value(f"{ANSWER}.map(token => token.textContent)") == [
-        visible(step["token"]["text"]) for step in SHIPPED["steps"]
-    ]
-    surprisals = [step["surprisal"] for step in SHIPPED["steps"]]
-    assert window.value(SELECTED) == surprisals.index(max(surprisals))
-
-
-def test_the_opening_writes_the_run_once_more(window: Browser, address: str) -> None:
-    hidden = f"{ANSWER}.filter(token => getComputedStyle(token).visibility === 'hidden').length"
-    opened(window, address, still=False)
-    window.wait(f"{hidden} === 0")
-
-
-@pytest.mark.parametrize("number", range(0, len(SHIPPED["steps"]), 4))
-def test_a_tokens_bars_are_the_probabilities_that_it_was_chosen_by(window: Browser, address: str, number: int) -> None:
-    step = SHIPPED["steps"][number]
-    opened(window, address, f"token={number}")
+def assert_bars(bars: dict[str, float], step: dict[str, Any], temperature: float) -> None:
+    """They are the step's probabilities at a temperature, and nothing is missing."""
     settings = SHIPPED["settings"]
-    expected = shares(step, 1.0, settings["top_k"], settings["top_p"])
-    bars = window.value(BARS)
     assert sum(bars.values()) == pytest.approx(100, abs=0.1)
-    for text, share in zip(step["candidates"]["texts"][:8], expected, strict=False):
-        assert bars[visible(text)] == pytest.approx(share, abs=0.1)
-
-
-@pytest.mark.parametrize("temperature", [0.05, 0.5, 2])
-def test_the_temperature_reshapes_the_bars_and_not_the_choice(window: Browser, address: str, temperature: float) -> None:
-    step = SHIPPED["steps"][3]
-    opened(window, address, "token=3")
-    set_slider(window, 0, temperature)
-    bars = window.value(BARS)
-    assert window.value(SELECTED) == 3
-    assert visible(step["token"]["text"]) in bars
-    assert sum(bars.values()) == pytest.approx(100, abs=0.1)
-    settings = SHIPPED["settings"]
     expected = shares(step, temperature, settings["top_k"], settings["top_p"])
     for text, share in zip(step["candidates"]["texts"][:8], expected, strict=False):
         assert bars[visible(text)] == pytest.approx(share, abs=0.1)
 
 
-def test_a_selection_is_kept_in_the_address_and_restored(window: Browser, address: str) -> None:
-    opened(window, address)
-    window.value(f"{ANSWER}[5].click()")
-    window.value(f"{ROWS}[2].click()")
-    fragment = window.value("location.hash.slice(1)")
+def test_it_opens_on_the_shipped_run(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    assert page.answer.all_text_contents() == [visible(step["token"]["text"]) for step in STEPS]
+    surprisals = [step["surprisal"] for step in STEPS]
+    assert page.selected == surprisals.index(max(surprisals))
+
+
+def test_the_opening_writes_the_run_once_more(open_page: OpenPage, address: str) -> None:
+    page = open_page(still=False)
+    page.show(address)
+    expect(page.answer.last).to_be_visible()
+
+
+def test_a_tokens_bars_are_the_probabilities_that_it_was_chosen_by(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    for number in range(0, len(STEPS), 4):
+        page.answer.nth(number).click()
+        assert_bars(page.bars(), STEPS[number], 1.0)
+
+
+def test_the_temperature_reshapes_the_bars_and_not_the_choice(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address, "token=3")
+    for temperature in (0.05, 0.5, 2):
+        page.page.get_by_role("slider").first.fill(str(temperature))
+        assert page.selected == 3
+        assert visible(STEPS[3]["token"]["text"]) in page.bars()
+        assert_bars(page.bars(), STEPS[3], temperature)
+
+
+def test_a_selection_is_kept_in_the_address_and_restored(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    page.answer.nth(5).click()
+    page.why.locator("ol").first.locator(".row").nth(2).click()
+    fragment = page.value("location.hash.slice(1)")
     assert fragment == "token=5&cell=2"
-    opened(window, address, fragment)
-    assert window.value(SELECTED) == 5
-    assert window.value(f"{ROWS}.findIndex(row => row.ariaExpanded === 'true')") == 2
+    page.show(address, fragment)
+    assert page.selected == 5
+    expect(page.why.locator("ol").first.locator(".row").nth(2)).to_have_attribute("aria-expanded", "true")
 
 
-@pytest.mark.parametrize("fragment", ["token=999", "token=-1", "token=x&cell=%00", "cell=5&run=%3Cb%3E"])
-def test_an_address_that_makes_no_sense_opens_the_page(window: Browser, address: str, fragment: str) -> None:
-    opened(window, address, fragment)
-    assert window.value(SELECTED) >= 0
+@pytest.mark.parametrize("fragment", ["token=999", "token=-1", "token=x&cell=%00", "cell=5&run=%3Cb%3E&view=%3Cb%3E"])
+def test_an_address_that_makes_no_sense_opens_the_page(open_page: OpenPage, address: str, fragment: str) -> None:
+    page = open_page()
+    page.show(address, fragment)
+    assert page.selected >= 0
 
 
-def test_arrows_walk_the_tokens(window: Browser, address: str) -> None:
-    opened(window, address, "token=2")
-    window.value(f"{ANSWER}[2].focus()")
-    window.press("ArrowRight")
-    assert window.value(SELECTED) == 3
-    window.press("Home")
-    window.press("ArrowLeft")
-    assert window.value(SELECTED) == 0
-    assert window.value(f"document.activeElement === {ANSWER}[0]")
+def test_arrows_walk_the_tokens(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address, "token=2")
+    page.answer.nth(2).focus()
+    page.page.keyboard.press("ArrowRight")
+    assert page.selected == 3
+    page.page.keyboard.press("Home")
+    page.page.keyboard.press("ArrowLeft")
+    assert page.selected == 0
+    expect(page.answer.first).to_be_focused()
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1024, 1440, 1920])
-def test_nothing_scrolls_sideways(window: Browser, address: str, width: int, dark: bool) -> None:
-    opened(window, address, width=width, dark=dark)
-    assert window.value("document.documentElement.scrollWidth") == width
-    assert window.value("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+def test_nothing_scrolls_sideways(open_page: OpenPage, address: str, width: int, dark: bool) -> None:
+    page = open_page(width, dark=dark)
+    page.show(address)
+    assert page.value("document.documentElement.scrollWidth") == width
+    assert page.value("document.documentElement.dataset.theme") == ("dark" if dark else "light")
 
 
-def test_the_journey_opens_a_blocks_values_and_their_python(window: Browser, address: str) -> None:
-    opened(window, address)
-    window.value("[...document.querySelectorAll('nav button')].find(node => node.textContent.includes('30 blocks')).click()")
-    window.wait("document.querySelector('table') !== null")
-    cells = window.value("document.querySelector('table').innerText")
-    assert 'at["blocks.0.attention.pattern"]' in cells
-    assert "1×9×34×34" in cells
+def test_the_journey_opens_a_blocks_values_and_their_python(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    page.page.get_by_role("button", name="30 blocks").click()
+    values = page.page.get_by_role("table")
+    expect(values).to_contain_text('at["blocks.0.attention.pattern"]')
+    expect(values).to_contain_text("1×9×34×34")
 
 
-def test_a_question_is_answered_by_the_model_and_stays_text(window: Browser, address: str) -> None:
-    opened(window, address)
-    ask(window, HOSTILE)
-    window.wait("document.querySelector('header').innerText.includes('tiny')")
-    window.wait("document.querySelector('.conversation').innerText.includes('onerror')")
-    assert window.value("document.querySelectorAll('img').length") == 0
-    assert window.value("document.title") == "Glassformer Studio"
-    assert 1 <= window.value(f"{ANSWER}.length") <= 6
-    assert sum(window.value(BARS).values()) == pytest.approx(100, abs=0.1)
+def test_a_question_is_answered_by_the_model_and_stays_text(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    page.ask(HOSTILE)
+    expect(page.page.get_by_role("banner")).to_contain_text("tiny")
+    expect(page.page.get_by_role("region", name="Conversation")).to_contain_text("onerror")
+    assert page.page.locator("img").count() == 0
+    assert page.page.title() == "Glassformer Studio"
+    assert 1 <= page.answer.count() <= 6
+    assert sum(page.bars().values()) == pytest.approx(100, abs=0.1)
 
 
-def test_a_server_that_asks_for_a_key_or_is_gone_is_explained(sources: tuple[ModelSource, ...], tmp_path: Path) -> None:
+def test_a_server_that_asks_for_a_key_or_is_gone_is_explained(
+    open_page: OpenPage, sources: tuple[ModelSource, ...]
+) -> None:
     limits = Limits(new_tokens=4, stop_seconds=1)
-    with browser(tmp_path) as window:
-        with serving(create_app(Registry(sources, limits), limits, Security(api_key=KEY))) as address:
-            opened(window, address)
-            ask(window, "hi")
-            window.wait(
-                "document.querySelector('[role=alert]')?.textContent === 'a key is needed: Authorization: Bearer KEY.'"
-            )
-            enter(window, "input[type=password]", KEY, "change")
-            ask(window, "hi")
-            window.wait("document.querySelector('header').innerText.includes('tiny')")
-            answered = window.value(f"{ANSWER}.length")
-        ask(window, "hi")
-        window.wait("document.querySelector('[role=alert]')?.textContent.startsWith('The server cannot be reached.')")
-        assert window.value(f"{ANSWER}.length") == answered
+    page = open_page()
+    with serving(create_app(Registry(sources, limits), limits, Security(api_key=KEY))) as address:
+        page.show(address)
+        page.ask("hi")
+        expect(page.alert).to_have_text("a key is needed: Authorization: Bearer KEY.")
+        page.page.get_by_label("The server's key").fill(KEY)
+        page.ask("hi")
+        expect(page.page.get_by_role("banner")).to_contain_text("tiny")
+        answered = page.answer.count()
+    page.ask("hi")
+    expect(page.alert).to_have_text(re.compile("^The server cannot be reached."))
+    assert page.answer.count() == answered
+    assert all("Failed to load resource" in complaint for complaint in page.complaints)
+    page.complaints.clear()  # the browser reports each refused request itself

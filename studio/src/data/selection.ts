@@ -1,6 +1,7 @@
 // What is selected: one object that every view reads, mirrored in the page's address so that a link restores the view.
 
 export interface Selection {
+  readonly view: string | null; // in the conversation's place
   readonly run: string | null;
   readonly branch: number;
   readonly token: number | null;
@@ -9,7 +10,7 @@ export interface Selection {
   readonly cell: number | null;
 }
 
-export const NOTHING: Selection = { run: null, branch: 0, token: null, layer: null, head: null, cell: null };
+export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
 export function toFragment(selection: Selection): string {
@@ -28,6 +29,7 @@ export function fromFragment(fragment: string): Selection {
     return text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null;
   };
   return {
+    view: parameters.get("view"),
     run: parameters.get("run"),
     branch: index("branch") ?? NOTHING.branch,
     token: index("token"),
