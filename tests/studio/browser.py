@@ -58,9 +58,13 @@ class StudioPage:
 
     def bars(self) -> dict[str, float]:
         """The width of each candidate's bar, in percent."""
-        shown: dict[str, float] = self.why.locator("ol").first.locator(".row").evaluate_all(
-            "rows => Object.fromEntries(rows.map(row =>"
-            " [row.querySelector('.text').textContent, parseFloat(row.querySelector('.bar').style.width)]))"
+        shown: dict[str, float] = (
+            self.why.locator("ol")
+            .first.locator(".row")
+            .evaluate_all(
+                "rows => Object.fromEntries(rows.map(row =>"
+                " [row.querySelector('.text').textContent, parseFloat(row.querySelector('.bar').style.width)]))"
+            )
         )
         return shown
 

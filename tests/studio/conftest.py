@@ -16,7 +16,7 @@ from tests.studio.browser import OpenPage, chromium, pages
 __all__ = ["sources", "tiny_encoder"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # no longer: while it lives, its event loop is the thread's, and asyncio.run is refused
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser

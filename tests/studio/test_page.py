@@ -137,9 +137,7 @@ def test_a_question_is_answered_by_the_model_and_stays_text(open_page: OpenPage,
     assert sum(page.bars().values()) == pytest.approx(100, abs=0.1)
 
 
-def test_a_server_that_asks_for_a_key_or_is_gone_is_explained(
-    open_page: OpenPage, sources: tuple[ModelSource, ...]
-) -> None:
+def test_a_server_that_asks_for_a_key_or_is_gone_is_explained(open_page: OpenPage, sources: tuple[ModelSource, ...]) -> None:
     limits = Limits(new_tokens=4, stop_seconds=1)
     page = open_page()
     with serving(create_app(Registry(sources, limits), limits, Security(api_key=KEY))) as address:
