@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 
-.PHONY: run setup test test-all lint bench wheels clean
+.PHONY: run setup test test-all lint bench studio wheels clean
 
 run: .venv/installed ## one answer from the default model, and how it came to be
 	@$(BIN)/glass models pull smollm2
@@ -37,6 +37,10 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/reference.py
 	$(BIN)/python bench/tree.py
 	$(BIN)/python bench/patching.py
+
+studio: .venv/developing ## the studio's built files, from studio/ (needs Node 18 or newer)
+	$(BIN)/python tools/studio_schema.py studio/openapi.json
+	cd studio && npm ci --ignore-scripts --no-audit --no-fund && npm run types && npm run check && npm run build
 
 wheels: .venv/packaging ## a release's wheels, one for each architecture, in dist/
 	$(BIN)/python tools/wheels.py

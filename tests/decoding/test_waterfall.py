@@ -15,6 +15,7 @@ import glassformer
 from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.policy import NOTHING
+from glassformer.decoding.waterfall import TAIL_BINS
 from glassformer.errors import GlassError, InputError
 from glassformer.page.terminal import plain_text
 
@@ -169,3 +170,20 @@ def test_the_whole_vocabulary_can_be_kept() -> None:
     run = glassformer.load("smollm2").watch("Hi", max_new_tokens=1, look="all")
     assert run.steps[0].waterfall is not None
     assert len(run.steps[0].waterfall) == 49152
+
+
+def test_the_tail_counts_what_is_not_listed_and_in_play() -> None:
+    scores = np.array([5.0, 4.9, 4.6, 4.5, -np.inf, -1000.0, 2.0], np.float32)
+    fall = policy(Look(2, waterfall=True), do_sample=False).feed(scores).waterfall
+    assert fall is not None
+    assert fall.tail is not None
+    assert fall.ids.tolist() == [0, 1]
+    assert fall.tail.top == pytest.approx(4.6)
+    counts = fall.tail.counts
+    assert {place: count for place, count in enumerate(counts) if count} == {0: 2, 10: 1, TAIL_BINS - 1: 1}
+
+
+def test_there_is_no_tail_when_everything_is_listed() -> None:
+    assert policy(Look(3, waterfall=True, everything=True)).feed(SCORES).waterfall.tail is None  # type: ignore[union-attr]
+    only = np.array([1.0, -np.inf, -np.inf], np.float32)
+    assert policy(Look(1, waterfall=True)).feed(only).waterfall.tail is None  # type: ignore[union-attr]

@@ -16,8 +16,9 @@ import pytest
 from fastapi import FastAPI
 
 from glassformer.serving.http.app import create_app
-from glassformer.serving.http.security import OPEN_PATHS, Security
+from glassformer.serving.http.security import Security, needs_no_key
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.studio import static_files
 from tests.serving.conftest import KEY
 
 ONE = {"num_predict": 1}  # token
@@ -58,6 +59,7 @@ ROUTES = {
     "/detokenize": ListedRoute("POST", "/detokenize", {"tokens": [1, 2]}),
     "/apply-template": ListedRoute("POST", "/apply-template", {"messages": MESSAGES}),
     "/glass/run": ListedRoute("POST", "/glass/run", {"prompt": "hi", "max_tokens": 1}),
+    "/glass/record": ListedRoute("POST", "/glass/record", {"prompt": "hi", "max_tokens": 1}),
     "/glass/look": ListedRoute("POST", "/glass/look", {"prompt": "hi"}),
     "/glass/tree": ListedRoute("POST", "/glass/tree", {"prompt": "hi", "width": 1, "depth": 1}),
     "/glass/trace": ListedRoute("POST", "/glass/trace", {"prompt": "hi there"}),
@@ -68,6 +70,8 @@ ROUTES = {
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),
     "/health": ListedRoute("GET", "/health"),
     "/metrics": ListedRoute("GET", "/metrics"),
+    "/": ListedRoute("GET", "/"),
+    "/studio/{name}": ListedRoute("GET", f"/{next(path for path in static_files() if path.startswith('studio/'))}"),
 }
 METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 KEYS: dict[str, dict[str, str]] = {
@@ -126,7 +130,7 @@ def check(route: ListedRoute, key: str, host: str, origin: str | None, method: s
     case = (key, host, origin, method, response.status_code, response.text)
     if not HOSTS[host] or not ORIGINS[origin]:
         expected = 403
-    elif not key.startswith("right") and route.path not in OPEN_PATHS:
+    elif not key.startswith("right") and not needs_no_key(route.path):
         expected = 401
     elif method == route.method or (method == "HEAD" and route.path == "/openapi.json"):
         expected = 200

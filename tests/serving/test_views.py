@@ -12,6 +12,7 @@ import pytest
 
 import glassformer
 from glassformer import Change
+from glassformer.observe.recording import CANDIDATES
 from glassformer.views.journey import Journey
 from glassformer.views.schema import schema
 
@@ -79,6 +80,12 @@ def test_a_run_is_everything_that_made_it(client: httpx.Client, model: Any) -> N
     assert data["whys"] == run.whys.to_dict()
     assert data["trace"] == run.trace.to_dict()
     assert model.replay(data["receipt"]).identical
+
+
+def test_a_recording_is_the_one_that_python_gives(client: httpx.Client, model: Any) -> None:
+    data = see(client, "record", prompt=TEXT, max_tokens=3, temperature=0)
+    recording = model.watch(TEXT, look=CANDIDATES, max_new_tokens=3, do_sample=False).recording
+    assert data == {**recording.to_dict(), "tokens_per_second": data["tokens_per_second"]}
 
 
 def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> None:

@@ -15,6 +15,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "run": "Answer a prompt, streaming the answer; or each row of a file.",
     "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
     "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
+    "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
     "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",

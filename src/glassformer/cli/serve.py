@@ -96,12 +96,10 @@ def serve(
     cluster: ClusterGroup = CLUSTER_GROUP,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
-    try:
+    with serve_extra("glass serve"):
         from glassformer.serving.http.app import create_app
         from glassformer.serving.http.security import Security
         from glassformer.serving.http.server import GlassServer, bound_socket
-    except ImportError as error:
-        raise SettingError(f"glass serve needs {error.name}: pip install 'glassformer[serve]'.") from error
     from glassformer.serving.registry import Registry
 
     check_workers(cluster.ray, cluster.replicas, "--replicas")
@@ -127,6 +125,15 @@ def serve(
         common.note(greeting(server.address, sources, keyed=address.api_key is not None))
         server.run()
     common.note("stopped.")
+
+
+@contextmanager
+def serve_extra(command: str) -> Iterator[None]:
+    """Say how to install what a command imports, where that is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise SettingError(f"{command} needs {error.name}: pip install 'glassformer[serve]'.") from error
 
 
 @contextmanager
@@ -214,6 +221,7 @@ def greeting(address: str, sources: Sequence[ModelSource], *, keyed: bool) -> st
     return (
         f"serving {', '.join(names)}\n"
         f"at {address} for {who}; base URL for OpenAI's clients: {address}/v1\n"
+        f"the studio, in a browser: {address}/\n"
         f"try: curl {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
         "Ctrl-C stops."
     )

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import EntropyStats, best
-from glassformer.decoding.shortlist import Ids, Shortlist
+from glassformer.decoding.shortlist import Ids, Scores, Shortlist
 from glassformer.errors import InputError
 
 MODEL = "model"  # the name of the first stage
+TAIL_WIDTH = 0.25  # of a bin of the tail's histogram, in units of score: small, so that any temperature can be applied to it
+TAIL_BINS = 512  # what is further below is counted in the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,13 @@ class Fate:
     removed_by: str | None  # the rule that took it out
 
 
+class Tail(NamedTuple):
+    """The tokens that are not among the candidates, as a histogram of the model's scores."""
+
+    top: float  # the best of them
+    counts: tuple[int, ...]  # in bins of TAIL_WIDTH, from the top downwards
+
+
 @dataclass(frozen=True, slots=True)
 class Waterfall:
     """Candidates by their score under the model, best first."""
@@ -38,6 +48,7 @@ class Waterfall:
     counts: tuple[int, ...]  # how many of the whole vocabulary are in play after each stage
     entropies: tuple[float, ...]  # of what is in play after each stage, in bits
     probabilities: npt.NDArray[np.float64]  # of the candidates at the end
+    tail: Tail | None = None  # all others; None: there are none
 
     def __iter__(self) -> Iterator[Fate]:
         for column, token in enumerate(self.ids.tolist()):
@@ -86,4 +97,22 @@ def waterfall(
             scores[row, present] = shortlist.scores[indices]
     ends = np.exp(scores[-1] - scores[-1].max(), dtype=np.float64) / stats[-1].total  # the best of all is among them
     counts, _, entropies = zip(*stats, strict=True)
-    return Waterfall(tuple(names), ids, scores, counts, entropies, ends)
+    tail = None if first is None else _tail(model, ids)
+    return Waterfall(tuple(names), ids, scores, counts, entropies, ends, tail)
+
+
+def _tail(scores: Scores, listed: Ids) -> Tail | None:
+    """The scores that are not listed; those that are minus infinity are no candidates. Few passes over the vocabulary."""
+    depths = scores.copy()
+    depths[listed] = -np.inf
+    top = depths.max()
+    if not np.isfinite(top):
+        return None
+    np.subtract(top, depths, out=depths)
+    depths *= 1 / TAIL_WIDTH
+    np.minimum(depths, TAIL_BINS, out=depths)  # infinite ones too, in a bin of their own
+    counts = np.bincount(depths.astype(np.intp), minlength=TAIL_BINS + 1)
+    out = int(np.count_nonzero(np.isneginf(scores))) + len(listed)
+    counts[TAIL_BINS - 1] += counts[TAIL_BINS] - out
+    (filled,) = counts[:TAIL_BINS].nonzero()
+    return Tail(float(top), tuple(counts[: filled[-1] + 1].tolist()))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from glassformer.views.journey import Journey
     from glassformer.views.lens import Lens
     from glassformer.views.receipt import Receipt
+    from glassformer.views.recording import Recording
     from glassformer.views.sweep import Sweep
     from glassformer.views.trace import Trace
     from glassformer.views.why import Why, Whys
@@ -155,6 +156,16 @@ class Run:
             last = self.reading.prompt_length + len(self.steps) - 1
             positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None
         return self.reading.lens(positions)
+
+    @property
+    def recording(self) -> Recording:
+        """The run as data that a page can explore without the model: scores, lens and journey."""
+        from glassformer.observe.recording import record
+
+        first = self.reading.prompt_length - 1
+        positions = range(first, first + len(self.steps))
+        lens = self.reading.lens(positions) if positions else None
+        return record(self, self.journey, lens, self.tokens_per_second)
 
     def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
         """What each block and head added to the score of a token of the text, or of another in its place.

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.errors import GlassError
-from glassformer.serving.http import anthropic, monitoring, ollama, rerank, text, views
+from glassformer.serving.http import anthropic, monitoring, ollama, rerank, studio, text, views
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
 from glassformer.serving.http.metrics import Metrics
@@ -27,6 +27,7 @@ from glassformer.serving.registry import Registry
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router, monitoring.router,
+    studio.router,
 )  # fmt: skip
 DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path; the first that fits
     ("/v1/messages", anthropic.error_body),

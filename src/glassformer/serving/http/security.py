@@ -25,7 +25,8 @@ from glassformer.serving.http.errors import CLIENT_CLOSED, ErrorBody, HttpError,
 from glassformer.serving.limits import Limits
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-OPEN_PATHS = ("/health",)  # that need no key: they say nothing but that the server runs
+OPEN_PATHS = ("/health", "/")  # that need no key: they say nothing but that the server runs
+OPEN_FOLDER = "/studio/"  # nor do the studio's files, which browsers ask for without one
 PREFLIGHT_SECONDS = "600"
 LEAST_KEY = 16  # characters, where others than this machine can try
 
@@ -40,6 +41,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def needs_no_key(path: str) -> bool:
+    """Whether anybody whose Host and Origin are allowed may have it.
+
+    >>> needs_no_key("/health"), needs_no_key("/studio/index.js"), needs_no_key("/glass/run")
+    (True, True, False)
+    """
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class Guard:
             if preflight and origin is not None:  # browsers send no key with it
                 await _preflight(headers)(scope, receive, _with_origin(send, origin))
                 return
-            if scope["path"] not in OPEN_PATHS:
+            if not needs_no_key(scope["path"]):
                 self.security.check_key(headers)
             body = await self._read_body(headers, receive)
         except HttpError as error:

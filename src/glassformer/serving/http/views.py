@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from glassformer.errors import GlassError, spelled_by
 from glassformer.observe.compare import compare
+from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
 from glassformer.serving.http.context import call_model, context_of
@@ -18,6 +19,7 @@ from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
 from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
+from glassformer.serving.limits import Limits
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
@@ -59,8 +61,8 @@ class PromptRequest(ModelRequest):
         return chat_prompt(model.tokenizer, messages).messages
 
 
-class RunRequest(PromptRequest):
-    """POST /glass/run: the engine's settings may stand beside these fields."""
+class RecordRequest(PromptRequest):
+    """POST /glass/record: the engine's settings may stand beside these fields."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -69,6 +71,11 @@ class RunRequest(PromptRequest):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+
+
+class RunRequest(RecordRequest):
+    """POST /glass/run: likewise."""
+
     candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
 
 
@@ -130,14 +137,19 @@ async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any
     return Json(await call_model(request, body.model, work))
 
 
+def _run_settings(body: RecordRequest, limits: Limits) -> dict[str, Any]:
+    """The settings of a text, within what this server allows."""
+    return limited_settings(
+        limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
+        **engine_settings(body.model_extra, (), type(body).model_fields),
+    )  # fmt: skip
+
+
 @router.post("/run")
 async def run(request: Request, body: RunRequest) -> Json:
     """A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again."""
     limits = context_of(request).limits
-    settings = limited_settings(
-        limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
-        **engine_settings(body.model_extra, (), type(body).model_fields),
-    )  # fmt: skip
+    settings = _run_settings(body, limits)
     if body.candidates > limits.top_logprobs:
         raise HttpError(
             400, f"candidates is {body.candidates}; this server allows {limits.top_logprobs} at most.", param="candidates"
@@ -147,6 +159,17 @@ async def run(request: Request, body: RunRequest) -> Json:
         text = model.watch(body.prompt_of(model), look=body.candidates, **body.prompt_options, **settings)
         receipt = served_receipt(text)
         return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
+
+    return await _see(request, body, look)
+
+
+@router.post("/record")
+async def record(request: Request, body: RecordRequest) -> Json:
+    """A text as a recording, which the studio explores without the model."""
+    settings = _run_settings(body, context_of(request).limits)
+
+    def look(model: Model) -> Any:
+        return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
     return await _see(request, body, look)
 

@@ -1,0 +1,45 @@
+"""`glass studio`: the studio over a server of its own, on this machine alone."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
+
+from glassformer.cli import common
+from glassformer.cli.command import option
+from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, default_models, model_sources, serve_extra
+from glassformer.garbage_collection import collect_as_usual
+
+if TYPE_CHECKING:
+    from glassformer.serving.http.server import GlassServer
+
+EXAMPLE = "Example: glass studio   ·   glass studio -m ./models/qwen3   ·   glass studio --no-browser --port 9000"
+
+
+def studio(
+    models: ServedModelsGroup = MODELS_GROUP,
+    port: Annotated[int, option(minimum=0, maximum=65535, help="The port; 0: any that is free.")] = 0,
+    no_browser: Annotated[bool, option("--no-browser", help="Print the address, and open no browser.")] = False,
+) -> None:
+    """Open the studio in the browser: a run, each token's alternatives, and what went on inside the model."""
+    with serve_extra("glass studio"):
+        from glassformer.serving.http.app import create_app
+        from glassformer.serving.http.server import GlassServer
+    from glassformer.serving.registry import Registry
+
+    common.log_to_stderr()
+    sources = model_sources(models.model or default_models(), models.load)
+    server = GlassServer(create_app(Registry(sources)), port=port)
+    collect_as_usual()
+    common.note(f"the studio is at {server.address}/\nCtrl-C stops.")
+    if not no_browser:
+        threading.Thread(target=open_browser, args=(server,), daemon=True).start()
+    server.run()
+    common.note("stopped.")
+
+
+def open_browser(server: GlassServer) -> None:
+    """Show the page once the server answers; where there is no browser, its address stands in the terminal."""
+    server.ready.wait()
+    webbrowser.open(f"{server.address}/")

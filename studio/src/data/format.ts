@@ -1,0 +1,55 @@
+// Numbers and tokens as people read them.
+import type { RecordedStep, Stage } from "../api/types";
+
+/** A share as percent: 42 %, 3.1 %, 0.4 %, 0.02 %. */
+export function percent(share: number): string {
+  const hundredth = 100 * share;
+  if (hundredth === 0) return "0 %";
+  if (hundredth >= 99.95 && share < 1) return "99.9 %";
+  if (hundredth >= 9.95) return `${hundredth.toFixed(0)} %`;
+  if (hundredth >= 0.095) return `${hundredth.toFixed(1)} %`;
+  return hundredth >= 0.001 ? `${Number(hundredth.toPrecision(1))} %` : "<0.001 %";
+}
+
+/** A token's text with what cannot be seen made visible. */
+export function visible(text: string): string {
+  return text
+    .replaceAll(" ", "·")
+    .replaceAll("\n", "⏎")
+    .replaceAll("\t", "⇥")
+    .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (character) => {
+      const code = character.codePointAt(0) ?? 0;
+      return `\\u${code.toString(16).padStart(4, "0")}`;
+    });
+}
+
+export function bits(number: number): string {
+  return `${number.toFixed(1)} bits`;
+}
+
+/** Where the model ranked the chosen token: 1 is its first choice. */
+export function rank(step: RecordedStep): string {
+  return step.rank === null ? `≥ ${step.candidates.ids.length}` : String(step.rank);
+}
+
+/** A rule as people write it: top-p. */
+export function ruleName(rule: string): string {
+  return rule.replaceAll("_", "-");
+}
+
+export function count(number: number): string {
+  return number.toLocaleString("en-US");
+}
+
+/** A tensor's shape, 1×34×576; of a text its length. */
+export function shape(stage: Pick<Stage, "shape" | "dtype" | "name">): string {
+  const dimensions = stage.shape.map(count).join("×");
+  return stage.name === "text" ? `${dimensions} characters` : dimensions;
+}
+
+const STEPS = [1, 3, 6, 10]; // in bits
+
+/** A surprisal as one of five steps, 0 to 4: below 1, 3, 6, 10 bits, and above. */
+export function surprisalStep(surprisal: number): number {
+  return STEPS.filter((step) => surprisal >= step).length;
+}

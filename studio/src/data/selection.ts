@@ -1,0 +1,40 @@
+// What is selected: one object that every view reads, mirrored in the page's address so that a link restores the view.
+
+export interface Selection {
+  readonly view: string | null; // in the conversation's place
+  readonly run: string | null;
+  readonly branch: number;
+  readonly token: number | null;
+  readonly layer: number | null;
+  readonly head: number | null;
+  readonly cell: number | null;
+}
+
+export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null };
+
+/** As the part of an address behind #; what is not selected is left out. */
+export function toFragment(selection: Selection): string {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(selection)) {
+    if (value !== NOTHING[name as keyof Selection]) parameters.set(name, String(value));
+  }
+  return parameters.toString();
+}
+
+/** Read from an address; whatever makes no sense is not selected. */
+export function fromFragment(fragment: string): Selection {
+  const parameters = new URLSearchParams(fragment.replace(/^#/, ""));
+  const index = (name: string): number | null => {
+    const text = parameters.get(name);
+    return text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null;
+  };
+  return {
+    view: parameters.get("view"),
+    run: parameters.get("run"),
+    branch: index("branch") ?? NOTHING.branch,
+    token: index("token"),
+    layer: index("layer"),
+    head: index("head"),
+    cell: index("cell"),
+  };
+}

@@ -1,0 +1,60 @@
+// The studio on a server: the shipped run to open with, and the routes under /glass.
+import type { Recording, RecordRequest } from "../api/types";
+import shippedRun from "../../shipped-run.json?url";
+import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
+
+export class ServerSource implements Source {
+  /** Sent with every request once it is known; a server on this machine asks for none. */
+  key: string | null = null;
+
+  async run(): Promise<Recording> {
+    return asRecording(await this.request(shippedRun, {}));
+  }
+
+  async slice({ view, body }: SliceRequest): Promise<unknown> {
+    return this.post(`./glass/${view}`, body);
+  }
+
+  async generate(request: RecordRequest, signal: AbortSignal): Promise<Recording> {
+    return asRecording(await this.post("./glass/record", request, signal));
+  }
+
+  async models(): Promise<string[]> {
+    const { data } = (await this.request("./v1/models", {})) as { data: { id: string }[] };
+    return data.map((model) => model.id);
+  }
+
+  private post(path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
+    return this.request(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      ...(signal ? { signal } : {}),
+    });
+  }
+
+  private async request(path: string, options: RequestInit): Promise<unknown> {
+    const headers = new Headers(options.headers);
+    if (this.key !== null) headers.set("Authorization", `Bearer ${this.key}`);
+    let response: Response;
+    try {
+      response = await fetch(path, { ...options, headers });
+    } catch (error) {
+      if (options.signal?.aborted) throw error;
+      throw new SourceError("The server cannot be reached. Start it again with: glass studio", "unreachable");
+    }
+    if (response.ok) return response.json();
+    const message = await errorMessage(response);
+    throw new SourceError(message, response.status === 401 ? "key needed" : "refused");
+  }
+}
+
+async function errorMessage(response: Response): Promise<string> {
+  try {
+    const body = (await response.json()) as { error?: { message?: string } };
+    if (body.error?.message) return body.error.message;
+  } catch {
+    // not JSON: the status has to do
+  }
+  return `The server answered with status ${response.status}.`;
+}

@@ -1,0 +1,42 @@
+// Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
+// notebook's widget.
+import type { Recording, RecordRequest } from "../api/types";
+
+/** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
+export interface SliceRequest {
+  readonly view: "attention" | "lens" | "look" | "trace" | "tree";
+  readonly body: Readonly<Record<string, unknown>>;
+}
+
+export interface Source {
+  /** The run to open with. */
+  run(): Promise<Recording>;
+  /** A part of a run that its recording does not hold. */
+  slice(request: SliceRequest): Promise<unknown>;
+  /** A new run; hosts without a model have none. */
+  generate?(request: RecordRequest, signal: AbortSignal): Promise<Recording>;
+  /** The models that `generate` can be asked for. */
+  models?(): Promise<string[]>;
+}
+
+/** What went wrong, in a sentence for people. */
+export class SourceError extends Error {
+  constructor(
+    message: string,
+    readonly kind: "unreachable" | "refused" | "key needed" | "not recorded",
+  ) {
+    super(message);
+  }
+}
+
+const SCHEMA = "glassformer.recording/1";
+
+/** JSON of unknown origin as a recording, or an error that says what it is instead. */
+export function asRecording(data: unknown): Recording {
+  const schema = typeof data === "object" && data !== null && "schema" in data ? data.schema : undefined;
+  if (schema !== SCHEMA) {
+    const name = typeof schema === "string" ? `"${schema}"` : "no recording";
+    throw new SourceError(`This is ${name}; the studio opens "${SCHEMA}".`, "refused");
+  }
+  return data as Recording;
+}

@@ -1,0 +1,32 @@
+// The views that can take the conversation's place. Each is loaded when it is first opened; a new one is a component and a line here.
+import type { Component } from "svelte";
+import type { Recording } from "../api/types";
+import type { Studio } from "../data/studio.svelte";
+
+/** What every view is given: the page's state, and the run that it shows. */
+export interface ViewProps {
+  readonly studio: Studio;
+  readonly run: Recording;
+}
+
+export interface ViewEntry {
+  /** As it stands in an address. */
+  readonly id: string;
+  readonly label: string;
+  /** One line for people who have not opened it. */
+  readonly title: string;
+  readonly load: () => Promise<{ readonly default: Component<ViewProps> }>;
+}
+
+export const VIEWS: readonly ViewEntry[] = [
+  {
+    id: "lens",
+    label: "Lens",
+    title: "What each layer would have predicted at each token",
+    load: () => import("./Lens.svelte"),
+  },
+];
+
+export function findView(id: string | null): ViewEntry | null {
+  return VIEWS.find((view) => view.id === id) ?? null;
+}

@@ -1,0 +1,36 @@
+"""The studio's tests ask the same tiny models as the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from glassformer.serving.http.app import create_app
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
+from tests.serving.conftest import serving, sources, tiny_encoder
+from tests.studio.browser import OpenPage, chromium, pages
+
+__all__ = ["sources", "tiny_encoder"]
+
+
+@pytest.fixture(scope="module")  # no longer: while it lives, its event loop is the thread's, and asyncio.run is refused
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    with pages(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
+    """A server with the tiny models."""
+    limits = Limits(seconds=60, stop_seconds=1, new_tokens=6)
+    with serving(create_app(Registry(sources, limits), limits)) as address:
+        yield address

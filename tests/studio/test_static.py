@@ -1,0 +1,140 @@
+"""The studio's built files, as the server gives them to a browser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import httpx
+import jsonschema
+import pytest
+from fastapi import FastAPI
+
+from glassformer.serving.http.app import create_app
+from glassformer.serving.http.security import Security
+from glassformer.serving.registry import ModelSource, Registry
+from glassformer.studio import MEDIA_TYPES, static_files
+from glassformer.views.recording import Recording
+from glassformer.views.schema import schema
+from tests.serving.conftest import KEY, ask
+
+SOURCES = Path(__file__).parents[2] / "studio"
+FIRST_SCREEN = 90_000  # bytes of script and style, compressed
+SHIPPED_RUN = 60_000  # bytes
+
+
+def no_model() -> None:
+    raise AssertionError("no model is needed for the studio's files")
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    registry = Registry([ModelSource("tiny", no_model)])  # type: ignore[arg-type]
+    return create_app(registry, security=Security(api_key=KEY))
+
+
+def get(app: FastAPI, path: str) -> httpx.Response:
+    return ask(app, "GET", path)
+
+
+def test_the_page_comes_without_a_key_and_under_a_strict_policy(app: FastAPI) -> None:
+    page = get(app, "/")
+    assert page.status_code == 200
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Cache-Control"] == "no-cache"
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("path", [path for path in static_files() if path != "index.html"])
+def test_each_file_has_its_type_and_is_kept(app: FastAPI, path: str) -> None:
+    response = get(app, f"/{path}")
+    assert response.content == static_files()[path].content
+    assert response.headers["Content-Type"] == MEDIA_TYPES[Path(path).suffix]
+    assert response.headers["Cache-Control"].endswith("immutable")
+    assert re.search(r"-[\w-]{8}\.", path), "a name without a hash would be kept though its content changed"
+
+
+def test_the_page_asks_for_its_own_files_alone() -> None:
+    page = static_files()["index.html"].content.decode()
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert links
+    assert all(link.removeprefix("./") in static_files() for link in links)
+    assert not re.search(r"<script[^>]*>[^<]", page), "an inline script, which the policy forbids"
+    assert "<style" not in page
+    assert "style=" not in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "none.js",
+        "..%2findex.html",
+        "%2e%2e/index.html",
+        "..%2f..%2f__init__.py",
+        "%00",
+        "/etc/passwd",
+        "..%5c..%5c__init__.py",
+    ],
+)
+def test_no_path_leads_out_of_the_build(app: FastAPI, name: str) -> None:
+    response = ask(app, "GET", f"/studio/{name}", headers={"Authorization": f"Bearer {KEY}"})
+    assert response.status_code == 404
+    assert "import" not in response.text
+
+
+def test_a_missing_file_is_explained(app: FastAPI) -> None:
+    assert get(app, "/studio/none.js").json()["error"]["message"] == (
+        "the studio has no such file. Load the page again: it may be of another version."
+    )
+
+
+def test_the_first_screen_is_within_its_budget() -> None:
+    compressed = {path: len(gzip.compress(file.content)) for path, file in static_files().items()}
+    assert sum(size for path, size in compressed.items() if not path.endswith(".json")) <= FIRST_SCREEN
+
+
+def test_the_shipped_run_is_a_recording_of_the_size_that_is_allowed() -> None:
+    (path,) = (path for path in static_files() if path.endswith(".json"))
+    content = static_files()[path].content
+    assert content == (SOURCES / "shipped-run.json").read_bytes()
+    assert len(content) <= SHIPPED_RUN
+    run = json.loads(content)
+    jsonschema.validate(run, schema(Recording))
+    assert "how are you?" in run["prompt"]
+    assert run["steps"][-1]["finish"] == "eos"
+    assert all(len(step["candidates"]["ids"]) >= 64 for step in run["steps"])
+
+
+def test_components_show_text_as_text() -> None:
+    sources = [*SOURCES.glob("src/**/*.svelte"), *SOURCES.glob("src/**/*.ts")]
+    assert sources
+    for path in sources:
+        assert not re.search(r"@html|innerHTML|\beval\(", path.read_text("utf-8")), path.name
+
+
+def luminance(color: str) -> float:
+    channels = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    dark, light = sorted((luminance(first), luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_on_every_colour(theme: str) -> None:
+    block = (SOURCES / "src" / "app.css").read_text("utf-8").split("}")[["light", "dark"].index(theme)]
+    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+    pairs = [(f"surprise-{step}", f"surprise-ink-{step}") for step in range(5)]
+    pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
+    for ground, text in [*pairs, ("bar-track", "faint")]:
+        assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
+    steps = [luminance(colors[f"surprise-{step}"]) for step in range(5)]
+    assert steps == sorted(steps, reverse=theme == "light"), "more surprise is darker on light paper, brighter on dark"
