@@ -45,11 +45,10 @@ def rates(model: Any, prompt: str, new: int) -> tuple[float, float]:
 
 def rows_rate(model: Any, rows: int, new: int) -> float:
     """Tokens per second of rows that are decoded together, each with the best token that followed."""
-    from glassformer.engine.protocol import Feed, greedy_decoder
+    from glassformer.engine.protocol import Feed
 
     executor = model.executor
-    decode_greedily = greedy_decoder(executor)
-    assert decode_greedily is not None
+    decode_greedily = executor.decode_greedily
     opened = [executor.open() for _ in range(rows)]
     executor.run([Feed(row, list(range(number, number + ROW_PROMPT))) for number, row in enumerate(opened)])
     decode_greedily(opened, [0] * rows, 2)  # the first steps warm up
