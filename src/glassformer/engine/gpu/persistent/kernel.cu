@@ -954,7 +954,7 @@ struct Consumer : Block {
             int row = first + thread;
             if (thread >= rows || row >= HIDDEN) return;
             float value = product(products, thread) + shared.residual[row];
-            put_at(at + row, value);
+            put_at(at + row, value);  // who overwrites the residual waits for this word, which needs what was read
             if (launch.residuals) launch.residuals[((u64)(step * LAYERS + layer) * 2 + site) * HIDDEN + row] = value;
         });
     }
