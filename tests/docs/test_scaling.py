@@ -21,6 +21,7 @@ PAGE = ROOT / "docs" / "scaling.md"
 TEXT = PAGE.read_text("utf-8")
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("cluster")
 def test_the_job_and_the_python_run(
     smollm2: Path, command_folder: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]

@@ -213,7 +213,7 @@ class TestFailures:
 
 
 class TestGpuEngine:
-    @pytest.mark.parametrize("family", ["qwen3", "gpt2", "t5"])
+    @pytest.mark.parametrize("family", ["qwen3", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("gpt2", "t5"))])
     def test_ids_scores_and_sites_are_those_of_one_process(
         self, family: str, tiny: Callable[..., Subject], ranks: Ranks
     ) -> None:

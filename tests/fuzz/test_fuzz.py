@@ -1,4 +1,4 @@
-"""1,000 mutated inputs for every parser in the ordinary tests, 100,000 with the sweeps: a value or one of our errors."""
+"""400 mutated inputs for every parser in the ordinary tests, 100,000 with the sweeps: a value or one of our errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
-QUICK, MANY = 1_000, 100_000
+QUICK, MANY = 400, 100_000
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits on time and memory are set by POSIX calls")
 

@@ -22,6 +22,7 @@ def glass(*words: object) -> Result:
     return CliRunner().invoke(app, [*map(str, words)])
 
 
+@pytest.mark.sweep
 def test_run_and_task_write_on_a_cluster_what_they_write_here(cluster: str, tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl", GREEDY)
     write_rows(tmp_path / "texts.jsonl", ["the cat", "the dog"])
@@ -37,6 +38,7 @@ def test_run_and_task_write_on_a_cluster_what_they_write_here(cluster: str, tmp_
         assert (tmp_path / f"there-{number}.jsonl").read_bytes() == (tmp_path / f"here-{number}.jsonl").read_bytes()
 
 
+@pytest.mark.sweep
 def test_errors_name_what_was_typed(cluster: str, tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl", GREEDY)
     settings = ("-o", "num_beams=2", "-o", "num_return_sequences=5")
@@ -47,6 +49,7 @@ def test_errors_name_what_was_typed(cluster: str, tmp_path: Path) -> None:
     assert str(there.exception) == "-o num_return_sequences=5 is more than -o num_beams=2. Pass more beams."
 
 
+@pytest.mark.sweep
 def test_serve_answers_from_a_cluster_until_it_is_told_to_stop(cluster: str) -> None:
     words = ("-m", f"tiny={chat_folder()}", "--executor", "cpu", "--ray", cluster, "--replicas", "1")
     with served(*words) as (process, address):

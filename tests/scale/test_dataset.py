@@ -98,6 +98,7 @@ def test_a_task_answers_rows(tmp_path: Path) -> None:
     assert Generator(load)(pa.Table.from_pylist(texts)) == parquet.read_table(tmp_path / "out.parquet")
 
 
+@pytest.mark.sweep
 def test_a_dataset_is_answered_by_the_workers_of_a_cluster(cluster: str, expected: list[dict[str, Any]]) -> None:
     import ray.data
 

@@ -89,6 +89,7 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(cluster: str, many_expecte
     assert len(list(deaths.iterdir())) >= 4
 
 
+@pytest.mark.sweep
 def test_a_row_that_no_worker_survives_becomes_an_error_row(cluster: str, tmp_path: Path) -> None:
     rows = [{"id": number, "prompt": "poison" if number == 2 else "the cat", "max_new_tokens": 4} for number in range(4)]
     write_rows(tmp_path / "in.jsonl", rows)
@@ -98,6 +99,7 @@ def test_a_row_that_no_worker_survives_becomes_an_error_row(cluster: str, tmp_pa
     assert answers[0]["text"] == chat_model().chat("the cat", max_new_tokens=4)
 
 
+@pytest.mark.sweep
 def test_workers_that_are_lost_one_after_the_other_end_the_job(
     cluster: str, expected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +108,7 @@ def test_workers_that_are_lost_one_after_the_other_end_the_job(
         run(expected, tmp_path / "out.jsonl", partial(os._exit, 1), workers=1)
 
 
+@pytest.mark.sweep
 def test_a_driver_that_is_killed_goes_on(cluster: str, many_expected: Path, tmp_path: Path) -> None:
     process = start_glass(
         "run", "-m", chat_folder(), "--executor", "cpu", "--seed", "7", "--batch-size", "4", "--file",

@@ -79,6 +79,7 @@ def test_rounding_changes_no_score(family: str, tmp_path: Path, monkeypatch: pyt
     assert np.allclose(rounded_scores, scores(), atol=1e-5 * np.abs(rounded_scores).max())
 
 
+@pytest.mark.sweep
 def test_a_prompt_has_the_same_scores_watched_and_unwatched(in_bfloat16: Subject) -> None:
     executor = in_bfloat16.gpu("bf16", kernels)
     ids = [3 + at * 7 % 100 for at in range(65)]
