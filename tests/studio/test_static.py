@@ -22,6 +22,7 @@ from tests.serving.conftest import KEY, ask
 
 SOURCES = Path(__file__).parents[2] / "studio"
 FIRST_SCREEN = 90_000  # bytes of script and style, compressed
+VIEW = 30_000  # likewise
 SHIPPED_RUN = 60_000  # bytes
 
 
@@ -93,9 +94,13 @@ def test_a_missing_file_is_explained(app: FastAPI) -> None:
     )
 
 
-def test_the_first_screen_is_within_its_budget() -> None:
+def test_the_first_screen_and_each_further_view_are_within_their_budgets() -> None:
     compressed = {path: len(gzip.compress(file.content)) for path, file in static_files().items()}
-    assert sum(size for path, size in compressed.items() if not path.endswith(".json")) <= FIRST_SCREEN
+    page = static_files()["index.html"].content.decode()
+    first = {"index.html", *re.findall(r'(?:src|href)="\./([^"]*)"', page)}
+    assert sum(compressed[path] for path in first) <= FIRST_SCREEN
+    views = compressed.keys() - first
+    assert all(compressed[path] <= VIEW for path in views if path.endswith((".js", ".css")))
 
 
 def test_the_shipped_run_is_a_recording_of_the_size_that_is_allowed() -> None:
