@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 import glassformer
 from glassformer.observe.recording import CANDIDATES
+from glassformer.runtime.run import Run
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
@@ -41,8 +42,13 @@ def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def recording(tiny_qwen3: Path) -> Recording:
+def run(tiny_qwen3: Path) -> Run:
     """A sampled run of a tiny model."""
     model = glassformer.load(tiny_qwen3)
     settings = {"do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7, "max_new_tokens": 6}
-    return model.watch("how are you?", look=CANDIDATES, **settings).recording
+    return model.watch("how are you?", look=CANDIDATES, **settings)
+
+
+@pytest.fixture(scope="module")
+def recording(run: Run) -> Recording:
+    return run.recording

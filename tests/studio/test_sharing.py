@@ -21,7 +21,7 @@ from glassformer.views.recording import Recording
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage, StudioPage
 
-PROMPT = 'it\'s "5 $HOME" `x` \\n\n- é 😀'
+PROMPT = '\u202e\xa0it\'s "5 $HOME" `x` \\n\n- é 😀'
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,10 @@ def test_what_is_copied_writes_the_same_text(
         snippets[kind] = copied(page)
         expect(page.why.locator("pre")).to_have_text(snippets[kind], use_inner_text=False)
     assert ran([sys.executable, "-c", snippets["Python"]]) == awkward.text + "\n"
-    assert ran([sys.executable, "-m", "glassformer", *shlex.split(snippets["command"])[1:]]) == awkward.text + "\n"
-    assert shlex.split(snippets["curl"])[1] == f"{own_address}/glass/run"
+    command = snippets["command"].replace("glass", f"{shlex.quote(sys.executable)} -m glassformer", 1)
+    assert ran(["bash", "-c", command]) == awkward.text + "\n"
+    assert not re.search("[\u202e\xa0]", "".join(snippets.values())), "what is pasted is what was seen"
+    assert f"curl {own_address}/glass/run " in snippets["curl"]
     assert json.loads(ran(["bash", "-c", snippets["curl"] + " --silent"]))["text"] == awkward.text
 
 

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from fastapi import FastAPI
 
+from glassformer.page.html import STYLE
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.registry import ModelSource, Registry
@@ -133,13 +134,37 @@ def contrast(first: str, second: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def colors_of(theme: str) -> dict[str, str]:
+    """The variables of a theme, by name."""
+    block = (SOURCES / "src" / "app.css").read_text("utf-8").split("}")[["light", "dark"].index(theme)]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read_on_every_colour(theme: str) -> None:
-    block = (SOURCES / "src" / "app.css").read_text("utf-8").split("}")[["light", "dark"].index(theme)]
-    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
-    pairs = [(f"surprise-{step}", f"surprise-ink-{step}") for step in range(5)]
+    colors = colors_of(theme)
+    steps = [(name, re.sub(r"-(\d+)$", r"-ink-\1", name)) for name in colors if re.search(r"(?<!-ink)-\d+$", name)]
+    assert len(steps) >= 5
+    pairs = [(step, ink if ink in colors else "ink") for step, ink in steps]
     pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
     for ground, text in [*pairs, ("bar-track", "faint")]:
         assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
-    steps = [luminance(colors[f"surprise-{step}"]) for step in range(5)]
-    assert steps == sorted(steps, reverse=theme == "light"), "more surprise is darker on light paper, brighter on dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_steps_of_a_scale_keep_their_order_without_colour(theme: str) -> None:
+    scales: dict[str, list[float]] = {}
+    for name, color in colors_of(theme).items():
+        if step := re.fullmatch(r"(surprise|attention)-\d+", name):
+            scales.setdefault(step[1], []).append(luminance(color))
+    assert scales
+    for greys in scales.values():
+        assert greys == sorted(greys, reverse=theme == "light"), "more is darker on light paper, brighter on dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_without_script_have_the_same_colours(theme: str) -> None:
+    block = STYLE.split("}")[["light", "dark"].index(theme)]
+    shared = {name: color for name, color in re.findall(r"--(\w+): (#[0-9a-f]{6});", block) if name in colors_of(theme)}
+    assert shared.keys() == {"ink", "paper", "faint", "line"}
+    assert shared == {name: colors_of(theme)[name] for name in shared}

@@ -136,13 +136,16 @@ export class Commands {
   }
 }
 
-/** The commands that each typed word is part of; those whose name begins with it first. */
+/** The commands that each typed word is part of: first those whose name begins with what is typed, then those whose name holds it. */
 export function matching(commands: readonly Command[], typed: string): Command[] {
   const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
   const texts = commands.map(({ kind, label, detail }) => `${label} ${detail} ${kind}`.toLowerCase().replaceAll("·", " "));
   const chosen = commands.filter((_, number) => words.every((word) => texts[number]?.includes(word)));
-  const begins = ({ label }: Command): boolean => label.toLowerCase().replace(/^·/, "").startsWith(words[0] ?? "");
-  return [...chosen.filter(begins), ...chosen.filter((command) => !begins(command))];
+  const place = ({ label }: Command): number => {
+    const at = label.toLowerCase().replace(/^·/, "").indexOf(words[0] ?? "");
+    return at < 0 ? 2 : Math.min(at, 1);
+  };
+  return chosen.sort((first, second) => place(first) - place(second)); // which keeps the order of equals
 }
 
 function message(error: unknown): string {

@@ -1,5 +1,6 @@
 // A run as something to paste: each writes the same text again, from the prompt as the model read it.
 import type { Recording } from "../api/types";
+import { escapeInvisible } from "./format";
 
 export type SnippetKind = "Python" | "command" | "curl";
 export const SNIPPET_KINDS: readonly SnippetKind[] = ["Python", "command", "curl"];
@@ -34,14 +35,14 @@ function commandLine(run: Recording, settings: readonly Setting[]): string {
     if (name === "do_sample") return [value ? "--sample" : "--greedy"];
     if (name === "stop_strings") return [value].flat().map((stop) => `--stop ${shellQuoted(String(stop))}`);
     if (OPTIONS.has(name)) return [`--${name.replaceAll("_", "-")} ${String(value)}`];
-    return [`-o ${shellQuoted(`${name}=${JSON.stringify(value)}`)}`];
+    return [`-o ${shellQuoted(`${name}=${json(value)}`)}`];
   });
   return ["glass run", `-m ${shellQuoted(run.model)}`, "--raw", ...options, "--", shellQuoted(run.prompt)].join(" ");
 }
 
 function curlLine(run: Recording, settings: readonly Setting[], server: string): string {
   const fields = Object.fromEntries(settings.map(([name, value]) => [REQUEST_NAMES[name] ?? name, value]));
-  const body = JSON.stringify({ model: run.model, prompt: run.prompt, raw: true, ...fields });
+  const body = json({ model: run.model, prompt: run.prompt, raw: true, ...fields });
   return `curl ${shellQuoted(`${server}glass/run`)} -H 'Content-Type: application/json' -d ${shellQuoted(body)}`;
 }
 
@@ -51,12 +52,19 @@ function pythonLiteral(value: unknown): string {
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(pythonLiteral).join(", ")}]`;
   if (typeof value === "object") {
-    const items = Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${pythonLiteral(item)}`);
+    const items = Object.entries(value).map(([name, item]) => `${json(name)}: ${pythonLiteral(item)}`);
     return `{${items.join(", ")}}`;
   }
-  return JSON.stringify(value);
+  return json(value);
+}
+
+/** JSON in which nothing is invisible, so that what is pasted is what was seen. */
+function json(value: unknown): string {
+  return escapeInvisible(JSON.stringify(value));
 }
 
 function shellQuoted(text: string): string {
-  return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+  if (/^[\w./:-]+$/.test(text)) return text;
+  if (escapeInvisible(text, "\n\t") === text) return `'${text.replaceAll("'", `'\\''`)}'`;
+  return `$'${escapeInvisible(text.replaceAll(/[\\']/g, "\\$&"), "\n\t")}'`; // bash, zsh and ksh read \u202e in it
 }
