@@ -33,6 +33,7 @@ export function savedPage() {
 async function oneModule() {
   const results = await build({
     configFile: false,
+    root: file("."),
     logLevel: "warn",
     plugins: [svelte()],
     build: {
