@@ -1,6 +1,7 @@
 """Take the README's pictures of the studio, two still ones and a short animation: `python tools/studio_pictures.py`.
 
-They are of the real page over the real model. It needs the extra `serve`, Playwright with a chromium, and Pillow (which comes with matplotlib).
+They are of the real page over the real model. It needs the extra `serve`, Playwright with a chromium, and Pillow, which
+comes with matplotlib.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from glassformer.errors import SettingError
+from glassformer.runtime.run import Run
 from glassformer.studio import widget
 from glassformer.studio.saved_page import script
 from glassformer.views.recording import Recording
@@ -36,19 +37,19 @@ def without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_anywidget")
-def test_without_anywidget_one_sentence_says_so(recording: Recording) -> None:
+def test_without_anywidget_one_sentence_says_so(run: Run) -> None:
     with pytest.raises(SettingError, match=r"^widgets need anywidget. Install it: pip install 'glassformer\[notebooks\]'.$"):
-        recording.widget()
+        run.widget()
 
 
-def test_the_widget_carries_the_recording(recording: Recording) -> None:
+def test_the_widget_carries_the_recording(run: Run) -> None:
     try:
         import anywidget  # noqa: F401
     except ImportError:
         unavailable("anywidget")
-    shown = recording.widget(height=500)
+    shown = run.widget(height=500)
     state = shown.get_state()
-    assert state["recording"] == recording.to_dict()
+    assert state["recording"] == run.recording.to_dict()
     assert state["height"] == 500
     assert shown._esm == script()
 

@@ -6,7 +6,7 @@ import { percent, visible } from "./format";
 import { DEFAULT_SERVER, type Host } from "./host";
 import { runId } from "./run-id";
 import { readSavedRun, savedPage } from "./saved-page";
-import { fromFragment, toFragment } from "./selection";
+import { toFragment } from "./selection";
 import { SNIPPET_KINDS, snippet, type SnippetKind } from "./snippets";
 import type { Studio } from "./studio.svelte";
 import { Theme } from "./theme.svelte";
@@ -17,6 +17,8 @@ export interface Command {
   readonly detail: string;
   readonly run: () => void;
 }
+
+const RUN_ID = "shown"; // which run a link is to, beside what is selected in it
 
 export type Panel = "palette" | "keys";
 
@@ -53,19 +55,15 @@ export class Commands {
 
   async share(): Promise<void> {
     const { run, selection } = this.studio;
-    const link = run && this.host.address.link(toFragment({ ...selection, run: runId(run) }));
+    const link = run && this.host.address.link(toFragment(selection, { [RUN_ID]: runId(run) }));
     if (link) await this.toClipboard(link, "A link to what is shown was copied.");
   }
 
-  /** Open the place that the address names, and say so where it is in another run. */
-  openAddress(): void {
+  /** Say so if the link that led here is to another run than the one that is shown. */
+  checkLink(fragment: string): void {
     const { run } = this.studio;
-    if (!run) return;
-    const selection = fromFragment(this.host.address.read());
-    if (selection.run === null || selection.run === runId(run)) {
-      this.studio.show(run, selection);
-    } else {
-      this.studio.show(run);
+    const linked = new URLSearchParams(fragment).get(RUN_ID);
+    if (run && linked !== null && linked !== runId(run)) {
       this.notice = "This link is to a run that this page does not have, so another is shown. Ask for that run as a file, and drop it here.";
     }
   }

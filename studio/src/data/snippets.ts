@@ -46,13 +46,17 @@ function curlLine(run: Recording, settings: readonly Setting[], server: string):
   return `curl ${shellQuoted(`${server}glass/run`)} -H 'Content-Type: application/json' -d ${shellQuoted(body)}`;
 }
 
-/** JSON's strings and numbers are Python's too. */
+export function pythonString(text: string): string {
+  return json(text); // JSON's strings and numbers are Python's too
+}
+
 function pythonLiteral(value: unknown): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "string") return pythonString(value);
   if (Array.isArray(value)) return `[${value.map(pythonLiteral).join(", ")}]`;
   if (typeof value === "object") {
-    const items = Object.entries(value).map(([name, item]) => `${json(name)}: ${pythonLiteral(item)}`);
+    const items = Object.entries(value).map(([name, item]) => `${pythonString(name)}: ${pythonLiteral(item)}`);
     return `{${items.join(", ")}}`;
   }
   return json(value);

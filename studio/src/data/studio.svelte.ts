@@ -50,6 +50,11 @@ export class Studio {
     }
   }
 
+  /** Go to the place that an address names, in the run that is shown. */
+  follow(fragment: string): void {
+    if (this.run) this.show(this.run, fromFragment(fragment));
+  }
+
   show(run: Recording, selection: Selection = NOTHING): void {
     const inside = selection.token !== null && selection.token < run.steps.length;
     this.run = run;
