@@ -143,9 +143,8 @@ def colors_of(theme: str) -> dict[str, str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read_on_every_colour(theme: str) -> None:
     colors = colors_of(theme)
-    steps = [(name, re.sub(r"-(\d+)$", r"-ink-\1", name)) for name in colors if re.search(r"(?<!-ink)-\d+$", name)]
-    assert len(steps) >= 5
-    pairs = [(step, ink if ink in colors else "ink") for step, ink in steps]
+    pairs = [(step, ink) for step in colors if (ink := re.sub(r"-(\d+)$", r"-ink-\1", step)) in colors and ink != step]
+    assert len(pairs) >= 5
     pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
     for ground, text in [*pairs, ("bar-track", "faint")]:
         assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
