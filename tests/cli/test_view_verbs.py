@@ -200,6 +200,18 @@ def test_save_and_replay_a_run(gpt2: str, tmp_path: Path) -> None:
     assert "why each token" in html.read_text("utf-8")
 
 
+def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
+    page, data = tmp_path / "run.html", tmp_path / "run.json"
+    for path in (page, data):
+        done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--greedy", "--studio", str(path))
+        assert f"saved as {path}" in done.stderr
+    recording = json.loads(data.read_text("utf-8"))
+    assert recording["schema"] == "glassformer.recording/1"
+    assert len(recording["steps"]) == 3
+    assert recording["text"] == done.stdout.removesuffix("\n")
+    assert '"schema":"glassformer.recording/1"' in page.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

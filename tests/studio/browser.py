@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -38,6 +39,7 @@ class StudioPage:
         page.on("console", lambda message: self._note(message.type, message.text))
         self.answer = page.get_by_role("group", name="The answer's tokens").get_by_role("button")
         self.why = page.get_by_role("region", name="Why this token")
+        self.notice = page.get_by_role("status").first
         self.alert = page.get_by_role("alert")
 
     def _note(self, kind: str, text: str) -> None:
@@ -49,6 +51,21 @@ class StudioPage:
         self.page.goto("about:blank")  # so that another fragment of the same page loads it again
         self.page.goto(f"{address}/#{fragment}")
         self.answer.first.wait_for()
+
+    def show_file(self, path: Path, fragment: str = "") -> None:
+        """Open a page from the disk, without a network."""
+        self.page.context.set_offline(True)
+        self.page.goto("about:blank")
+        self.page.goto(f"{path.absolute().as_uri()}#{fragment}")
+        self.answer.first.wait_for()
+
+    def drop(self, path: Path) -> None:
+        """Drop a file on the page."""
+        self.page.evaluate(
+            "([name, text]) => { const dataTransfer = new DataTransfer(); dataTransfer.items.add(new File([text], name));"
+            " document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true })); }",
+            [path.name, path.read_text("utf-8")],
+        )
 
     @property
     def selected(self) -> int:

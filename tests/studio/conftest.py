@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+import glassformer
+from glassformer.observe.recording import CANDIDATES
+from glassformer.runtime.run import Run
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.views.recording import Recording
 from tests.serving.conftest import serving, sources, tiny_encoder
 from tests.studio.browser import OpenPage, chromium, pages
 
@@ -34,3 +39,16 @@ def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
     limits = Limits(seconds=60, stop_seconds=1, new_tokens=6)
     with serving(create_app(Registry(sources, limits), limits)) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def run(tiny_qwen3: Path) -> Run:
+    """A sampled run of a tiny model."""
+    model = glassformer.load(tiny_qwen3)
+    settings = {"do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7, "max_new_tokens": 6}
+    return model.watch("how are you?", look=CANDIDATES, **settings)
+
+
+@pytest.fixture(scope="module")
+def recording(run: Run) -> Recording:
+    return run.recording

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from fastapi import FastAPI
 
+from glassformer.page.html import STYLE
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.registry import ModelSource, Registry
@@ -22,6 +23,7 @@ from tests.serving.conftest import KEY, ask
 
 SOURCES = Path(__file__).parents[2] / "studio"
 FIRST_SCREEN = 90_000  # bytes of script and style, compressed
+VIEW = 30_000  # likewise
 SHIPPED_RUN = 60_000  # bytes
 
 
@@ -93,9 +95,13 @@ def test_a_missing_file_is_explained(app: FastAPI) -> None:
     )
 
 
-def test_the_first_screen_is_within_its_budget() -> None:
+def test_the_first_screen_and_each_further_view_are_within_their_budgets() -> None:
     compressed = {path: len(gzip.compress(file.content)) for path, file in static_files().items()}
-    assert sum(size for path, size in compressed.items() if not path.endswith(".json")) <= FIRST_SCREEN
+    page = static_files()["index.html"].content.decode()
+    first = {"index.html", *re.findall(r'(?:src|href)="\./([^"]*)"', page)}
+    assert sum(compressed[path] for path in first) <= FIRST_SCREEN
+    views = compressed.keys() - first
+    assert all(compressed[path] <= VIEW for path in views if path.endswith((".js", ".css")))
 
 
 def test_the_shipped_run_is_a_recording_of_the_size_that_is_allowed() -> None:
@@ -128,13 +134,36 @@ def contrast(first: str, second: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def colors_of(theme: str) -> dict[str, str]:
+    """The variables of a theme, by name."""
+    block = (SOURCES / "src" / "app.css").read_text("utf-8").split("}")[["light", "dark"].index(theme)]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read_on_every_colour(theme: str) -> None:
-    block = (SOURCES / "src" / "app.css").read_text("utf-8").split("}")[["light", "dark"].index(theme)]
-    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
-    pairs = [(f"surprise-{step}", f"surprise-ink-{step}") for step in range(5)]
+    colors = colors_of(theme)
+    pairs = [(step, ink) for step in colors if (ink := re.sub(r"-(\d+)$", r"-ink-\1", step)) in colors and ink != step]
+    assert len(pairs) >= 5
     pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
     for ground, text in [*pairs, ("bar-track", "faint")]:
         assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
-    steps = [luminance(colors[f"surprise-{step}"]) for step in range(5)]
-    assert steps == sorted(steps, reverse=theme == "light"), "more surprise is darker on light paper, brighter on dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_steps_of_a_scale_keep_their_order_without_colour(theme: str) -> None:
+    scales: dict[str, list[float]] = {}
+    for name, color in colors_of(theme).items():
+        if step := re.fullmatch(r"(surprise|attention)-\d+", name):
+            scales.setdefault(step[1], []).append(luminance(color))
+    assert scales
+    for greys in scales.values():
+        assert greys == sorted(greys, reverse=theme == "light"), "more is darker on light paper, brighter on dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_without_script_have_the_same_colours(theme: str) -> None:
+    block = STYLE.split("}")[["light", "dark"].index(theme)]
+    shared = {name: color for name, color in re.findall(r"--(\w+): (#[0-9a-f]{6});", block) if name in colors_of(theme)}
+    assert shared.keys() == {"ink", "paper", "faint", "line"}
+    assert shared == {name: colors_of(theme)[name] for name in shared}

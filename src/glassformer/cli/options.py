@@ -41,6 +41,15 @@ SaveRunOption = Annotated[
     Path | None,
     option("--save", metavar="FILE", check=_check_save_path, help="Save the run: .json to replay, .html to view."),
 ]
+SaveStudioOption = Annotated[
+    Path | None,
+    option(
+        "--studio",
+        metavar="FILE",
+        check=_check_save_path,
+        help="Save the run as a page to explore: .html; or its data: .json.",
+    ),
+]
 
 
 @dataclass(frozen=True)

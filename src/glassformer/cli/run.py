@@ -20,6 +20,7 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     PromptGroup,
     SaveRunOption,
+    SaveStudioOption,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.cli.text_input import read_prompt
@@ -52,6 +53,7 @@ def run(
     prompt_options: PromptGroup = PROMPT_GROUP,
     as_json: common.JsonOption = False,
     save: SaveRunOption = None,
+    studio: SaveStudioOption = None,
     replay: Annotated[
         Path | None, option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
     ] = None,
@@ -70,7 +72,7 @@ def run(
         return
     in_batch = batch != BATCH_GROUP
     if in_batch:
-        check_batch(batch, prompt, why=why, save=save)
+        check_batch(batch, prompt, {"--why": why, "--save": save is not None, "--studio": studio is not None})
     text = "" if in_batch else read_prompt(prompt)
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     chosen = generation.settings(as_json=as_json or in_batch, stop_strings=stop, **constraints)
@@ -85,10 +87,11 @@ def run(
     prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
     with bars.spinner(f"loading {model_options.model}"):
         about = model.executor.describe()
+    look = candidates_to_keep(seen=why or save is not None, recorded=studio is not None)
     interrupted = False
     try:
         with bars.prompt_spinner(len(prepared.prompt_ids)) as progress:
-            pieces = model.generate(prepared, look=10 if why or save else 0, progress=progress)
+            pieces = model.generate(prepared, look=look, progress=progress)
             first = next(pieces, "")
         for piece in chain([first], pieces):
             if not as_json:
@@ -104,6 +107,9 @@ def run(
     if save is not None and prepared.steps:
         with bars.spinner(f"writing {save}"):
             common.note(f"saved as {prepared.save(save)}")
+    if studio is not None and prepared.steps:
+        with bars.spinner(f"writing {studio}"):
+            common.note(f"saved as {prepared.recording.save(studio)}")
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")
     common.note(footer(prepared, about, prompt_options.raw))
@@ -111,14 +117,23 @@ def run(
         raise click.exceptions.Exit(130)
 
 
-def check_batch(batch: BatchGroup, prompt: str | None, *, why: bool, save: Path | None) -> None:
-    """Refuse a batch job that lacks a file, or has what only a single prompt can have."""
+def candidates_to_keep(*, seen: bool, recorded: bool) -> int:
+    """Of each step: as many as a recording has, as a table shows, or none."""
+    if recorded:
+        from glassformer.observe.recording import CANDIDATES
+
+        return CANDIDATES
+    return 10 if seen else 0
+
+
+def check_batch(batch: BatchGroup, prompt: str | None, single: Mapping[str, bool]) -> None:
+    """Refuse a batch job that lacks a file, or has what only a single prompt can have: `single`, which of it was named."""
     if batch.file is None or batch.out is None:
         raise SettingError("a batch job needs both: --file with its rows, and --out for the answers.")
     if prompt is not None:
         raise SettingError("--file has the prompts. Leave the prompt out.")
-    if why or save is not None:
-        raise SettingError(f"{'--why' if why else '--save'} is for a single prompt. Leave it out.")
+    if named := [option for option, is_named in single.items() if is_named]:
+        raise SettingError(f"{named[0]} is for a single prompt. Leave it out.")
 
 
 def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:

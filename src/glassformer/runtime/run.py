@@ -167,6 +167,10 @@ class Run:
         lens = self.reading.lens(positions) if positions else None
         return record(self, self.journey, lens, self.tokens_per_second)
 
+    def widget(self, height: int = 720) -> Any:
+        """The studio with this run, for a notebook's cell: each token's alternatives, sliders, lens; without a server."""
+        return self.recording.widget(height)
+
     def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
         """What each block and head added to the score of a token of the text, or of another in its place.
 

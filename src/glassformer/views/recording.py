@@ -6,15 +6,17 @@ probabilities under any temperature or top-p itself, and what it says of "all ot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from glassformer.page.document import Page, Paragraph, TokenStrip
 from glassformer.page.format import pluralize, visible
 from glassformer.views.journey import Stage
 from glassformer.views.tokens import Token
-from glassformer.views.view import View
+from glassformer.views.view import View, write_form
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,20 @@ class Recording(View):
         about = f"{self.model} · {self.executor} · {pluralize(len(self.steps), 'token')}"
         strip = TokenStrip(tokens, tuple(step.surprisal for step in self.steps), notes)
         return Page(f"A recording of {self.model}", (Paragraph(about, "dim"), strip))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it: .html is the studio with this run in it, which needs no server; .json its data; .txt for people."""
+        from glassformer.studio.saved_page import saved_page
+
+        if Path(path).suffix != ".html":
+            return super().save(path)
+        return write_form(path, {".html": lambda: saved_page(self.to_dict())})
+
+    def widget(self, height: int = 720) -> Any:
+        """The studio with this run, for a notebook's cell; so many pixels high. Needs the extra `notebooks`."""
+        from glassformer.studio.widget import recording_widget
+
+        return recording_widget(self.to_dict(), height)
 
     def __repr__(self) -> str:
         return f"Recording({self.model}: {len(self.steps)} tokens)"

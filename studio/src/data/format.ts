@@ -11,16 +11,21 @@ export function percent(share: number): string {
   return hundredth >= 0.001 ? `${Number(hundredth.toPrecision(1))} %` : "<0.001 %";
 }
 
+// Control characters, spaces other than the usual one, and what turns the direction of a line.
+const INVISIBLE = /[\u0000-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2069\u3000\ufeff]/g;
+
+/** Invisible characters as \u202e, which JSON, Python and a shell's $'…' understand. */
+export function escapeInvisible(text: string, except = ""): string {
+  return text.replace(INVISIBLE, (character) => {
+    const code = character.charCodeAt(0).toString(16).padStart(4, "0");
+    return except.includes(character) ? character : `\\u${code}`;
+  });
+}
+
 /** A token's text with what cannot be seen made visible. */
 export function visible(text: string): string {
-  return text
-    .replaceAll(" ", "·")
-    .replaceAll("\n", "⏎")
-    .replaceAll("\t", "⇥")
-    .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (character) => {
-      const code = character.codePointAt(0) ?? 0;
-      return `\\u${code.toString(16).padStart(4, "0")}`;
-    });
+  if (text === "") return "∅";
+  return escapeInvisible(text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
 }
 
 export function bits(number: number): string {

@@ -13,8 +13,8 @@ export interface Selection {
 export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
-export function toFragment(selection: Selection): string {
-  const parameters = new URLSearchParams();
+export function toFragment(selection: Selection, others: Readonly<Record<string, string>> = {}): string {
+  const parameters = new URLSearchParams(others);
   for (const [name, value] of Object.entries(selection)) {
     if (value !== NOTHING[name as keyof Selection]) parameters.set(name, String(value));
   }

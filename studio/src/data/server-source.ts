@@ -1,14 +1,18 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
 import type { Recording, RecordRequest } from "../api/types";
-import shippedRun from "../../shipped-run.json?url";
 import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
 
 export class ServerSource implements Source {
   /** Sent with every request once it is known; a server on this machine asks for none. */
   key: string | null = null;
 
+  constructor(
+    private readonly shippedRun: string, // addresses
+    private readonly savedPageTemplate: string | null = null,
+  ) {}
+
   async run(): Promise<Recording> {
-    return asRecording(await this.request(shippedRun, {}));
+    return asRecording(await this.request(this.shippedRun, {}));
   }
 
   async slice({ view, body }: SliceRequest): Promise<unknown> {
@@ -24,6 +28,11 @@ export class ServerSource implements Source {
     return data.map((model) => model.id);
   }
 
+  async pageTemplate(): Promise<string> {
+    if (this.savedPageTemplate === null) throw new SourceError("There is no template before the studio is built: make studio", "refused");
+    return (await this.response(this.savedPageTemplate, {})).text();
+  }
+
   private post(path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
     return this.request(path, {
       method: "POST",
@@ -34,6 +43,10 @@ export class ServerSource implements Source {
   }
 
   private async request(path: string, options: RequestInit): Promise<unknown> {
+    return (await this.response(path, options)).json();
+  }
+
+  private async response(path: string, options: RequestInit): Promise<Response> {
     const headers = new Headers(options.headers);
     if (this.key !== null) headers.set("Authorization", `Bearer ${this.key}`);
     let response: Response;
@@ -43,7 +56,7 @@ export class ServerSource implements Source {
       if (options.signal?.aborted) throw error;
       throw new SourceError("The server cannot be reached. Start it again with: glass studio", "unreachable");
     }
-    if (response.ok) return response.json();
+    if (response.ok) return response;
     const message = await errorMessage(response);
     throw new SourceError(message, response.status === 401 ? "key needed" : "refused");
   }

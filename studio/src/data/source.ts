@@ -17,6 +17,8 @@ export interface Source {
   generate?(request: RecordRequest, signal: AbortSignal): Promise<Recording>;
   /** The models that `generate` can be asked for. */
   models?(): Promise<string[]>;
+  /** The page that a run is saved in; hosts that cannot save have none. */
+  pageTemplate?(): Promise<string>;
 }
 
 /** What went wrong, in a sentence for people. */

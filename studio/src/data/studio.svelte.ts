@@ -1,5 +1,6 @@
 // The page's state: the run that is shown, what is selected in it, and what happens at the moment.
 import type { Recording, RecordRequest } from "../api/types";
+import type { Address } from "./address";
 import { type Sampling, samplingOf } from "./distribution";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
 import { type Source, SourceError } from "./source";
@@ -23,7 +24,10 @@ export class Studio {
   raw = $state.raw(false); // without the chat template
   private conversation: readonly Message[] = []; // what was asked and answered on this page
 
-  constructor(readonly source: Source) {}
+  constructor(
+    readonly source: Source,
+    private readonly address: Address,
+  ) {}
 
   get step() {
     return this.selection.token === null ? null : (this.run?.steps[this.selection.token] ?? null);
@@ -46,6 +50,11 @@ export class Studio {
     }
   }
 
+  /** Go to the place that an address names, in the run that is shown. */
+  follow(fragment: string): void {
+    if (this.run) this.show(this.run, fromFragment(fragment));
+  }
+
   show(run: Recording, selection: Selection = NOTHING): void {
     const inside = selection.token !== null && selection.token < run.steps.length;
     this.run = run;
@@ -57,7 +66,7 @@ export class Studio {
     const token = change.token ?? this.selection.token;
     const cell = token === this.selection.token ? this.selection.cell : null; // another step has other candidates
     this.selection = { ...this.selection, cell, ...change };
-    history.replaceState(null, "", `#${toFragment(this.selection)}`);
+    this.address.write(toFragment(this.selection));
   }
 
   /** Restore what the run was made with. */

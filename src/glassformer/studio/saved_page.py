@@ -1,0 +1,83 @@
+"""A recording as one HTML page that needs no server, and the script that such pages and notebooks' widgets have.
+
+The template is a build of the studio in one file. The page's Save button fills it in the same way, in
+studio/src/data/saved-page.ts, so that a run gives the same bytes here and there; hence JSON as JavaScript writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+from glassformer.studio import static_files
+
+PLACEHOLDER = "__RECORDING__"
+SCRIPT = '<script type="module">'
+SAFE_INTEGER = 2**53  # JavaScript's numbers are float64
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def saved_page(recording: Mapping[str, Any]) -> str:
+    """The page with a recording's data in it."""
+    before, _, after = template().partition(PLACEHOLDER)
+    return before + javascript_json(recording).replace("<", "\\u003c") + after  # nothing ends the element it stands in
+
+
+@cache
+def template() -> str:
+    (content,) = (file.content for path, file in static_files().items() if path.startswith("studio/saved-page-"))
+    return content.decode()
+
+
+@cache
+def script() -> str:
+    """The whole studio as one module."""
+    return template().partition(SCRIPT)[2].partition("</script>")[0]
+
+
+def javascript_json(value: Any) -> str:
+    r"""Compact JSON with sorted names, the same bytes that JavaScript's `JSON.stringify` writes.
+
+    >>> javascript_json({"b": [1.0, 1e-7, None, True], "a": "é\n\ud800"})
+    '{"a":"é\\n\\ud800","b":[1,1e-7,null,true]}'
+    """
+    if isinstance(value, Mapping):
+        items = sorted(value.items(), key=_place)
+        return "{" + ",".join(f"{_string(name)}:{javascript_json(item)}" for name, item in items) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(javascript_json, value)) + "]"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, float) or (type(value) is int and abs(value) > SAFE_INTEGER):
+        return _number(float(value))
+    return json.dumps(value)
+
+
+def _place(item: tuple[str, Any]) -> tuple[int, int, bytes]:
+    """JavaScript's objects have names that are array indices first, by number."""
+    name = item[0]
+    if re.fullmatch("0|[1-9][0-9]{0,9}", name) and int(name) < 2**32 - 1:
+        return 0, int(name), b""
+    return 1, 0, name.encode("utf-16-be", "surrogatepass")
+
+
+def _string(text: str) -> str:
+    return HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def _number(number: float) -> str:
+    """The fewest digits that give it again, with an exponent only where ECMAScript writes one."""
+    if not math.isfinite(number):
+        return "null"
+    if number == 0:
+        return "0"
+    digits = Decimal(repr(number)).normalize()
+    if 1e-6 <= abs(number) < 1e21:
+        return f"{digits:f}"
+    mantissa, _, exponent = f"{digits:e}".partition("e")
+    return f"{mantissa}e{int(exponent):+d}"

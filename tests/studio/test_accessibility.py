@@ -1,0 +1,80 @@
+"""What axe-core finds on each view, and that the page asks for no motion, colour or mouse to be understood."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.conftest import unavailable
+from tests.studio.browser import OpenPage, StudioPage
+
+PROJECT = Path(__file__).parents[2] / "studio"
+AXE = "axe-core@4.12.1"  # as in package.json
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """axe-core's script: from the studio's packages if they are installed, else fetched alone."""
+    installed = PROJECT / "node_modules" / "axe-core" / "axe.min.js"
+    if installed.exists():
+        return installed.read_text("utf-8")
+    npm = shutil.which("npm")
+    if npm is None:
+        unavailable("npm, which fetches axe-core")
+    folder = tmp_path_factory.mktemp("axe")
+    words = [str(npm), "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline", AXE]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
+    if done.returncode:
+        unavailable(f"axe-core could not be fetched: {done.stderr[-500:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+
+
+def faults(page: StudioPage) -> list[str]:
+    """The serious and critical ones, each with what it is about."""
+    violations: list[dict[str, Any]] = page.value("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault_on_any_view(open_page: OpenPage, address: str, axe: str, dark: bool) -> None:
+    page = open_page(dark=dark)
+    page.show(address)
+    page.value(axe)
+    bar = page.page.get_by_role("navigation", name="Views").get_by_role("button")
+    for number in range(bar.count()):
+        bar.nth(number).click()
+        expect(bar.nth(number)).to_have_attribute("aria-pressed", "true")
+        page.page.wait_for_load_state("networkidle")
+        assert faults(page) == [], bar.nth(number).text_content()
+    for key in ("Control+k", "?"):
+        page.page.keyboard.press(key)
+        page.page.get_by_role("dialog").wait_for()
+        assert faults(page) == [], key
+        page.page.keyboard.press("Escape")
+
+
+def test_axe_finds_no_serious_fault_on_a_phone(open_page: OpenPage, address: str, axe: str) -> None:
+    page = open_page(390, 844)
+    page.show(address)
+    page.why.locator(".handle").click()
+    page.value(axe)
+    assert faults(page) == []
+
+
+def test_nothing_moves_for_a_reader_who_asked_for_that(open_page: OpenPage, address: str) -> None:
+    page = open_page(still=True)
+    page.show(address)
+    assert page.answer.last.is_visible(), "the opening is not written once more"
+    page.answer.nth(4).click()
+    page.page.keyboard.press("Control+k")
+    assert page.value("document.getAnimations().length") == 0
