@@ -154,6 +154,47 @@ def test_several_texts_of_one_prompt_draw_each_by_its_number(scheduler: Schedule
     assert len({text.ids for text in expected}) > 1
 
 
+class TestDrafts:
+    PROMPTS = ("the cat sat on the mat the cat sat on the mat", "the dog the dog the dog", "aaaaaaaa")
+
+    @pytest.fixture(autouse=True)
+    def cheap_positions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on a machine that computes faster than it reads its memory, whatever this one does."""
+        monkeypatch.setattr("glassformer.decoding.batch_drafts.MeasuredCost.marginal_share", lambda cost, texts: 0.01)
+
+    def test_texts_with_drafts_are_those_without_whoever_joins(self, model: Model, client: Client) -> None:
+        scheduler, draw = scheduler_of(model, client, running=5), random.Random(4)
+        runs, generations = [], []
+        for prompt in self.PROMPTS * 3:
+            runs.append(request(model, prompt, max_new_tokens=draw.randint(20, 40), **draw.choice(WAYS)))
+            generations.append(scheduler.submit([runs[-1]], client=draw.choice("ab")))
+            time.sleep(draw.random() / 50)
+        leaving = scheduler.submit([request(model, self.PROMPTS[0], max_new_tokens=200)])
+        client.wait_for_token(leaving)
+        leaving.cancel()
+        client.wait(*generations)
+        scheduler.close()
+        assert [client.ids(generation) for generation in generations] == [alone(run) for run in runs]
+
+    def test_a_repetitive_text_takes_fewer_passes_than_it_has_tokens(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client)
+        run = request(cpu_model, self.PROMPTS[2], max_new_tokens=100)
+        generation = scheduler.submit([run])
+        client.wait(generation)
+        scheduler.close()
+        statistics = scheduler.statistics()
+        steps = [event.step for event in client.events[generation] if event.step]
+        assert 0 < statistics.accepted_tokens == sum(step.drafted for step in steps) <= statistics.drafted_tokens
+        assert statistics.passes < len(steps) == 100
+
+    def test_a_limit_of_none_drafts_none(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client, drafted_tokens=0)
+        generation = scheduler.submit([request(cpu_model, self.PROMPTS[2], max_new_tokens=40)])
+        client.wait(generation)
+        scheduler.close()
+        assert (scheduler.statistics().drafted_tokens, scheduler.statistics().accepted_tokens) == (0, 0)
+
+
 class TestPrefixes:
     def test_a_beginning_that_was_read_is_not_read_again(self, scheduler: Scheduler, client: Client) -> None:
         first, second = (request(scheduler.model, BEGINNING + rest) for rest in ("and then", "but why"))

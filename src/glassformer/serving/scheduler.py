@@ -6,7 +6,8 @@ submit ──▶ a queue for each client ──admit──▶ Loop ──one pas
 
 Requests join and leave between two passes. Prompts are read in chunks, so that a long one does not hold up the others, and
 what they have in common is read once (`engine/prefix_cache.py`). A text is the same as it would be alone wherever the
-executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not.
+executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not. Where few texts run, and one
+repeats what came before, some of its tokens are drafted and checked in one pass (`decoding/batch_drafts.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
+from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
 from glassformer.engine.prefix_cache import PrefixCache
@@ -50,6 +52,7 @@ class SchedulerLimits:
     cached_tokens: int | None = (
         None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
     )
+    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
 
 @dataclass(eq=False)
@@ -104,6 +107,8 @@ class SchedulerStatistics:
     prompt_tokens: int
     cached_tokens: int  # of prompts, that were not read again
     generated_tokens: int
+    drafted_tokens: int  # that were checked
+    accepted_tokens: int  # of these
     passes: int
     pass_seconds: tuple[float, ...]  # of the latest passes, everything included
 
@@ -129,6 +134,7 @@ class Scheduler:
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
+        self._drafts = BatchDrafts(self.limits.drafted_tokens)
         self._thread: threading.Thread | None = None
 
     # For clients, from any thread -------------------------------------------------------------------------------
@@ -191,6 +197,8 @@ class Scheduler:
                 self._prompt_tokens,
                 self._cached_tokens,
                 self._generated_tokens,
+                self._drafts.drafted_tokens,
+                self._drafts.accepted_tokens,
                 self._passes,
                 tuple(self._pass_seconds),
             )
@@ -255,7 +263,7 @@ class Scheduler:
 
     def _new_loop(self) -> Loop:
         cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
-        return Loop(cache, self._prompt_chunk)
+        return Loop(cache, self._prompt_chunk, self._drafts if self.limits.drafted_tokens else None)
 
     @staticmethod
     def _close_loop(loop: Loop | None) -> None:
