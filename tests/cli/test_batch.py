@@ -64,7 +64,7 @@ def test_prompt_options_are_for_every_row(tmp_path: Path) -> None:
         (["hi", "--file", "in.jsonl", "--out", "o.jsonl"], "--file has the prompts. Leave the prompt out."),
         (["--file", "in.jsonl", "--out", "o.jsonl", "--why"], "--why is for a single prompt. Leave it out."),
         (["--file", "in.jsonl", "--out", "o.jsonl", "--save", "a.json"], "--save is for a single prompt. Leave it out."),
-        (["--file", "in.jsonl", "--out", "o.jsonl", "--replay", "a.json"], "--replay takes the model and all settings"),
+        (["--file", "in.jsonl", "--out", "o.jsonl", "--replay", "a.json"], "--replay takes all settings"),
     ],
 )
 def test_wrong_calls_of_run(words: list[str], message: str) -> None:
