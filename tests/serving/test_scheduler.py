@@ -231,6 +231,19 @@ class TestPrefixes:
         assert second.cached_tokens == len(ids) - 1
 
 
+class TestCacheSize:
+    @pytest.mark.parametrize(("free", "size"), [(30 << 30, 10 << 30), (None, 4 << 30), (1 << 20, 1 << 28)])
+    def test_by_default_it_follows_what_is_free(
+        self, cpu_model: Model, client: Client, monkeypatch: pytest.MonkeyPatch, free: int | None, size: int
+    ) -> None:
+        monkeypatch.setattr("glassformer.serving.scheduler.free_memory", lambda device: free)
+        scheduler = Scheduler(cpu_model, client.deliver)
+        assert scheduler._cache_tokens == size // cpu_model.executor.describe().cache_bytes_per_token
+
+    def test_a_limit_stands_above_what_is_free(self, cpu_model: Model, client: Client) -> None:
+        assert scheduler_of(cpu_model, client, cached_tokens=77)._cache_tokens == 77
+
+
 def request_of(model: Model, ids: Sequence[int]) -> Run:
     """A run whose prompt is these ids."""
     run = request(model, "a")

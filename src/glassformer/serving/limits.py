@@ -31,7 +31,7 @@ class Limits:
     running: int = 64  # texts written at once, for each model
     queued: int = 256  # requests that wait for it
     prompt_chunk: int | None = None  # tokens of prompts read in one pass, so that a long one does not stall the others
-    cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes; by default 4 GiB
+    cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes
     drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
     # Of connections

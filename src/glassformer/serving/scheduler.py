@@ -25,6 +25,7 @@ from glassformer.decoding import Look, Policy, Step, generate
 from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
+from glassformer.engine.free_memory import free_memory
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
@@ -34,7 +35,9 @@ from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
-CACHE_BYTES = 4 << 30  # of all rows together
+CACHE_SHARE = 1 / 3  # for all rows together, of the memory that is free when the first request comes
+CACHE_BYTES = 4 << 30  # where nobody says how much that is
+LEAST_CACHE_BYTES = 1 << 28
 PROMPT_CHUNK, CPU_PROMPT_CHUNK = 4096, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
 KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
 JOB_SECONDS = 5.0  # for a job to notice that it is to end
@@ -50,7 +53,7 @@ class SchedulerLimits:
     queued: int = 256  # requests that wait
     prompt_chunk: int | None = None  # tokens of prompts in one pass; by default as suits the device
     cached_tokens: int | None = (
-        None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
+        None  # in the KV cache, of running texts and kept prefixes together; by default a third of what is free
     )
     drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
@@ -412,8 +415,14 @@ class Scheduler:
     def _cache_tokens(self) -> int:
         if self.limits.cached_tokens is not None:
             return self.limits.cached_tokens
-        size = self.model.executor.describe().cache_bytes_per_token
-        return CACHE_BYTES // size if size else CACHE_TOKENS
+        about = self.model.executor.describe()
+        size = about.cache_bytes_per_token
+        return default_cache_bytes(free_memory(about.device)) // size if size else CACHE_TOKENS
+
+
+def default_cache_bytes(free: int | None) -> int:
+    """How much keys and values may take, where so much memory is free."""
+    return CACHE_BYTES if free is None else max(int(free * CACHE_SHARE), LEAST_CACHE_BYTES)
 
 
 def _as_glass_error(error: Exception) -> GlassError:
