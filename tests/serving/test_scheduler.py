@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import glassformer
 from glassformer.decoding import Finish
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
 from glassformer.sites import Watch
+from tests.jobs.models import chat_folder
 from tests.observe.models import both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -186,6 +191,23 @@ class TestDrafts:
         steps = [event.step for event in client.events[generation] if event.step]
         assert 0 < statistics.accepted_tokens == sum(step.drafted for step in steps) <= statistics.drafted_tokens
         assert statistics.passes < len(steps) == 100
+
+    def test_nothing_is_drafted_where_a_draft_would_change_the_numbers_before_it(
+        self, tmp_path: Path, client: Client
+    ) -> None:
+        """A RoPE whose frequencies follow the length of all that is fed."""
+        rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
+        folder = shutil.copytree(chat_folder(), tmp_path / "dynamic")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+        model = glassformer.load(folder, executor="cpu")
+        assert model.blueprint.depends_on_length
+        scheduler = scheduler_of(model, client)
+        generation = scheduler.submit([run := request(model, self.PROMPTS[2], max_new_tokens=30)])
+        client.wait(generation)
+        scheduler.close()
+        assert scheduler.statistics().drafted_tokens == 0
+        assert client.ids(generation) == alone(run)
 
     def test_a_limit_of_none_drafts_none(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client, drafted_tokens=0)

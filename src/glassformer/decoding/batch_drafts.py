@@ -21,6 +21,7 @@ from glassformer.decoding.prompt_lookup import LookupForecast, before_end
 
 LONGEST_DRAFT = 16
 HIGHEST_ACCURACY = 0.98  # that is believed
+HIGHEST_SHARE = 0.8  # of a position, for which it is worth while to look for drafts
 OLDER_WEIGHT = 0.95  # of all passes before, when one is added
 PRIOR_WEIGHT = 1.0  # of the assumption, in squared positions of variance
 
@@ -76,7 +77,7 @@ class BatchDrafts:
     def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
         """The drafts that are worth a place in the next pass, which has a token of each of these texts."""
         share = self.cost.marginal_share(len(lanes))
-        if share >= HIGHEST_ACCURACY:
+        if share > HIGHEST_SHARE:
             return {}
         drafts = {}
         for key, lane in lanes.items():
