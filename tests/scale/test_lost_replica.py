@@ -6,15 +6,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import httpx
 import openai
 import pytest
 from ray.exceptions import RayActorError
+from ray.serve.exceptions import RayServeException
 
-from glassformer.scale.front import create_front
+from glassformer.scale.front import Replicas, create_front
 from glassformer.scale.replica import ForwardedRequest, Message, Replica
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
@@ -135,6 +136,21 @@ def test_a_request_that_nothing_was_answered_to_goes_to_another_replica(address:
     replicas.messages, replicas.losses = 0, 2
     response = httpx.post(f"{address}/v1/chat/completions", json={**BODY, "stream": False}, timeout=60)
     assert response.json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_numbers_of_lost_replicas_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LostHandle:
+        def options(self, **options: Any) -> LostHandle:
+            return self
+
+        def broadcast(self, method: str, *arguments: Any) -> Any:
+            raise RayServeException("there are no replicas")
+
+    monkeypatch.setattr("glassformer.scale.front.fronts", lambda ray, besides: [])
+    with serving(cast(Any, create_front(Replicas(None, LostHandle(), "front"), LIMITS, Security()))) as address:
+        response = httpx.get(f"{address}/metrics")
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "a replica was lost while it counted. Ask again."
 
 
 def test_a_request_that_no_replica_survives_is_unavailable(address: str, replicas: MortalReplicas) -> None:

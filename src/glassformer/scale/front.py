@@ -61,12 +61,15 @@ class Replicas:
     def close(self, seconds: float = 0) -> None:
         """Let running texts go on for so long, and end the others; unless another front needs the replicas."""
         if not fronts(self._ray, besides=self._lease):
-            with suppress(RayError, TimeoutError):
+            with suppress(RayError, RayServeException, TimeoutError):  # there may be none any more
                 self.handle.broadcast("close", seconds).results(timeout_s=seconds + CLOSING_SECONDS)
 
     async def metrics(self) -> str:
         """The sums of all replicas' numbers."""
-        return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+        try:
+            return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+        except (RayError, RayServeException) as error:
+            raise Unavailable("a replica was lost while it counted. Ask again.") from error
 
 
 @contextmanager
@@ -151,7 +154,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive()).get("body", b"")  # the guard has read it as a whole
         if (scope["method"], scope["path"]) == ("GET", "/metrics"):
-            await Response(await self.replicas.metrics(), media_type=CONTENT_TYPE)(scope, receive, send)
+            await (await self._metrics())(scope, receive, send)
             return
         request = ForwardedRequest({name: scope[name] for name in SCOPE_FIELDS if name in scope}, body, prefix_keys(body))
         relaying = asyncio.create_task(self._relay(request, send))
@@ -166,6 +169,12 @@ class Front:
         finally:
             leaving.cancel()
             relaying.cancel()
+
+    async def _metrics(self) -> Response:
+        try:
+            return Response(await self.replicas.metrics(), media_type=CONTENT_TYPE)
+        except Unavailable as error:
+            return error_response("/metrics", problem_of(error), DIALECTS)
 
     async def _relay(self, request: ForwardedRequest, send: Send) -> None:
         """Send what a replica answers; raises a `GlassError` where there is no answer."""
