@@ -65,7 +65,7 @@ def test_prompt_options_are_for_every_row(tmp_path: Path) -> None:
         (["--file", "in.jsonl", "--out", "o.jsonl", "--why"], "--why is for a single prompt. Leave it out."),
         (["--file", "in.jsonl", "--out", "o.jsonl", "--save", "a.json"], "--save is for a single prompt. Leave it out."),
         (["--file", "in.jsonl", "--out", "o.jsonl", "--studio", "a.html"], "--studio is for a single prompt. Leave it out."),
-        (["--file", "in.jsonl", "--out", "o.jsonl", "--replay", "a.json"], "--replay takes the model and all settings"),
+        (["--file", "in.jsonl", "--out", "o.jsonl", "--replay", "a.json"], "--replay takes all settings"),
     ],
 )
 def test_wrong_calls_of_run(words: list[str], message: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from glassformer.cli.serve import greeting, parse_limits, split_alias
 from glassformer.errors import SettingError
+from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource
 from tests.cli.test_cli import failed, glass
 
@@ -96,7 +97,16 @@ def test_limits_are_numbers() -> None:
 
 def test_the_greeting_shows_no_key() -> None:
     sources = [ModelSource("tiny", lambda: None, ("gpt-4o",))]  # type: ignore[arg-type, return-value]
-    text = greeting("http://127.0.0.1:8000", sources, keyed=True)
+    text = greeting("http://127.0.0.1:8000", sources, Limits(), keyed=True)
     assert text.startswith("serving tiny = gpt-4o\nat http://127.0.0.1:8000 for whoever has the key; ")
     assert 'curl http://127.0.0.1:8000/v1/chat/completions -H "Authorization: Bearer $GLASS_API_KEY"' in text
-    assert "Authorization" not in greeting("http://127.0.0.1:8000", sources, keyed=False)
+    assert "Authorization" not in greeting("http://127.0.0.1:8000", sources, Limits(), keyed=False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [(Limits(), "a third of the memory that is free then"), (Limits(cached_tokens=50_000), "50,000 tokens\n")],
+)
+def test_the_greeting_says_how_large_caches_are(limits: Limits, size: str) -> None:
+    sources = [ModelSource("tiny", lambda: None)]  # type: ignore[arg-type, return-value]
+    assert f"KV cache of each model, when it is first asked: {size}" in greeting("http://a", sources, limits, keyed=False)

@@ -184,8 +184,7 @@ def test_save_and_replay_a_run(gpt2: str, tmp_path: Path) -> None:
     assert f"saved as {path}" in done.stderr
     again = glass("run", "--replay", str(path))
     assert (again.returncode, again.stdout) == (0, "identical: every token is the same\n")
-    for vain in (("--temperature", "2"), ("-m", "minilm")):
-        assert "takes the model and all settings from the file" in failed(glass("run", "--replay", str(path), *vain))
+    assert "takes all settings from the file" in failed(glass("run", "--replay", str(path), "--temperature", "2"))
     told = json.loads(path.read_text("utf-8"))
     told["settings"]["temperature"]["value"] = 30.0
     path.write_text(json.dumps(told), "utf-8")

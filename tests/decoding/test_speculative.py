@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy, Step
 from glassformer.decoding.loop import loop
+from glassformer.decoding.prompt_lookup import lookup_continuation
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
-from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, lookup_continuation, speculate
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided

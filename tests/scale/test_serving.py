@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,15 @@ def test_requests_survive_the_loss_of_a_replica(client: httpx.Client, pids: Path
     expected = chat_model().chat("hi", max_new_tokens=6)
     for _ in range(6):
         assert chat(client, "hi")["choices"][0]["message"]["content"] == expected
+
+
+def test_a_stream_whose_replica_is_killed_ends_with_an_error_event(client: httpx.Client, pids: Path) -> None:
+    body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
+    with client.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        for process in pids.iterdir():
+            with suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
+        last = [line for line in lines if line][-1]
+    assert "was lost before its end" in json.loads(last.removeprefix("data: "))["error"]["message"]

@@ -46,8 +46,8 @@ def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
 
 @pytest.fixture(scope="module")
 def model(tiny_qwen3: Path) -> Any:
-    """The model that writes, by itself."""
-    return glassformer.load(tiny_qwen3)
+    """The model that writes, by itself, under the name that it is served by."""
+    return glassformer.load(tiny_qwen3).with_name("tiny")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.errors import ModelNotFound, QueueFull, SettingError, Unavailable
+from glassformer.errors import CheckpointError, ModelNotFound, QueueFull, SettingError, Unavailable
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 
@@ -99,11 +99,20 @@ def test_a_closed_registry_takes_no_requests(loads: Loads) -> None:
         registry.acquire("a")
 
 
-def test_a_model_that_cannot_be_loaded_says_why_each_time(tmp_path: Path) -> None:
-    registry = Registry([ModelSource("gone", lambda: glassformer.load(tmp_path / "gone"))])
-    for _ in range(2):
-        with pytest.raises(glassformer.GlassError, match="gone"):
+def test_why_a_model_cannot_be_loaded_is_in_the_log_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry([ModelSource("gone", lambda: glassformer.load(tmp_path / "nowhere"))])
+    for count in (1, 2):
+        with pytest.raises(CheckpointError, match=r"^gone cannot be loaded; the server's log says why\.$"):
             registry.acquire("gone")
+        assert caplog.text.count("gone cannot be loaded: ") == count
+    assert str(tmp_path / "nowhere") in caplog.text
+
+
+def test_a_model_is_known_by_the_name_that_clients_use(loads: Loads) -> None:
+    registry = Registry([loads.source("a", "alias")])
+    with registry.use("alias") as served:
+        assert served.model.name == "a"
+    registry.close()
 
 
 @pytest.mark.parametrize(

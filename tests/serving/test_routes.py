@@ -176,6 +176,8 @@ def test_metrics_count_requests_and_tokens(client: httpx.Client) -> None:
     assert counted('glass_model_loaded{model="tiny"}') == 1
     assert counted('glass_texts_running{model="tiny"}') == 0
     assert counted('glass_first_token_seconds_count{model="tiny"}') >= 1
+    assert counted('glass_drafted_tokens_total{model="tiny"}') >= counted('glass_accepted_draft_tokens_total{model="tiny"}')
+    assert '\nglass_accepted_draft_tokens_total{model="tiny"} ' in client.get("/metrics").text
     assert client.get("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
 

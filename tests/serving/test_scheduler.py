@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import glassformer
 from glassformer.decoding import Finish
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
 from glassformer.sites import Watch
+from tests.jobs.models import chat_folder
 from tests.observe.models import both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -154,6 +159,64 @@ def test_several_texts_of_one_prompt_draw_each_by_its_number(scheduler: Schedule
     assert len({text.ids for text in expected}) > 1
 
 
+class TestDrafts:
+    PROMPTS = ("the cat sat on the mat the cat sat on the mat", "the dog the dog the dog", "aaaaaaaa")
+
+    @pytest.fixture(autouse=True)
+    def cheap_positions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on a machine that computes faster than it reads its memory, whatever this one does."""
+        monkeypatch.setattr("glassformer.decoding.batch_drafts.MeasuredCost.marginal_share", lambda cost, texts: 0.01)
+
+    def test_texts_with_drafts_are_those_without_whoever_joins(self, model: Model, client: Client) -> None:
+        scheduler, draw = scheduler_of(model, client, running=5), random.Random(4)
+        runs, generations = [], []
+        for prompt in self.PROMPTS * 3:
+            runs.append(request(model, prompt, max_new_tokens=draw.randint(20, 40), **draw.choice(WAYS)))
+            generations.append(scheduler.submit([runs[-1]], client=draw.choice("ab")))
+            time.sleep(draw.random() / 50)
+        leaving = scheduler.submit([request(model, self.PROMPTS[0], max_new_tokens=200)])
+        client.wait_for_token(leaving)
+        leaving.cancel()
+        client.wait(*generations)
+        scheduler.close()
+        assert [client.ids(generation) for generation in generations] == [alone(run) for run in runs]
+
+    def test_a_repetitive_text_takes_fewer_passes_than_it_has_tokens(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client)
+        run = request(cpu_model, self.PROMPTS[2], max_new_tokens=100)
+        generation = scheduler.submit([run])
+        client.wait(generation)
+        scheduler.close()
+        statistics = scheduler.statistics()
+        steps = [event.step for event in client.events[generation] if event.step]
+        assert 0 < statistics.accepted_tokens == sum(step.drafted for step in steps) <= statistics.drafted_tokens
+        assert statistics.passes < len(steps) == 100
+
+    def test_nothing_is_drafted_where_a_draft_would_change_the_numbers_before_it(
+        self, tmp_path: Path, client: Client
+    ) -> None:
+        """A RoPE whose frequencies follow the length of all that is fed."""
+        rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
+        folder = shutil.copytree(chat_folder(), tmp_path / "dynamic")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+        model = glassformer.load(folder, executor="cpu")
+        assert model.blueprint.depends_on_length
+        scheduler = scheduler_of(model, client)
+        generation = scheduler.submit([run := request(model, self.PROMPTS[2], max_new_tokens=30)])
+        client.wait(generation)
+        scheduler.close()
+        assert scheduler.statistics().drafted_tokens == 0
+        assert client.ids(generation) == alone(run)
+
+    def test_a_limit_of_none_drafts_none(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client, drafted_tokens=0)
+        generation = scheduler.submit([request(cpu_model, self.PROMPTS[2], max_new_tokens=40)])
+        client.wait(generation)
+        scheduler.close()
+        assert (scheduler.statistics().drafted_tokens, scheduler.statistics().accepted_tokens) == (0, 0)
+
+
 class TestPrefixes:
     def test_a_beginning_that_was_read_is_not_read_again(self, scheduler: Scheduler, client: Client) -> None:
         first, second = (request(scheduler.model, BEGINNING + rest) for rest in ("and then", "but why"))
@@ -188,6 +251,19 @@ class TestPrefixes:
         second = scheduler.submit([scheduler.model.prepare_continuation(request_of(scheduler.model, ids), max_new_tokens=4)])
         client.wait(second)
         assert second.cached_tokens == len(ids) - 1
+
+
+class TestCacheSize:
+    @pytest.mark.parametrize(("free", "size"), [(30 << 30, 10 << 30), (None, 4 << 30), (1 << 20, 1 << 28)])
+    def test_by_default_it_follows_what_is_free(
+        self, cpu_model: Model, client: Client, monkeypatch: pytest.MonkeyPatch, free: int | None, size: int
+    ) -> None:
+        monkeypatch.setattr("glassformer.serving.scheduler.free_memory", lambda device: free)
+        scheduler = Scheduler(cpu_model, client.deliver)
+        assert scheduler._cache_tokens == size // cpu_model.executor.describe().cache_bytes_per_token
+
+    def test_a_limit_stands_above_what_is_free(self, cpu_model: Model, client: Client) -> None:
+        assert scheduler_of(cpu_model, client, cached_tokens=77)._cache_tokens == 77
 
 
 def request_of(model: Model, ids: Sequence[int]) -> Run:

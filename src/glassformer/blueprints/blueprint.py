@@ -81,6 +81,11 @@ class Blueprint:
         return sum(weight.elements for weight in self.weights)
 
     @property
+    def depends_on_length(self) -> bool:
+        """Whether a token's numbers depend on how many tokens come after it: some kinds of RoPE follow the length."""
+        return any(op.options["rope"].depends_on_length for op in self.ops if op.kind == "rotate")
+
+    @property
     def sites(self) -> dict[str, Shape]:
         """Every site, with its shape."""
         shapes: dict[str, Shape] = {}

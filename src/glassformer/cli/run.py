@@ -24,7 +24,7 @@ from glassformer.cli.options import (
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import ExecutorError, InputError, SettingError
+from glassformer.errors import ExecutorError, InputError, ModelNotFound, SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from glassformer.runtime.model import Model
     from glassformer.runtime.run import Run
 
-REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave the other options out."
+REPLAY_ONLY = "--replay takes all settings from the file. Leave the other options out."
 EXAMPLE = (
     'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40   ·   '
     'cat README.md | glass run "Summarize in one sentence:"   ·   glass run --file in.jsonl --out out.jsonl'
@@ -141,8 +141,6 @@ def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool)
     from glassformer.observe.receipt import read_receipt
 
     receipt = read_receipt(path)
-    if model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), receipt["model"]):
-        raise SettingError(REPLAY_ONLY)
     model = load_as_saved(receipt, model_options)
     with bars.spinner(f"replaying {len(receipt['steps'])} tokens"):
         replayed = model.replay(receipt)
@@ -152,22 +150,30 @@ def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool)
 
 
 def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGroup) -> Model:
-    """The model of a saved run, in the executor that ran it unless another is asked for; noted where it cannot run here."""
+    """The model of a saved run, in the executor that ran it unless another is asked for; noted where it cannot run here.
+
+    `--model` says where the model lies, where its name in the file does not: a server's receipts have the name that it is
+    served by. Whether it is the same model is checked by its weights.
+    """
     from glassformer.observe.receipt import executor_arguments
 
+    named = model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"))
+    name = model_options.model if named else receipt["model"]
     saved = executor_arguments(receipt)
     if model_options.executor != "auto" or model_options.dtype is not None:
         saved = {name: value for name, value in saved.items() if name in ("cache", "activations", "batch_invariant")}
         saved = saved if model_options.executor in ("cpu", "gpu") else {}
     overrides = {name: value for name, value in saved.items() if getattr(model_options, name) in (None, "auto", True)}
     try:
-        model = model_options.load(receipt["model"], **overrides)
+        model = model_options.load(name, **overrides)
         model.executor.describe()
+    except ModelNotFound as error:
+        raise ModelNotFound(f"{error} If the run is a server's, say where its model lies: --model PATH.") from error
     except (ExecutorError, InputError) as error:
         if not overrides:
             raise
         common.note(f"glass: the run's own executor, {receipt['executor'].get('name')}, cannot be used here: {error}")
-        model = model_options.load(receipt["model"])
+        model = model_options.load(name)
     return model
 
 

@@ -122,7 +122,7 @@ def serve(
             app, host=address.host, port=address.port, tls_cert=address.tls_cert, tls_key=address.tls_key,
         )  # fmt: skip
         collect_as_usual()
-        common.note(greeting(server.address, sources, keyed=address.api_key is not None))
+        common.note(greeting(server.address, sources, limits, keyed=address.api_key is not None))
         server.run()
     common.note("stopped.")
 
@@ -212,16 +212,21 @@ def split_alias(argument: str) -> tuple[str | None, str]:
     return alias, name
 
 
-def greeting(address: str, sources: Sequence[ModelSource], *, keyed: bool) -> str:
+def greeting(address: str, sources: Sequence[ModelSource], limits: Limits, *, keyed: bool) -> str:
     """Where the server is, what it has, and a call to paste."""
     names = [source.name + "".join(f" = {alias}" for alias in source.aliases) for source in sources]
     body = to_json({"model": sources[0].name, "messages": [{"role": "user", "content": "Hello"}]})
     key = ' -H "Authorization: Bearer $GLASS_API_KEY"' if keyed else ""
+    tokens = limits.cached_tokens
+    cache = (
+        f"{tokens:,} tokens" if tokens else "a third of the memory that is free then; --limit cached_tokens=NUMBER sets it"
+    )
     who = "whoever has the key" if keyed else "this machine alone, without a key"
     return (
         f"serving {', '.join(names)}\n"
         f"at {address} for {who}; base URL for OpenAI's clients: {address}/v1\n"
         f"the studio, in a browser: {address}/\n"
         f"try: curl {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
+        f"KV cache of each model, when it is first asked: {cache}\n"
         "Ctrl-C stops."
     )

@@ -140,6 +140,20 @@ class Lane:
             return choice
         return None if watch.changes else replace(choice, sites=watch.reads)
 
+    @property
+    def draft_room(self) -> int:
+        """How many tokens may be drafted for its next pass: 0 where a pass must have one token, or no more fit."""
+        if len(self.feeds) > 1 or self.watch is not None or self.policy.source is not None:
+            return 0
+        row, history = self.feeds[0].row, self.policy.history
+        room = min(history.room - history.step, self.executor.context - row.length) - 1
+        least = least_prompt(self.executor)
+        return max(0, room if least == 1 else min(room, least - 2))  # a draft is checked as steps are computed
+
+    def feed_draft(self, draft: Sequence[int]) -> None:
+        """Feed a draft behind the next token, and score each position."""
+        self.feeds = [replace(self.feeds[0], ids=(*self.feeds[0].ids, *draft), want=Want.ALL)]
+
     def take(self, ahead: TokensAhead) -> Step | None:
         """Take a token that the executor has chosen."""
         step = ahead.take()

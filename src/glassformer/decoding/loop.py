@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glassformer.decoding.ahead import Draws, TokensAhead, needed_draws
+from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_turns import PromptTurns
@@ -30,6 +31,7 @@ from glassformer.errors import GlassError
 from glassformer.sites import Watch
 
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
+NO_DRAFTS: Mapping[int, Sequence[int]] = {}
 PAUSE = 32  # passes in which policies choose, after an executor could not
 
 
@@ -53,12 +55,17 @@ def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = N
 
 
 class Loop:
-    """Texts that are written together, a token each in every pass; new ones can join and any can leave in between."""
+    """Texts that are written together, a token each in every pass, or more where a draft foresaw them; new ones can join and
+    any can leave in between."""
 
-    def __init__(self, executor: Executor, prompt_chunk: int | None = None) -> None:
+    def __init__(
+        self, executor: Executor, prompt_chunk: int | None = None, drafts: BatchDrafts | None = None
+    ) -> None:  # fmt: skip
         """`prompt_chunk`: how many tokens of prompts go through one pass, so that a long prompt does not hold up the others;
-        without it all of them."""
+        without it all of them. `drafts`: who drafts for these texts; the tokens are the same with and without."""
         self.executor = executor
+        self._drafts = drafts
+        self._unchecked: dict[int, Sequence[int]] = {}  # what is left of the drafts that were fed in this pass
         self._prompt_chunk = prompt_chunk
         self._turns = PromptTurns(prompt_chunk)
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
@@ -99,8 +106,10 @@ class Loop:
 
     def remove(self, policy: Policy) -> None:
         """Take a text out before its end, and give its rows' memory back."""
-        for entries in (self._policies, self._waiting, self._scores, self._ahead):
+        for entries in (self._policies, self._waiting, self._scores, self._ahead, self._unchecked):
             entries.pop(id(policy), None)
+        if self._drafts is not None:
+            self._drafts.forget(id(policy))
         self._forget_queued(id(policy))
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
         lane, client = self._lanes.pop(id(policy), None), self._turns.leave(id(policy))
@@ -111,8 +120,9 @@ class Loop:
             self.admit(orphans, None if lane is None else lane.watch, client)  # the first of them reads the prompt now
 
     def step(self) -> Iterator[tuple[Policy, Step | GlassError]]:
-        """One token for each text whose prompt has been read: (policy, step). A text that ends leaves, as does one that
-        cannot go on, with its error in place of a step.
+        """One token for each text whose prompt has been read, and those that a draft foresaw: (policy, step).
+
+        A text that ends leaves, as does one that cannot go on, with its error in place of a step.
 
         Where somebody stops in the middle of it, the next call goes on with the same pass.
         """
@@ -131,13 +141,18 @@ class Loop:
                 raise
             if isinstance(step, GlassError) or step.finish:
                 self.remove(policy)
+            elif key in self._unchecked:
+                self._unchosen.insert(0, key)
             yield policy, step
 
     def close(self) -> None:
         """Take all texts out."""
         self._turns = PromptTurns(self._prompt_chunk)
         close_all(self._lanes.values())
-        self._policies, self._lanes, self._waiting, self._scores, self._ahead = {}, {}, {}, {}, {}
+        if self._drafts is not None:
+            for key in self._policies:
+                self._drafts.forget(key)
+        self._policies, self._lanes, self._waiting, self._scores, self._ahead, self._unchecked = {}, {}, {}, {}, {}, {}
         self._unchosen, self._queued = [], None
 
     def _choose(self, key: int) -> Step:
@@ -155,9 +170,28 @@ class Loop:
             self._forget_queued(key)
             lane.return_to(ahead.length, ahead.last)
             (self._scores[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
+        if key in self._unchecked:
+            return self._check_draft(key)
         step = lane.choose(self._scores.pop(key))
         if not step.finish:
             lane.feed_next(step.id)
+        return step
+
+    def _check_draft(self, key: int) -> Step:
+        """A text's next token, by the scores after as much of its draft as came true; with the first that did not, the rest
+        is dropped."""
+        lane, rest = self._lanes[key], self._unchecked.pop(key)
+        step = lane.choose(self._scores[key], -1 - len(rest))
+        foreseen = bool(rest) and step.id == rest[0]
+        if foreseen:
+            assert self._drafts is not None
+            self._drafts.accepted_tokens += 1
+            step, rest = replace(step, drafted=True), rest[1:]
+            if not step.finish:
+                self._unchecked[key] = rest
+                return step
+        lane.return_to(lane.read_tokens - len(rest), step.id)
+        del self._scores[key]
         return step
 
     def _run(self) -> None:
@@ -171,15 +205,18 @@ class Loop:
         steps = {key: lane for key, lane in idle.items() if key not in prompts}
         choices = [lane.choice for lane in steps.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
-        if decode is not None and len(known) == len(steps):
+        if len(known) < len(steps):
+            decode = None  # some have to be chosen by their policies
+        drafts = self._plan_drafts(steps) if decode is None or decode.enqueue is None else {}
+        if decode is None or drafts:
+            self._run_pass(idle, drafts)
+        else:
             if self._queued is None:
                 if steps:
                     self._decode_ahead(decode, steps, known)
                 chosen = {key: ahead.left for key, ahead in self._ahead.items()}
                 self._queued = self._queue_behind(decode, chosen, besides=prompts)
             self._run_pass(prompts)
-        else:
-            self._run_pass(idle)
         for key, first in [*self._waiting.items()]:
             if first in self._scores:
                 del self._waiting[key]
@@ -196,11 +233,25 @@ class Loop:
             return {}
         return {key: lane for key, lane in lanes.items() if lane.is_reading or not lane.read_tokens}
 
-    def _run_pass(self, lanes: dict[int, Lane]) -> None:
-        """One pass: a token for each text, and as much of the prompts as may go through it."""
-        feeds = [(key, lane.feeds) for key, lane in lanes.items() if not lane.is_reading]
-        feeds += self._prompt_feeds({key: lane for key, lane in lanes.items() if lane.is_reading})
+    def _plan_drafts(self, lanes: dict[int, Lane]) -> dict[int, list[int]]:
+        """The drafts for the next pass; none where the executor has chosen some texts' next tokens already."""
+        if self._drafts is None or self._ahead or self._queued is not None:
+            return {}
+        return self._drafts.plan({key: lane for key, lane in lanes.items() if lane.read_tokens and not lane.is_reading})
+
+    def _run_pass(self, lanes: dict[int, Lane], drafts: Mapping[int, Sequence[int]] = NO_DRAFTS) -> None:
+        """One pass: a token for each text, its draft behind it, and as much of the prompts as may go through."""
+        steps = [key for key, lane in lanes.items() if not lane.is_reading]
+        prompts = self._prompt_feeds({key: lane for key, lane in lanes.items() if lane.is_reading})
+        for key, draft in drafts.items():
+            lanes[key].feed_draft(draft)
+        self._unchecked.update(drafts)
+        feeds = [*((key, lanes[key].feeds) for key in steps), *prompts]
+        began = time.perf_counter()
         scores = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
+        if self._drafts is not None and steps and not prompts:
+            positions = sum(len(feed.ids) for _, parts in feeds for feed in parts)
+            self._drafts.cost.add(positions, time.perf_counter() - began)
         for key, parts in feeds:
             part_scores = [next(scores) for _ in parts]
             if lanes[key].has_read(parts):
@@ -239,6 +290,8 @@ class Loop:
         draws = np.stack([needed_draws(policy, count) for policy in policies])
         began = time.perf_counter()
         texts = decode([feed.row for feed in feeds], fed, choices, draws)
+        if self._drafts is not None:
+            self._drafts.cost.add(len(lanes), (time.perf_counter() - began) / count)
         self._set_ahead_count(count, began)
         self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
 

@@ -18,6 +18,7 @@ import numpy as np
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.loop import shared_prompts
 from glassformer.decoding.policy import Policy, Step
+from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
 from glassformer.errors import NotNumbers, SettingError
@@ -83,8 +84,7 @@ def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
 
 
 class LookupDrafter:
-    """Drafts what followed the last few tokens when they came before, in the prompt or since: prompt lookup
-    (https://github.com/apoorvumang/prompt-lookup-decoding). Good for texts that quote: summaries, corrections, code."""
+    """Drafts what followed the last few tokens when they came before, in the prompt or since."""
 
     def __init__(self, size: int = 2) -> None:
         """`size`: how many last tokens are looked for; fewer when so many are nowhere."""
@@ -96,30 +96,13 @@ class LookupDrafter:
     def close(self, policy: Policy) -> None:
         """There is nothing to forget."""
 
-    def _draft_for(self, policy: Policy, most: int) -> list[int]:
+    def _draft_for(self, policy: Policy, most: int) -> Sequence[int]:
         settings, ids = policy.settings, policy.history.ids
         if policy.source is not None:
             ids = np.concatenate((np.asarray(policy.source, np.int64), ids))
-        draft = lookup_continuation(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most))
-        ends = (place for place, token in enumerate(draft) if token in settings.eos)
-        return draft[: next(ends, None)]  # an end need not be guessed: the token behind a draft costs nothing
-
-
-def lookup_continuation(ids: Ids, size: int, count: int) -> list[int]:
-    """What came after the last `size` ids, or as many of them as came before, at the latest place with enough behind it."""
-    ends = np.flatnonzero(ids[:-1] == ids[-1])
-    for back in range(2, min(size, ids.size - 1) + 1):
-        longer = ends[ends >= back - 1]
-        longer = longer[ids[longer - back + 1] == ids[-back]]
-        if not longer.size:
-            break
-        ends = longer
-    if not ends.size:
-        return []
-    enough = ends[ends + count < ids.size]
-    start = int(enough[-1] if enough.size else ends[0]) + 1
-    draft: list[int] = ids[start : start + count].tolist()
-    return draft
+        return before_end(
+            lookup_continuation(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most)), settings.eos
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -94,7 +94,8 @@ class PrefixCache:
                 row.read += len(feed.ids)
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
-            if len(feed.ids) >= BLOCK:  # a prompt, which others may share; single tokens are found when the row is closed
+            # A prompt, which others may share. Single tokens are found when the row is closed; a draft may be dropped again.
+            if len(feed.ids) >= BLOCK and feed.want is not Want.ALL:
                 self._add_to_index(row)
         return scores
 

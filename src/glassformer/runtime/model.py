@@ -109,6 +109,7 @@ class Model:
     prefix_cache: PrefixCache | None = None
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
     executor_override: Executor | None = None  # instead of its own, around which it stands
+    name_override: str | None = None  # instead of the one that it was loaded by
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -121,6 +122,10 @@ class Model:
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """The same model with another tokenizer."""
         return replace(self, tokenizer_override=tokenizer)
+
+    def with_name(self, name: str) -> Self:
+        """The same model under another name: that by which others know it, who need not know where it lies."""
+        return replace(self, name_override=name)
 
     def with_prefix_cache(self) -> Self:
         """The same model with a cache of the last texts it read: a common prefix is not read again."""
@@ -144,7 +149,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        return self.opened.name
+        return self.opened.name if self.name_override is None else self.name_override
 
     @property
     def config(self) -> Any:

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.decoding.settings_table import SETTINGS
-from glassformer.errors import SettingError
+from glassformer.errors import InputTypeError, SettingError
 from glassformer.typecheck import brief
+
+NO_THINKING = ("none", "minimal")  # efforts for which a model does not think before it answers
 
 
 def sampling_settings(
@@ -83,6 +85,24 @@ def response_schema(response_format: Any) -> Any:
     raise SettingError(
         f"response_format is {brief(response_format)}; its type must be 'text', 'json_object', or 'json_schema'."
     )
+
+
+def template_variables(chat_template_kwargs: Any = None, reasoning_effort: Any = None) -> dict[str, Any]:
+    """The variables of the chat template that a request sets, by themselves or with a `reasoning_effort`.
+
+    >>> template_variables({"greeting": "Hello"}, "low")
+    {'reasoning_effort': 'low', 'enable_thinking': True, 'greeting': 'Hello'}
+    """
+    if not isinstance(chat_template_kwargs, Mapping | None):
+        raise InputTypeError(
+            f"chat_template_kwargs is {brief(chat_template_kwargs)}; it must be an object of the chat template's variables."
+        )
+    if not isinstance(reasoning_effort, str | None):
+        raise InputTypeError(f"reasoning_effort is {brief(reasoning_effort)}; it must be a text, such as 'low'.")
+    variables = {}
+    if reasoning_effort is not None:
+        variables = {"reasoning_effort": reasoning_effort, "enable_thinking": reasoning_effort not in NO_THINKING}
+    return variables | dict(chat_template_kwargs or {})
 
 
 def chosen_tool(tool_choice: Any, tools: Sequence[Any] | None) -> str:

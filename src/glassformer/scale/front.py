@@ -2,8 +2,8 @@
 
 The front reads a request as a whole, checks who asks, and hands it to the replica that the router chooses; what the
 replica's app sends goes back as it comes. A client that leaves takes its request along. A request whose replica is lost
-before it has answered anything is given to another; afterwards its connection is closed, so that no client takes half an
-answer for a whole one.
+before it has answered anything is given to another. Afterwards a stream ends with an error event, and the connection of any
+other answer is closed, so that no client takes half an answer for a whole one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.schema import LoggingConfig
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -33,7 +34,7 @@ from glassformer.scale.prefix_router import PrefixRouter
 from glassformer.scale.prefixes import prefix_keys
 from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
 from glassformer.serving.http.app import DIALECTS
-from glassformer.serving.http.errors import problem_of
+from glassformer.serving.http.errors import dialect_of, problem_of
 from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
@@ -43,6 +44,8 @@ from glassformer.serving.registry import ModelSource
 
 APPLICATION = "glass-serve"
 ATTEMPTS = 3  # of a request whose replica is lost
+STREAMS = ("text/event-stream", "application/x-ndjson")
+LOST = "the replica that wrote this text was lost before its end. Ask again."
 CLOSING_SECONDS = 5.0  # for replicas to say that they are closed, beyond what running texts may take
 log = logging.getLogger("glassformer")
 
@@ -58,12 +61,15 @@ class Replicas:
     def close(self, seconds: float = 0) -> None:
         """Let running texts go on for so long, and end the others; unless another front needs the replicas."""
         if not fronts(self._ray, besides=self._lease):
-            with suppress(RayError, TimeoutError):
+            with suppress(RayError, RayServeException, TimeoutError):  # there may be none any more
                 self.handle.broadcast("close", seconds).results(timeout_s=seconds + CLOSING_SECONDS)
 
     async def metrics(self) -> str:
         """The sums of all replicas' numbers."""
-        return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+        try:
+            return sum_metrics(await asyncio.to_thread(self.handle.broadcast("metrics").results))
+        except (RayError, RayServeException) as error:
+            raise Unavailable("a replica was lost while it counted. Ask again.") from error
 
 
 @contextmanager
@@ -148,7 +154,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive()).get("body", b"")  # the guard has read it as a whole
         if (scope["method"], scope["path"]) == ("GET", "/metrics"):
-            await Response(await self.replicas.metrics(), media_type=CONTENT_TYPE)(scope, receive, send)
+            await (await self._metrics())(scope, receive, send)
             return
         request = ForwardedRequest({name: scope[name] for name in SCOPE_FIELDS if name in scope}, body, prefix_keys(body))
         relaying = asyncio.create_task(self._relay(request, send))
@@ -164,19 +170,24 @@ class Front:
             leaving.cancel()
             relaying.cancel()
 
+    async def _metrics(self) -> Response:
+        try:
+            return Response(await self.replicas.metrics(), media_type=CONTENT_TYPE)
+        except Unavailable as error:
+            return error_response("/metrics", problem_of(error), DIALECTS)
+
     async def _relay(self, request: ForwardedRequest, send: Send) -> None:
         """Send what a replica answers; raises a `GlassError` where there is no answer."""
         for _ in range(ATTEMPTS):
-            began = False
+            sent = SentAnswer(send)
             answer = self.stream.remote(request)
             messages = answer.__aiter__()
             try:
                 async with asyncio.timeout(self.limits.seconds):
                     first: Iterable[Message] = await anext(messages)
-                began = True
-                await _send_all(first, send)
+                await sent.add(first)
                 async for more in messages:
-                    await _send_all(more, send)
+                    await sent.add(more)
                 return
             except BackPressureError as error:
                 raise QueueFull("all replicas have as many requests as they may have. Try again later.") from error
@@ -184,13 +195,35 @@ class Front:
                 raise Unavailable(f"no replica was ready within {self.limits.seconds:g} seconds.") from None
             except (RayError, RayServeException) as error:
                 log.warning(f"a replica was lost while it answered {request.scope['path']}: {type(error).__name__}.")
-                if began:
+                if sent.began:
+                    await sent.end_stream(request.scope["path"], Unavailable(LOST))
                     return
             finally:
                 answer.cancel()
         raise Unavailable("the replicas that this request was given to were lost. Try again later.")
 
 
-async def _send_all(messages: Iterable[Message], send: Send) -> None:
-    for message in messages:
-        await send(message)
+class SentAnswer:
+    """What a client has been sent of its answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.began = False
+        self._streams = False
+        self._events = 0  # of a stream
+
+    async def add(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if message["type"] == "http.response.start":
+                self.began = True
+                self._streams = Headers(raw=message["headers"]).get("content-type", "").startswith(STREAMS)
+            elif self._streams:
+                self._events += message.get("body", b"").count(b"\n\n")
+                self._streams = message.get("more_body", False)
+            await self._send(message)
+
+    async def end_stream(self, path: str, error: GlassError) -> None:
+        """If it is a stream that has not ended, end it with an error, as clients of this path understand it."""
+        if self._streams:
+            event = dialect_of(path, DIALECTS).last_event(problem_of(error), self._events)
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from glassformer.decoding.batch_drafts import LONGEST_DRAFT
 from glassformer.errors import SettingError
 from glassformer.serving.scheduler import SchedulerLimits
+
+ZERO_ALLOWED = ("top_logprobs", "queued", "drafted_tokens", "stop_seconds")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Limits:
     running: int = 64  # texts written at once, for each model
     queued: int = 256  # requests that wait for it
     prompt_chunk: int | None = None  # tokens of prompts read in one pass, so that a long one does not stall the others
-    cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes; by default 4 GiB
+    cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes
+    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
     # Of connections
     connections: int = 2048
@@ -44,7 +48,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name in ("top_logprobs", "queued", "stop_seconds") else 1
+            value, least = getattr(self, field.name), 0 if field.name in ZERO_ALLOWED else 1
             whole = str(field.type).startswith("int")
             if value is None and str(field.type).endswith("None"):
                 continue
@@ -56,4 +60,4 @@ class Limits:
     @property
     def scheduler(self) -> SchedulerLimits:
         """Those of each model's scheduler."""
-        return SchedulerLimits(self.running, self.queued, self.prompt_chunk, self.cached_tokens)
+        return SchedulerLimits(self.running, self.queued, self.prompt_chunk, self.cached_tokens, self.drafted_tokens)

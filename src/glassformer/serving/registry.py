@@ -5,18 +5,20 @@ A request names a model of this registry or none: nothing that a client sends be
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from glassformer.errors import ModelNotFound, QueueFull, Unavailable, did_you_mean
+from glassformer.errors import CheckpointError, GlassError, ModelNotFound, QueueFull, Unavailable, did_you_mean
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
 from glassformer.serving.scheduler import Event, Scheduler
 
 Deliver = Callable[[Sequence[Event]], None]
+log = logging.getLogger("glassformer")
 STOPPING = "the server is stopping, and takes no more requests."
 
 
@@ -113,7 +115,7 @@ class Registry:
             if (served := self.acquire_loaded(source.name)) is not None:  # somebody else has loaded it meanwhile
                 return served
             self._make_room()
-            model = source.load()
+            model = self._load(source)
             if model.writes:
                 _ = model.executor.describe()  # its weights are read now, not by the thread of the first request
             limits = self.limits.scheduler
@@ -126,6 +128,15 @@ class Registry:
                 served.scheduler.close()
                 raise Unavailable(STOPPING)
             return served
+
+    @staticmethod
+    def _load(source: ModelSource) -> Model:
+        """A model under the name that clients know; where it lies, and what is wrong with it there, is for the log."""
+        try:
+            return source.load().with_name(source.name)
+        except GlassError as error:
+            log.warning(f"{source.name} cannot be loaded: {error}")
+            raise CheckpointError(f"{source.name} cannot be loaded; the server's log says why.") from error
 
     def release(self, served: ServedModel) -> None:
         with self._lock:

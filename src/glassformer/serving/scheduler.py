@@ -6,7 +6,8 @@ submit ──▶ a queue for each client ──admit──▶ Loop ──one pas
 
 Requests join and leave between two passes. Prompts are read in chunks, so that a long one does not hold up the others, and
 what they have in common is read once (`engine/prefix_cache.py`). A text is the same as it would be alone wherever the
-executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not.
+executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not. Where few texts run, and one
+repeats what came before, some of its tokens are drafted and checked in one pass (`decoding/batch_drafts.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
+from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
+from glassformer.engine.free_memory import free_memory
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
@@ -32,7 +35,9 @@ from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
-CACHE_BYTES = 4 << 30  # of all rows together
+CACHE_SHARE = 1 / 3  # for all rows together, of the memory that is free when the first request comes
+CACHE_BYTES = 4 << 30  # where nobody says how much that is
+LEAST_CACHE_BYTES = 1 << 28
 PROMPT_CHUNK, CPU_PROMPT_CHUNK = 4096, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
 KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
 JOB_SECONDS = 5.0  # for a job to notice that it is to end
@@ -48,8 +53,9 @@ class SchedulerLimits:
     queued: int = 256  # requests that wait
     prompt_chunk: int | None = None  # tokens of prompts in one pass; by default as suits the device
     cached_tokens: int | None = (
-        None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
+        None  # in the KV cache, of running texts and kept prefixes together; by default a third of what is free
     )
+    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
 
 @dataclass(eq=False)
@@ -104,6 +110,8 @@ class SchedulerStatistics:
     prompt_tokens: int
     cached_tokens: int  # of prompts, that were not read again
     generated_tokens: int
+    drafted_tokens: int  # that were checked
+    accepted_tokens: int  # of these
     passes: int
     pass_seconds: tuple[float, ...]  # of the latest passes, everything included
 
@@ -129,6 +137,7 @@ class Scheduler:
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
+        self._drafts = BatchDrafts(self.limits.drafted_tokens)
         self._thread: threading.Thread | None = None
 
     # For clients, from any thread -------------------------------------------------------------------------------
@@ -191,6 +200,8 @@ class Scheduler:
                 self._prompt_tokens,
                 self._cached_tokens,
                 self._generated_tokens,
+                self._drafts.drafted_tokens,
+                self._drafts.accepted_tokens,
                 self._passes,
                 tuple(self._pass_seconds),
             )
@@ -255,7 +266,8 @@ class Scheduler:
 
     def _new_loop(self) -> Loop:
         cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
-        return Loop(cache, self._prompt_chunk)
+        drafting = self.limits.drafted_tokens > 0 and not self.model.blueprint.depends_on_length
+        return Loop(cache, self._prompt_chunk, self._drafts if drafting else None)
 
     @staticmethod
     def _close_loop(loop: Loop | None) -> None:
@@ -404,8 +416,14 @@ class Scheduler:
     def _cache_tokens(self) -> int:
         if self.limits.cached_tokens is not None:
             return self.limits.cached_tokens
-        size = self.model.executor.describe().cache_bytes_per_token
-        return CACHE_BYTES // size if size else CACHE_TOKENS
+        about = self.model.executor.describe()
+        size = about.cache_bytes_per_token
+        return default_cache_bytes(free_memory(about.device)) // size if size else CACHE_TOKENS
+
+
+def default_cache_bytes(free: int | None) -> int:
+    """How much keys and values may take, where so much memory is free."""
+    return CACHE_BYTES if free is None else max(int(free * CACHE_SHARE), LEAST_CACHE_BYTES)
 
 
 def _as_glass_error(error: Exception) -> GlassError:

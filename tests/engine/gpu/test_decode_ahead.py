@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from glassformer.decoding import Look, Policy, Step
-from glassformer.decoding.loop import loop
+from glassformer.decoding.batch_drafts import BatchDrafts
+from glassformer.decoding.loop import Loop, loop
 from glassformer.engine.gpu import decode_ahead
 from glassformer.engine.gpu.decode_ahead import knows, mode_of
 from glassformer.engine.protocol import BEST, Choice
@@ -71,6 +72,29 @@ def test_drawn_texts_are_those_of_their_policies(executor: Any, changes: dict[st
     for mine, theirs in zip(ahead, single, strict=True):
         assert mine.gap == pytest.approx(theirs.gap)
         assert mine.history.surprisals == pytest.approx(theirs.history.surprisals)
+
+
+def test_drafts_are_for_texts_that_the_engine_does_not_choose_by_itself(executor: Any) -> None:
+    class FreePositions:
+        def add(self, positions: int, seconds: float) -> None: ...
+
+        def marginal_share(self, texts: int) -> float:
+            return 0.01
+
+    prompt, texts = [5, 9, 3] * 3, []
+    for changes, drafts in (
+        ({"no_repeat_ngram_size": 30}, None),
+        ({"no_repeat_ngram_size": 30}, BatchDrafts(cost=FreePositions())),
+        ({}, BatchDrafts(cost=FreePositions())),
+    ):
+        batch = Loop(executor, drafts=drafts)
+        batch.admit([policy := Policy(recipe(max_new_tokens=40, **changes), prompt, context=64)])
+        while batch.policies:
+            list(batch.step())
+        texts.append(policy.chosen)
+        chosen_by_policy = bool(changes) and drafts is not None
+        assert (drafts is not None and drafts.drafted_tokens > 0) == chosen_by_policy
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("changes", [{}, *({"do_sample": True, **changes} for changes in SAMPLED)], ids=str)

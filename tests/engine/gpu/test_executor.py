@@ -145,6 +145,17 @@ class TestBitExactness:
         for prompt, expected in zip(prompts, together, strict=True):
             assert np.array_equal(life(executor, [prompt])[0], expected)
 
+    def test_a_checked_draft_has_the_scores_of_single_steps(self, shallow: Callable[[str], Subject]) -> None:
+        executor = shallow("qwen3").gpu(cache="bf16", kernels=kernels)
+        single, drafted, beside = (executor.open() for _ in range(3))
+        executor.run([Feed(row, [4, 8, 15]) for row in (single, drafted, beside)])
+        ids = [7, 5, 9, 2, 11]
+        steps = [executor.run([Feed(single, [token])])[0].host().copy() for token in ids]
+        scores, _ = executor.run([Feed(drafted, ids, Want.ALL), Feed(beside, [3])])
+        assert all(np.array_equal(scores.host(number - len(ids)), step) for number, step in enumerate(steps))
+        executor.rewind(drafted, 5)  # what was not accepted leaves nothing behind
+        assert np.array_equal(executor.run([Feed(drafted, ids[2:3])])[0].host(), steps[2])
+
     def test_watching_changes_no_bit(self, shallow: Callable[[str], Subject]) -> None:
         subject = shallow("llama")
         executor = subject.gpu(kernels=kernels)

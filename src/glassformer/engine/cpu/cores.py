@@ -18,14 +18,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from glassformer.engine.control_groups import control_groups, parse_integer, read_text
 
 MAX_THREADS = 256
 FAST = (
     0.85  # of the fastest core's speed: turbo frequencies differ by less between large cores, more between large and small
 )
 CPUS = "sys/devices/system/cpu"
-CPU_QUOTA_V1 = ("cpu", "cpu,cpuacct", "cpuacct,cpu")  # folders that the cpu controller of cgroup v1 is mounted at
 SYSCTLS = ("hw.physicalcpu", "hw.logicalcpu", "hw.perflevel0.physicalcpu")
 
 
@@ -136,7 +137,7 @@ def _siblings(number: int, allowed: Sequence[int], root: Path) -> list[int]:
     """Those of the allowed processors that share a core with one of them."""
     topology = _cpu(number, root) / "topology"
     for name in ("core_cpus_list", "thread_siblings_list"):  # the newer name first
-        if (ranges := _ranges(_text(topology / name))) is not None:
+        if (ranges := _ranges(read_text(topology / name))) is not None:
             return [other for other in allowed if any(first <= other <= last for first, last in ranges)]
     if (core := _core_ids(number, root)) is None:
         return []
@@ -154,7 +155,7 @@ def _ranges(text: str | None) -> list[tuple[int, int]] | None:
     ranges = []
     for part in (text or "").split(","):
         begin, dash, end = part.partition("-")
-        first, last = _integer(begin), _integer(end if dash else begin)
+        first, last = parse_integer(begin), parse_integer(end if dash else begin)
         if first is None or last is None:
             return None
         ranges.append((first, last))
@@ -184,7 +185,7 @@ def _sysctls() -> dict[str, int]:
         output = subprocess.run(["/usr/sbin/sysctl", *SYSCTLS], capture_output=True, text=True, timeout=5).stdout
         for line in output.splitlines():
             name, _, value = line.partition(": ")
-            if (number := _integer(value.strip())) is not None:
+            if (number := parse_integer(value.strip())) is not None:
                 values[name] = number
     return values
 
@@ -198,49 +199,20 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    mounts = root / "sys/fs/cgroup"
-    for line in (_text(root / "proc/self/cgroup") or "0::/\n1:cpu:/").splitlines():
-        _, controllers, path, *_ = [*line.split(":", 2), "", ""]
-        if not controllers:
-            for mount in (mounts, mounts / "unified"):
-                for folder in _group_folders(mount, path):
-                    limit, _, period = (_text(folder / "cpu.max") or "").partition(" ")
-                    yield from _quotient(limit, period)
-        elif "cpu" in controllers.split(","):
-            for name in CPU_QUOTA_V1:
-                for folder in _group_folders(mounts / name, path):
-                    quota, period = (_text(folder / f"cpu.cfs_{what}_us") or "" for what in ("quota", "period"))
-                    yield from _quotient(quota, period)
-
-
-def _group_folders(mount: Path, path: str) -> Iterator[Path]:
-    """A control group's folder and those above it; inside a container only some of them, or only the mount, are there."""
-    folder = mount
-    yield folder
-    for part in PurePosixPath(path).parts:
-        if part not in ("/", ".."):
-            folder /= part
-            yield folder
+    for version, folder in control_groups("cpu", root):
+        if version == 2:
+            quota, _, period = (read_text(folder / "cpu.max") or "").partition(" ")
+        else:
+            quota, period = (read_text(folder / f"cpu.cfs_{what}_us") or "" for what in ("quota", "period"))
+        yield from _quotient(quota, period)
 
 
 def _quotient(quota: str, period: str) -> Iterator[float]:
     """Processors' time of each period, where both are numbers; without a limit the quota is `max` or -1."""
-    time, length = _integer(quota), _integer(period)
+    time, length = parse_integer(quota), parse_integer(period)
     if time and length:
         yield time / length
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text("utf-8", errors="replace").strip()
-    except OSError:
-        return None
-
-
 def _number(path: Path) -> int | None:
-    return _integer(_text(path) or "")
-
-
-def _integer(text: str) -> int | None:
-    """A whole number that is not negative and fits 63 bits; None if it is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+    return parse_integer(read_text(path) or "")

@@ -18,7 +18,7 @@ from typing import Any
 from glassformer.decoding import Finish, Step
 from glassformer.errors import GlassError, InputError, InputTypeError, did_you_mean
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
-from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings
+from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings, template_variables
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
 from glassformer.text.chat.tool_calls import ParsedMessage, chat_prompt
@@ -30,7 +30,7 @@ NEUTRAL = (  # fields that change no answer
 )  # fmt: skip
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {  # what else there is, and the values that change nothing
     "stream": (False,), "echo": (False,), "suffix": ("",), "best_of": (1,), "functions": ([],),
-    "function_call": ("none", "auto"), "modalities": (["text"],), "audio": (), "prediction": (), "reasoning_effort": (),
+    "function_call": ("none", "auto"), "modalities": (["text"],), "audio": (), "prediction": (),
     "verbosity": (), "web_search_options": (),
 }  # fmt: skip
 SAMPLING = (  # fields that all dialects like this one have
@@ -38,7 +38,7 @@ SAMPLING = (  # fields that all dialects like this one have
 )  # fmt: skip
 CHAT_FIELDS = (  # of a chat completion's body, beside those
     "messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "tools", "tool_choice",
-    "parallel_tool_calls",
+    "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs",
 )  # fmt: skip
 FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
 
@@ -80,6 +80,7 @@ class OpenAIBatch(RowFormat):
         prompt = chat_prompt(
             self.tokenizer, messages, tools=tools or (), tool_choice=chosen_tool(body.get("tool_choice"), tools),
             parallel_tool_calls=parallel is not False,
+            template=template_variables(body.get("chat_template_kwargs"), body.get("reasoning_effort")),
         )  # fmt: skip
         keywords = {**settings, **prompt.settings, **({"template": prompt.template} if prompt.template else {})}
         return TextRequest(prompt.messages, keywords, tool_use=prompt.tool_use)

@@ -3,8 +3,9 @@
     {"id": "a", "prompt": "Name a colour.", "max_new_tokens": 8}
     {"id": "a", "text": "Blue.", "ids": [15128, 30], "finish": "eos", "usage": {…}, "error": null}
 
-A row has a prompt, messages or token ids; raw, system and template, and every setting, by their own names; metadata, which
-is copied to the answer. A text alone is a prompt. For a task, the row is the task's input.
+A row has a prompt, messages or token ids; raw, system and template, and every setting, by their own names; the template's
+variables also as a request has them, chat_template_kwargs and reasoning_effort; metadata, which is copied to the answer. A
+text alone is a prompt. For a task, the row is the task's input.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 
 from glassformer.errors import GlassError, InputError, InputTypeError
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
+from glassformer.runtime.request_settings import template_variables
 from glassformer.runtime.run import Run, logprob_data
 
 PROMPTS = ("prompt", "messages", "ids")
+TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort")
 OWN_FIELDS = (*PROMPTS, "id", "metadata")  # all others are prompt options and settings
 
 
@@ -40,6 +43,10 @@ class PlainRows(RowFormat):
         if not isinstance(value[kind], str if kind == "prompt" else list):
             raise InputTypeError(f"{kind} must be {'a text' if kind == 'prompt' else 'a list'}, not {value[kind]!r}.")
         keywords = {name: item for name, item in value.items() if name not in OWN_FIELDS}
+        variables = template_variables(*(keywords.pop(name, None) for name in TEMPLATE_FIELDS))
+        template = keywords.get("template")
+        if variables and isinstance(template, Mapping | None):
+            keywords["template"] = variables | dict(template or {})
         return TextRequest(value[kind], keywords, is_ids=kind == "ids")
 
     def task_inputs(self, value: Any, task: str) -> list[Any]:

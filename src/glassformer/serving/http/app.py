@@ -16,7 +16,7 @@ from starlette.responses import Response
 from glassformer.errors import GlassError
 from glassformer.serving.http import anthropic, monitoring, ollama, rerank, studio, text, views
 from glassformer.serving.http.context import ServingContext
-from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
 from glassformer.serving.http.request_log import RequestLog
@@ -29,10 +29,11 @@ ROUTERS = (
     *ollama.ROUTERS, rerank.router, text.router, views.router, monitoring.router,
     studio.router,
 )  # fmt: skip
-DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path; the first that fits
-    ("/v1/messages", anthropic.error_body),
-    ("/api/", ollama.error_body),
-    ("", errors.error_body),
+DIALECTS = (  # the first that fits a path
+    Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),
+    Dialect("/api/", ollama.error_body, lambda problem, _: ollama.error_line(problem)),
+    Dialect("/v1/responses", errors.error_body, responses.error_event),
+    Dialect("", errors.error_body, lambda problem, _: errors.error_event(problem)),
 )
 log = logging.getLogger("glassformer")
 

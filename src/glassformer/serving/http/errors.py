@@ -14,9 +14,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -56,7 +56,18 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-ErrorBody: TypeAlias = Callable[[Problem], dict[str, Any]]  # how a dialect puts it
+@dataclass(frozen=True)
+class Dialect:
+    """How the clients of some paths expect to be told of a problem."""
+
+    prefix: str  # of the paths
+    error_body: Callable[[Problem], dict[str, Any]]
+    last_event: Callable[[Problem, int], bytes]  # of a stream that failed after so many events
+
+
+def dialect_of(path: str, dialects: Iterable[Dialect]) -> Dialect:
+    """The first whose prefix fits; one fits all paths."""
+    return next(dialect for dialect in dialects if path.startswith(dialect.prefix))
 
 
 class HttpError(GlassError):

@@ -95,10 +95,18 @@ class Metrics:
         statistics = {name: served.scheduler.statistics() for name, served in registry.served().items()}
         running = {name: float(numbers.running) for name, numbers in statistics.items()}
         waiting = {name: float(numbers.waiting) for name, numbers in statistics.items()}
-        lines += gauge("glass_texts_running", "Texts that are being written.", running)
-        lines += gauge("glass_requests_waiting", "Requests in the queue.", waiting)
+        lines += model_samples("glass_texts_running", "Texts that are being written.", "gauge", running)
+        lines += model_samples("glass_requests_waiting", "Requests in the queue.", "gauge", waiting)
+        lines += model_samples(
+            "glass_drafted_tokens_total", "Tokens drafted by prompt lookup, and checked.", "counter",
+            {name: float(numbers.drafted_tokens) for name, numbers in statistics.items()},
+        )  # fmt: skip
+        lines += model_samples(
+            "glass_accepted_draft_tokens_total", "Drafted tokens that the model chose too.", "counter",
+            {name: float(numbers.accepted_tokens) for name, numbers in statistics.items()},
+        )  # fmt: skip
         loaded = {name: float(name in statistics) for name in registry.sources}
-        lines += gauge("glass_model_loaded", "Whether a model is loaded.", loaded)
+        lines += model_samples("glass_model_loaded", "Whether a model is loaded.", "gauge", loaded)
         return "\n".join(lines) + "\n"
 
 
@@ -121,9 +129,9 @@ def sum_metrics(texts: Sequence[str]) -> str:
     return "".join(about[name] + "".join(f"{each} {sums[each]:.12g}\n" for each in order[name]) for name in about)
 
 
-def gauge(name: str, about: str, values: Mapping[str, float]) -> list[str]:
+def model_samples(name: str, about: str, kind: str, values: Mapping[str, float]) -> list[str]:
     """A number of each model, as it is now."""
-    return [*header(name, about, "gauge"), *(sample(name, (("model", model),), value) for model, value in values.items())]
+    return [*header(name, about, kind), *(sample(name, (("model", model),), value) for model, value in values.items())]
 
 
 def header(name: str, about: str, kind: str) -> Iterator[str]:

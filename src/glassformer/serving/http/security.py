@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import SettingError
-from glassformer.serving.http.errors import CLIENT_CLOSED, ErrorBody, HttpError, Json, Problem, problem_of
+from glassformer.serving.http.errors import CLIENT_CLOSED, Dialect, HttpError, Json, Problem, dialect_of, problem_of
 from glassformer.serving.limits import Limits
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -137,7 +137,7 @@ def _is_address(name: str) -> bool:
 class Guard:
     """The middleware in front of all routes. What it lets through has a whole body of the allowed size."""
 
-    def __init__(self, app: ASGIApp, security: Security, limits: Limits, dialects: Iterable[tuple[str, ErrorBody]]) -> None:
+    def __init__(self, app: ASGIApp, security: Security, limits: Limits, dialects: Iterable[Dialect]) -> None:
         self.app, self.security, self.limits, self.dialects = app, security, limits, tuple(dialects)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -207,11 +207,10 @@ class Guard:
         await response(scope, receive, send)
 
 
-def error_response(path: str, problem: Problem, dialects: Iterable[tuple[str, ErrorBody]]) -> Json:
-    """An error as the clients of a path expect it; the first dialect whose prefix fits."""
-    error_body = next(body for prefix, body in dialects if path.startswith(prefix))
+def error_response(path: str, problem: Problem, dialects: Iterable[Dialect]) -> Json:
+    """An error as the clients of a path expect it."""
     status = 400 if problem.status == CLIENT_CLOSED else problem.status
-    return Json(error_body(problem), status, headers=dict(problem.headers))
+    return Json(dialect_of(path, dialects).error_body(problem), status, headers=dict(problem.headers))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from glassformer.decoding import Finish
 from glassformer.errors import InputError, SettingError
+from glassformer.runtime.request_settings import template_variables
 from glassformer.serving.http.answers import Answer, new_id, start_chat
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json, Problem
-from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream, sse
@@ -121,8 +121,7 @@ class ResponsesRequest(ApiRequest):
         )
 
     def template_variables(self) -> dict[str, Any]:
-        effort = None if self.reasoning is None else self.reasoning.effort
-        return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort not in ("none", "minimal")}
+        return template_variables(reasoning_effort=None if self.reasoning is None else self.reasoning.effort)
 
 
 def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
@@ -185,6 +184,12 @@ async def create_response(request: Request, body: ResponsesRequest) -> Response:
         return Json(response_body(new_id("resp_"), answer, body, status, output))
     finally:
         await answer.close()
+
+
+def error_event(problem: Problem, number: int) -> bytes:
+    """The event of this number, after which none comes."""
+    error = {"code": problem.code, "message": problem.message, "param": problem.param}
+    return sse({"type": "error", "sequence_number": number, **error}, "error")
 
 
 def message_item(item_id: str, text: str, status: str) -> dict[str, Any]:
@@ -276,9 +281,7 @@ class ResponseStream:
         """The last event of a stream that failed."""
         error = {"code": problem.code or "server_error", "message": problem.message}
         failed = {**self._response("failed"), "error": error}
-        return self._event("response.failed", response=failed) + sse(
-            {"type": "error", "sequence_number": self._number, **error_body(problem)["error"]}, "error"
-        )
+        return self._event("response.failed", response=failed) + error_event(problem, self._number)
 
     def _response(self, status: str) -> dict[str, Any]:
         return response_body(self._id, self._answer, self._body, status, list(self._output))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from glassformer.errors import SettingError
-from glassformer.runtime.request_settings import chosen_tool, response_schema
+from glassformer.runtime.request_settings import chosen_tool, response_schema, template_variables
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
@@ -188,11 +188,7 @@ class ChatCompletionRequest(SamplingRequest):
         return chosen_tool(choice, self.tools)
 
     def template_variables(self) -> dict[str, Any]:
-        variables = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", self.reasoning_effort)
-            variables.setdefault("enable_thinking", self.reasoning_effort not in ("none", "minimal"))
-        return variables
+        return template_variables(self.chat_template_kwargs, self.reasoning_effort)
 
 
 class CompletionRequest(SamplingRequest):
