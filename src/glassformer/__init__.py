@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from glassformer.blueprints import Config as PreTrainedConfig
     from glassformer.blueprints import Config as PretrainedConfig
     from glassformer.compat import logging as logging
     from glassformer.compat.auto import AutoModel as AutoModel
@@ -113,6 +114,7 @@ __all__ = [
     "LogitsProcessorList",
     "Model",
     "ModelOutput",
+    "PreTrainedConfig",
     "PreTrainedModel",
     "PretrainedConfig",
     "Run",
