@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from glassformer.blueprints import Config as PreTrainedConfig
+    from glassformer.blueprints import Config as PretrainedConfig
+    from glassformer.compat import logging as logging
     from glassformer.compat.auto import AutoModel as AutoModel
     from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from glassformer.compat.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
@@ -27,7 +30,15 @@ if TYPE_CHECKING:
     from glassformer.compat.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
     from glassformer.compat.auto import AutoModelForTextEncoding as AutoModelForTextEncoding
     from glassformer.compat.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
-    from glassformer.compat.generate import TextStreamer as TextStreamer
+    from glassformer.compat.pretrained import PretrainedModel as PreTrainedModel
+    from glassformer.compat.processors import LogitsProcessor as LogitsProcessor
+    from glassformer.compat.processors import LogitsProcessorList as LogitsProcessorList
+    from glassformer.compat.processors import StoppingCriteria as StoppingCriteria
+    from glassformer.compat.processors import StoppingCriteriaList as StoppingCriteriaList
+    from glassformer.compat.processors import set_seed as set_seed
+    from glassformer.compat.streamers import AsyncTextIteratorStreamer as AsyncTextIteratorStreamer
+    from glassformer.compat.streamers import TextIteratorStreamer as TextIteratorStreamer
+    from glassformer.compat.streamers import TextStreamer as TextStreamer
     from glassformer.decoding import GenerationConfig as GenerationConfig
     from glassformer.decoding import Step as Step
     from glassformer.engine.protocol import Executor as Executor
@@ -55,7 +66,8 @@ _HOMES = {
     "compat.auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
                     "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
                     "AutoModelForTokenClassification"),
-    "compat.generate": ("TextStreamer",),
+    "compat.processors": ("LogitsProcessor", "LogitsProcessorList", "StoppingCriteria", "StoppingCriteriaList", "set_seed"),
+    "compat.streamers": ("AsyncTextIteratorStreamer", "TextIteratorStreamer", "TextStreamer"),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
     "errors": ("GlassError",),
@@ -70,10 +82,16 @@ _HOMES = {
     "text": ("BatchEncoding", "Tokenizer"),
     "views.journey": ("Journey",),
 }  # fmt: skip
+_UNDER_OTHER_NAMES = {
+    "PreTrainedConfig": ("blueprints", "Config"), "PretrainedConfig": ("blueprints", "Config"),
+    "PreTrainedModel": ("compat.pretrained", "PretrainedModel"), "logging": ("compat.logging", ""),
+}  # fmt: skip
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.configs` names
+_HOME = {name: (module, name) for module, names in _HOMES.items() for name in names} | _UNDER_OTHER_NAMES
 
 __all__ = [
+    "AsyncTextIteratorStreamer",
     "AutoConfig",
     "AutoModel",
     "AutoModelForCausalLM",
@@ -92,33 +110,53 @@ __all__ = [
     "GenerationConfig",
     "GlassError",
     "Journey",
+    "LogitsProcessor",
+    "LogitsProcessorList",
     "Model",
     "ModelOutput",
+    "PreTrainedConfig",
+    "PreTrainedModel",
+    "PretrainedConfig",
     "Run",
     "StaticCache",
     "Step",
+    "StoppingCriteria",
+    "StoppingCriteriaList",
     "Task",
+    "TextIteratorStreamer",
     "TextStreamer",
     "Tokenizer",
     "Watch",
     "__version__",
     "compare",
     "load",
+    "logging",
     "pipeline",
     "plan",
+    "set_seed",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        module, attribute = _HOME[name]
+        home = importlib.import_module(f"{__name__}.{module}")
+        value = getattr(home, attribute) if attribute else home
     else:
-        auto = importlib.import_module(f"{__name__}.compat.auto") if _FAMILY.fullmatch(name) else None
-        value = None if auto is None else auto.find_model_class(name)
+        value = _of_a_family(name)
         if value is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _of_a_family(name: str) -> Any:
+    """A family's model class or config by its name, or None."""
+    if _CONFIG.fullmatch(name):
+        return importlib.import_module(f"{__name__}.compat.configs").find_config(name)
+    if _FAMILY.fullmatch(name):
+        return importlib.import_module(f"{__name__}.compat.auto").find_model_class(name)
+    return None
 
 
 def __dir__() -> list[str]:

@@ -14,9 +14,10 @@ FIRST = 2  # the row of the position table that the first token gets
 EPS = 1e-5  # of every norm; the config does not say
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bart"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265}
     default_head: ClassVar[Head] = "seq2seq"
     default_label_count: ClassVar[int] = 3
     aliases: ClassVar[Mapping[str, str]] = {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
 from glassformer.blueprints.config import Head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bert"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
     default_head: ClassVar[Head] = "masked"
 
     intermediate_size: int = 3072

@@ -1,4 +1,5 @@
-"""Configs: small frozen dataclasses, one per family, read from `config.json` with every value checked.
+"""Configs: small dataclasses, one per family, read from `config.json` with every value checked, and checked again when it is
+changed.
 
 A value that changes behavior and is not supported raises. Keys that nothing here reads are kept in `extra_fields`, so
 that they can be listed and are written back on saving.
@@ -6,11 +7,15 @@ that they can be listed and are written back on saving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
+from glassformer.atomic_files import write_error, write_text
 from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
 from glassformer.blueprints.other_fields import check_other_fields
 from glassformer.blueprints.rope import Rope
@@ -24,9 +29,12 @@ ACTIVATIONS = (  # under all their names
 )  # fmt: skip
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 RENAMED = {"torch_dtype": "dtype"}
+ROPE_FIELDS: Mapping[str, Callable[[Rope], Any]] = {  # by which older and newer files know RoPE's settings
+    "rope_theta": lambda rope: rope.theta, "rope_parameters": lambda rope: rope.raw(),
+}  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config:
     """What every family's config has."""
 
@@ -34,6 +42,7 @@ class Config:
     default_head: ClassVar[Head] = "causal"  # the head that the family was trained with
     aliases: ClassVar[Mapping[str, str]] = {}  # a family's own names of fields: {"n_embd": "hidden_size"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {}  # fields that may only have this value
+    default_fields: ClassVar[Mapping[str, Any]] = {}  # of a config that is made by hand: `LlamaConfig()`
     default_label_count: ClassVar[int] = 2
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
 
@@ -63,19 +72,24 @@ class Config:
         check_other_fields(values, cls.fixed_fields, frozenset(f.name for f in fields(cls)), cls.model_type)
         check_numbers(values, cls.bounds, cls.own_name)
         values = cls.prepare(values)
-        hints = _type_hints(cls)  # type: ignore[arg-type]  # a class is hashable
         names = {f.name for f in fields(cls)} - {"extra_fields"}
-        for name in names & values.keys():
-            if not matches_type(value := values[name], hints[name]):
-                raise ConfigError(
-                    f"config field {cls.own_name(name)!r} is {brief(value)}; it must be {_type_name(hints[name])}."
-                )
+        cls.check_types({name: values[name] for name in names & values.keys()})
         needed = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
         missing = [name for name in needed if name not in values]
         if missing:
             raise ConfigError(f"config field {cls.own_name(missing[0])!r} is missing.")
         extra_fields = {key: value for key, value in values.items() if key not in names and key != "model_type"}
         return cls(**{name: values[name] for name in names & values.keys()}, extra_fields=extra_fields)
+
+    @classmethod
+    def check_types(cls, values: Mapping[str, Any]) -> None:
+        """Refuse values that their fields cannot have."""
+        hints = _type_hints(cls)  # type: ignore[arg-type]  # a class is hashable
+        for name, value in values.items():
+            if not matches_type(value, hints[name]):
+                raise ConfigError(
+                    f"config field {cls.own_name(name)!r} is {brief(value)}; it must be {_type_name(hints[name])}."
+                )
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +110,28 @@ class Config:
                 f"config field 'problem_type' is {self.problem_type!r}, which is not known."
                 f"{did_you_mean(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
             )
+        if self.id2label is None:
+            self.id2label = {number: f"LABEL_{number}" for number in range(self.label_count)}
+        self.num_labels = len(self.id2label)
+        self.__dict__["_complete"] = True  # from now on, changes are checked
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`config.use_cache = False`: checked as in a file. A name that no field has becomes one of the extra fields."""
+        if "_complete" not in self.__dict__:
+            object.__setattr__(self, name, value)
+            return
+        name = RENAMED.get(name, name)
+        if name == "label2id" or self.aliases.get(name, name) in self._field_names:
+            self.__dict__.update(self.with_changes({name: value}).__dict__)
+        elif name == "rope_theta" and "rope" in self._field_names:
+            self.__dict__.update(self.with_changes({"rope": replace(self.rope, theta=float(value))}).__dict__)
+        else:
+            check_other_fields({name: value}, self.fixed_fields, frozenset(self._field_names), self.model_type)
+            self.__dict__["extra_fields"] = {**self.extra_fields, name: value}
+
+    @property
+    def _field_names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(self) if f.name != "extra_fields")
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -126,9 +162,14 @@ class Config:
         return next((theirs for theirs, field in cls.aliases.items() if field == name), name)
 
     def __getattr__(self, name: str) -> Any:
-        """The family's own names work too: `config.n_embd` is `config.hidden_size`."""
-        if name in type(self).aliases:
-            return getattr(self, type(self).aliases[name])
+        """The family's own names work too, `config.n_embd` is `config.hidden_size`, and what only the file has."""
+        if name in type(self).aliases or name in RENAMED:
+            return getattr(self, type(self).aliases.get(name) or RENAMED[name])
+        rope = self.__dict__.get("rope")
+        if rope is not None and name in ROPE_FIELDS:
+            return ROPE_FIELDS[name](rope)
+        if name in (extra_fields := self.__dict__.get("extra_fields", {})):
+            return extra_fields[name]
         raise AttributeError(f"the {type(self).model_type} config has no field {name!r}")
 
     @property
@@ -153,13 +194,13 @@ class Config:
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some fields changed, as `from_pretrained(name, num_labels=3)` does."""
         changes = self.consistent_labels({self.aliases.get(name, name): value for name, value in changes.items()})
-        names = [f.name for f in fields(self) if f.name != "extra_fields"]
         for name in changes:
-            if name not in names:
+            if name not in self._field_names:
                 raise UnknownArgument(
                     f"{name!r} is no argument of from_pretrained() and no field of the {self.model_type} config."
-                    f"{did_you_mean(name, names)}"
+                    f"{did_you_mean(name, self._field_names)}"
                 )
+        self.check_types(changes)
         return replace(self, **changes)
 
     def consistent_labels(self, changes: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +210,7 @@ class Config:
         if names is None and numbers is not None:
             names = {number: label for label, number in numbers.items()}
         if names is None:
-            stale = count is not None and count != len(self.id2label or {})
+            stale = "id2label" in changes or (count is not None and count != len(self.id2label or {}))
             return changes | ({"id2label": None} if stale else {})
         if count not in (None, len(names)):
             raise ConfigError(f"num_labels is {count}, but id2label names {len(names)} labels. Give one of them.")
@@ -186,10 +227,29 @@ class Config:
         if "rope" in values:
             values["rope_parameters"] = values.pop("rope")
         values = {self.own_name(name): value for name, value in values.items()}
-        if self.id2label or self.num_labels:
-            labels = self.id2label or {number: f"LABEL_{number}" for number in range(self.num_labels or 0)}
-            values |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
+        if values["id2label"] == {number: f"LABEL_{number}" for number in range(self.default_label_count)}:
+            del values["id2label"]
+        else:
+            values["label2id"] = self.label2id
         return {"model_type": self.model_type, **self.extra_fields, **{k: v for k, v in values.items() if v is not None}}
+
+    def to_json_string(self) -> str:
+        """As the text of `config.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write `config.json` into a folder, which is made if need be."""
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
+        write_text(path / "config.json", self.to_json_string())
+
+    def update(self, changes: Mapping[str, Any]) -> None:
+        """Change several fields."""
+        for name, value in changes.items():
+            setattr(self, name, value)
 
 
 @cache

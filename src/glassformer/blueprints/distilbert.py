@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
@@ -13,9 +13,10 @@ from glassformer.blueprints.config import Head
 EPS = 1e-12  # of every norm; the config does not say
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "distilbert"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522}
     default_head: ClassVar[Head] = "masked"
     aliases: ClassVar[Mapping[str, str]] = {
         "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",

@@ -16,9 +16,13 @@ from glassformer.typecheck import brief
 KINDS = {"sliding_attention": "local", "full_attention": "default"}  # a layer's type: the name of its RoPE
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "gemma3_text"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 262208, "hidden_size": 2304, "num_hidden_layers": 26, "intermediate_size": 9216,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
+    }  # fmt: skip
     aliases: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "gpt2"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50257}
     aliases: ClassVar[Mapping[str, str]] = {
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",

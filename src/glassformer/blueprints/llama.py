@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,9 +13,12 @@ from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "llama"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
 
     intermediate_size: int = 11008
     num_attention_heads: int = 32

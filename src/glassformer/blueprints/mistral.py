@@ -11,9 +11,13 @@ from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "mistral"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
+        "sliding_window": 4096,
+    }  # fmt: skip
     fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": False, "mlp_bias": False}
 
     intermediate_size: int = 14336

@@ -11,7 +11,7 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(qwen2.Config):
     model_type: ClassVar[str] = "qwen3"
     fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}

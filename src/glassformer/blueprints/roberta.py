@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Weight
@@ -11,9 +12,10 @@ from glassformer.blueprints.config import Head
 from glassformer.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(bert.Config):
     model_type: ClassVar[str] = "roberta"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12}
 
     pad_token_id: int | None = 1
     bos_token_id: int | None = 0

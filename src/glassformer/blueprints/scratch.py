@@ -17,7 +17,7 @@ from glassformer.blueprints.config import Head
 EPS = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "scratch"
     aliases: ClassVar[Mapping[str, str]] = {

@@ -15,9 +15,10 @@ from glassformer.errors import ConfigError
 UNBOUNDED = 1 << 30  # tokens: relative positions have no end
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "t5"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 32128}
     default_head: ClassVar[Head] = "seq2seq"
     aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "num_layers": "num_encoder_layers", "num_decoder_layers": "num_hidden_layers",

@@ -11,7 +11,7 @@ from typing import Any
 
 from glassformer import blueprints, families
 from glassformer.blueprints import Head
-from glassformer.compat.generate import GenerationMixin, TextStreamer
+from glassformer.compat.generate import GenerationMixin
 from glassformer.compat.pretrained import FromPretrained, PretrainedModel
 from glassformer.errors import ConfigError
 from glassformer.families.shared.encoder import Encoder
@@ -149,5 +149,5 @@ __all__ = [
     "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
     "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
     "AutoModelForTokenClassification", "AutoTokenizer",
-    "TextStreamer", "model_class",
+    "model_class",
 ]  # fmt: skip

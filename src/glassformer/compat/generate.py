@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.compat.generation_executor import executor_for, release_engine
+from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Look, Outcome, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
@@ -21,14 +22,6 @@ from glassformer.families.shared.outputs import GenerateOutput
 from glassformer.families.shared.tensor_checks import check_device
 
 note = logging.getLogger("glassformer").warning
-
-
-class Streamer(Protocol):
-    """Receives the prompt's ids first, then each new id; `end` comes last."""
-
-    def put(self, value: Tensor) -> None: ...
-
-    def end(self) -> None: ...
 
 
 class GenerationMixin:
@@ -340,20 +333,3 @@ def _padding(settings: GenerationConfig) -> int:
     if settings.pad_token_id is not None:
         return settings.pad_token_id
     return min(settings.eos, default=0)
-
-
-class TextStreamer:
-    """Prints text as it is generated: `model.generate(**tokens, streamer=TextStreamer(tokenizer))`."""
-
-    def __init__(self, tokenizer: Any, skip_prompt: bool = False, skip_special_tokens: bool = False) -> None:
-        self._pieces = tokenizer.detokenizer(skip_special_tokens)
-        self._skip = skip_prompt
-
-    def put(self, value: Tensor) -> None:
-        skip, self._skip = self._skip, False
-        if not skip:
-            for token in value.flatten().tolist():
-                print(self._pieces.feed(token), end="", flush=True)
-
-    def end(self) -> None:
-        print(self._pieces.finish(), flush=True)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from glassformer.engine.gpu.parameters import ParameterWatch
 
 ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-OWN_ATTRIBUTES = {"training", "generation_config", "weight_files", "use_gpu_engine"}  # that change no number
+OWN_ATTRIBUTES = {  # that change no number
+    "training", "recompute", "generation_config", "weight_files", "use_gpu_engine", "name_or_path",
+}  # fmt: skip
 note = logging.getLogger("glassformer").warning
 
 

@@ -24,6 +24,7 @@ from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
+from glassformer.compat.model_parts import ModelParts
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
@@ -135,7 +136,7 @@ class ParameterFiles(WeightFiles):
         return WeightFiles, ()  # the parameters of a copied or pickled model lie in no file
 
 
-class PretrainedModel(FromPretrained):
+class PretrainedModel(FromPretrained, ModelParts):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
     weight_files: WeightFiles | None = None
@@ -192,10 +193,6 @@ class PretrainedModel(FromPretrained):
     def base_model(self) -> BaseModel:
         return super().base_model if isinstance(self, ModelWithHead) else self  # type: ignore[misc,return-value]
 
-    def num_parameters(self) -> int:
-        """The number of parameters; a shared one counts once."""
-        return sum(p.numel() for p in self.parameters())  # type: ignore[attr-defined]
-
     def save_pretrained(self, folder: str | os.PathLike[str], max_shard_size: str | int = "5GB") -> None:
         """Write config.json, generation_config.json and safetensors.
 
@@ -226,6 +223,7 @@ def load(
         model = cls(config)
     load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts or {})
     model.generation_config = opened.settings
+    model.name_or_path = opened.name
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
     return model.eval()
 

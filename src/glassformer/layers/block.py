@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import ForwardPass
 
 
 class Block(FamilyModule):
+    recompute = False  # in training: keep no activations, and compute them again for the gradients
+
+    def __call__(self, x: Tensor, p: ForwardPass, *others: Any) -> Any:
+        once = p.cache is not None or p.tap is not None  # what is remembered or seen must not be so twice
+        if once or not (self.recompute and self.training and torch.is_grad_enabled()):
+            return super().__call__(x, p, *others)
+        return checkpoint(super().__call__, x, p, *others, use_reentrant=False)
+
     def add(self, x: Tensor, update: Tensor, p: ForwardPass, site: str, norm: nn.Module | None = None) -> Tensor:
         """The residual sum, the norm that follows it in post-norm families, and the site of the result."""
         x = x + update

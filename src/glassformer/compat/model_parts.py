@@ -1,0 +1,195 @@
+"""What scripts reach for in a model: its embeddings, its size, its memory, recomputed activations, a hub to put it on."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.families.shared.heads import ModelWithHead
+from glassformer.layers import Block
+
+
+class ModelParts:
+    """Methods of every model class of `auto`."""
+
+    config: Any
+    name_or_path: str = ""  # where it was loaded from
+    main_input_name = "input_ids"
+
+    # Embeddings ---------------------------------------------------------------------------------------------------------
+
+    def get_input_embeddings(self: Any) -> nn.Module:
+        embedding: nn.Module = self.base_model.token_embedding
+        return embedding
+
+    def set_input_embeddings(self: Any, value: nn.Module) -> None:
+        """Put another module in their place; also in encoder and decoder, where both have them."""
+        for embedding in self._token_embeddings():
+            _replace_module(self, embedding, value)
+
+    def _token_embeddings(self: Any) -> list[nn.Embedding]:
+        """The modules that hold the table; an encoder-decoder has several."""
+        table = self.base_model.token_embedding.weight
+        return [module for module in self.modules() if isinstance(module, nn.Embedding) and module.weight is table]
+
+    def get_output_embeddings(self: Any) -> nn.Module | None:
+        """The layer that scores the vocabulary, in models that have one."""
+        if not isinstance(self, ModelWithHead):
+            return None
+        replaced = isinstance(self.head_module, nn.Linear) and self.head in ("causal", "seq2seq")
+        return getattr(self.head_module, "output", self.head_module if replaced else None)
+
+    def set_output_embeddings(self: Any, value: nn.Module) -> None:
+        if (output := self.get_output_embeddings()) is None:
+            raise InputError(f"{type(self).__name__} scores no vocabulary, so it has no output embeddings.")
+        _replace_module(self, output, value)
+
+    def tie_weights(self: Any) -> None:
+        """Let the output embeddings share the input embeddings' weight, where the config says so."""
+        if self.config.tie_word_embeddings and (output := self.get_output_embeddings()) is not None:
+            output.weight = self.base_model.token_embedding.weight
+
+    @torch.no_grad()
+    def resize_token_embeddings(
+        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Room for another number of tokens; those that stay keep their vectors.
+
+        Args:
+            new_num_tokens: how many; by default as many as there are, for `pad_to_multiple_of`.
+            pad_to_multiple_of: round the number up to a multiple of this.
+            mean_resizing: new vectors are the mean of the old ones, with which a model begins well; otherwise random.
+        """
+        embedding = self.base_model.token_embedding
+        count = embedding.num_embeddings if new_num_tokens is None else new_num_tokens
+        if pad_to_multiple_of:
+            count += -count % pad_to_multiple_of
+        if count < 1:
+            raise InputError(f"new_num_tokens is {new_num_tokens}; a model has at least one token.")
+        std = None if mean_resizing else self.config.initializer_range
+        output, tied = self.get_output_embeddings(), self.config.tie_word_embeddings
+        table = nn.Parameter(_resized(embedding.weight, count, std), embedding.weight.requires_grad)
+        for shared in self._token_embeddings():
+            shared.weight, shared.num_embeddings = table, count
+        if output is not None:
+            output.weight = table if tied else nn.Parameter(_resized(output.weight, count, std))
+            output.out_features = count
+            _resize_biases(self, count)
+        self.config.vocab_size = count
+        return embedding  # type: ignore[no-any-return]
+
+    # Size and memory ----------------------------------------------------------------------------------------------------
+
+    def num_parameters(self: Any, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """The number of parameters; a shared one counts once."""
+        excluded = {id(self.base_model.token_embedding.weight)} if exclude_embeddings else set()
+        return sum(
+            parameter.numel()
+            for parameter in self.parameters()
+            if id(parameter) not in excluded and (parameter.requires_grad or not only_trainable)
+        )
+
+    def get_memory_footprint(self: Any, return_buffers: bool = True) -> int:
+        """Bytes of the parameters, and of the buffers."""
+        tensors = [*self.parameters(), *(self.buffers() if return_buffers else ())]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    def gradient_checkpointing_enable(self: Any, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Keep no activations inside the blocks, and compute them again for the gradients: less memory, a third more time.
+
+        No cache is filled meanwhile. The keywords of torch's checkpoint are accepted for familiarity.
+        """
+        self._set_recomputing(True)
+
+    def gradient_checkpointing_disable(self: Any) -> None:
+        self._set_recomputing(False)
+
+    def _set_recomputing(self: Any, recompute: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.recompute = recompute
+        self.config.use_cache = not recompute
+
+    @property
+    def is_gradient_checkpointing(self: Any) -> bool:
+        return any(module.recompute for module in self.modules() if isinstance(module, Block))
+
+    def enable_input_require_grads(self: Any) -> None:
+        """Let gradients flow to the embeddings' output, as adapters on frozen weights need."""
+        self.get_input_embeddings().register_forward_hook(lambda module, inputs, output: output.requires_grad_(True))
+
+    # Generation, and the hub ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        return hasattr(cls, "generate")
+
+    def prepare_inputs_for_generation(
+        self: Any,
+        input_ids: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool = True,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """The arguments of the next `forward`: of a text that a cache remembers, only the new tokens."""
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        inputs: dict[str, Any] = {
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+            "attention_mask": attention_mask,
+        }
+        if inputs_embeds is not None and not past:
+            return inputs | {"inputs_embeds": inputs_embeds} | others
+        return inputs | {"input_ids": input_ids[:, past:]} | others
+
+    def push_to_hub(
+        self: Any,
+        repo_id: str,
+        *,
+        commit_message: str = "Upload model",
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Save the model into a repository of the hub, which is made if need be; gives its address."""
+        from huggingface_hub import HfApi
+
+        hub = HfApi(token=token)
+        repository = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        with tempfile.TemporaryDirectory(prefix="glassformer-") as folder:
+            self.save_pretrained(Path(folder))
+            return str(hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=commit_message))
+
+
+def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put a module in another's place, under each of its names."""
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, new)
+
+
+def _resized(weight: Tensor, count: int, std: float | None) -> Tensor:
+    """A table with another number of rows; new ones are the mean of the old, or random with this standard deviation."""
+    new = weight.new_empty(max(0, count - len(weight)), weight.shape[1])
+    new.copy_(weight.float().mean(0).to(weight.dtype)) if std is None else new.normal_(std=std)
+    return torch.cat((weight[:count], new))
+
+
+def _resize_biases(model: ModelWithHead, count: int) -> None:
+    """The biases of the scores, in families that have them, go with the vocabulary; new ones are zero."""
+    old = model.config.vocab_size
+    for module in (model, *model.head_module.modules()):
+        own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        for name, tensor in own.items():
+            if name.endswith("bias") and tensor.shape[-1] == old:
+                padded = nn.functional.pad(tensor[..., :count], (0, max(0, count - old)))
+                setattr(module, name, nn.Parameter(padded) if isinstance(tensor, nn.Parameter) else padded)
