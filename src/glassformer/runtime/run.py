@@ -162,10 +162,7 @@ class Run:
         """The run as data that a page can explore without the model: scores, lens and journey."""
         from glassformer.observe.recording import record
 
-        first = self.reading.prompt_length - 1
-        positions = range(first, first + len(self.steps))
-        lens = self.reading.lens(positions) if positions else None
-        return record(self, self.journey, lens, self.tokens_per_second)
+        return record(self, self.tokens_per_second)
 
     def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
         """What each block and head added to the score of a token of the text, or of another in its place.

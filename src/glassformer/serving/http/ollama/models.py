@@ -94,7 +94,10 @@ def description(model: Model) -> dict[str, Any]:
 def capabilities(model: Model) -> list[str]:
     if not model.writes:
         return ["embedding"]
-    return ["completion", *(["tools"] if ToolCallFormat.of(model.tokenizer) is not None else [])]
+    tokenizer = model.tokenizer
+    thinks = tokenizer.chat_template is not None and "enable_thinking" in tokenizer.template().variables
+    tools = ToolCallFormat.of(tokenizer) is not None
+    return ["completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])]
 
 
 @router.post("/api/embed")
