@@ -10,9 +10,11 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Route, expect
 
+import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from tests.observe.models import folder
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage, StudioPage, visible
 
@@ -143,6 +145,10 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: O
     expect(page.answer).to_have_count(2 + len(rest["steps"]))
     assert page.answer.all_text_contents()[2:] == texts(rest)
     expect(page.alert).to_have_count(0)
+    shown = page.answer.all_text_contents()
+    again = open_page()
+    again.show(address, page.value("location.hash.slice(1)"))
+    expect(again.answer).to_have_text(shown)  # also what was drawn after the cut
 
 
 def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page: OpenPage, address: str) -> None:
@@ -192,6 +198,26 @@ def test_the_shipped_run_branches_too(open_page: OpenPage, address: str) -> None
     assert page.answer.count() == shown
 
 
+def test_an_encoder_decoders_answer_branches_too(open_page: OpenPage) -> None:
+    limits = Limits(stop_seconds=1, new_tokens=6)
+    source = ModelSource("t5", lambda: glassformer.load(folder("t5", "seq2seq")[0]))
+    page = open_page()
+    with serving(create_app(Registry([source], limits), limits)) as address:
+        page.show(address)
+        page.page.get_by_role("slider").first.fill("0")
+        page.page.get_by_role("textbox", name="A text to go on from").fill("the cat")  # it has no chat template
+        first = record(address, **requested(page, lambda: page.page.keyboard.press("Enter")))
+        expect(page.answer).to_have_text(texts(first))
+        whole(page)
+        rank = other_rank(first, 1)
+        body = requested(page, lambda: go_on_instead(page, 1, rank))
+        start, candidate = first["steps"][0]["token"]["id"], first["steps"][1]["candidates"]["ids"][rank]
+        assert body["prompt"] == [token["id"] for token in first["prompt_tokens"]]
+        assert body["forced_tokens"] == [[0, start], [1, candidate]]
+        expect(tokens(page, "B")).to_have_text(texts(record(address, **body))[1:])
+        whole(page)
+
+
 def test_a_conversation_goes_on_and_begins_anew(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
@@ -231,7 +257,13 @@ def test_thinking_raw_and_a_model_that_only_reads(open_page: OpenPage, address: 
 
 
 @pytest.mark.parametrize(
-    "link", ['[["hi"]]', "[[null,[[0,99,1]],0]]", '[[["",null,false,null,1,1,0,4],[],0]]', "[[null,[[5,0,7]],9]]"]
+    "link",
+    [
+        '[["hi"]]',
+        "[[null,[[null,0,[],[null]],[0,99,[1],[null]]],0]]",
+        "[[null,[[5,0,[7],[null]]],9]]",
+        '[[["",null,false,null,1,1,0,4],[],0]]',
+    ],
 )
 def test_a_link_that_makes_no_sense_opens_the_page(open_page: OpenPage, address: str, link: str) -> None:
     page = open_page()

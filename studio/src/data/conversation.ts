@@ -25,6 +25,7 @@ export interface Branch {
   readonly at: number; // the number of the first step of its own
   readonly forced: readonly number[]; // the ids that it begins with, which were chosen by hand
   readonly run: Recording; // the whole answer, with the steps that it shares
+  readonly ends: readonly number[]; // how long it was each time that its writing was stopped or cut off
   readonly written: Recording; // how the server wrote the last part of it: what came before is in the prompt
   readonly state: BranchState;
 }
@@ -128,31 +129,35 @@ export function sharedTokens(turns: readonly Turn[], number: number): number {
 // A link holds what was asked, not what was answered: the model writes it again, with the same seed, to the same tokens.
 
 export interface BranchLink {
-  readonly parent: number;
+  readonly parent: number | null;
   readonly at: number;
   readonly ids: readonly number[]; // that it begins with
+  readonly lengths: readonly (number | null)[]; // up to which it is written, one time after the other; null: to its end
 }
 
 export interface TurnLink {
   readonly question: Question | null;
-  readonly branches: readonly BranchLink[]; // all but the first
+  readonly branches: readonly BranchLink[];
   readonly chosen: number;
 }
 
 /** What leads to these turns; null where they are no more than the run that a page opens with. */
 export function toLink(turns: readonly Turn[]): string | null {
   const links = turns.map(({ question, branches, chosen }) => [
-    question && questionLink(question, branches[0]),
-    branches.flatMap(({ parent, at, forced }) => (parent === null ? [] : [[parent, at, ...forced]])),
+    question && questionLink(question, branches[0]?.run.seed ?? null),
+    branches.map((branch) => [branch.parent, branch.at, branch.forced, lengthsOf(branch)]),
     chosen,
   ]);
   return turns.some(({ question, branches }) => question || branches.length > 1) ? JSON.stringify(links) : null;
 }
 
-/** An answer that was stopped is as long the next time. */
-function questionLink({ text, model, raw, thinking, sampling, seed, maxTokens }: Question, first: Branch | undefined): unknown[] {
-  const length = first?.state.kind === "stopped" ? first.run.steps.length : maxTokens;
-  return [text, model, raw, thinking, sampling.temperature, sampling.topP, first?.run.seed ?? seed, length];
+function questionLink({ text, model, raw, thinking, sampling, maxTokens }: Question, seed: number | null): unknown[] {
+  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens];
+}
+
+/** An answer that was stopped is as long the next time; draws begin anew wherever it was gone on with. */
+function lengthsOf({ ends, run }: Branch): (number | null)[] {
+  return ends.at(-1) === run.steps.length ? [...ends] : [...ends, null];
 }
 
 /** Read from an address; null where it makes no sense. */
@@ -161,7 +166,12 @@ export function fromLink(text: string | null): TurnLink[] | null {
   try {
     return (JSON.parse(text) as [unknown[] | null, unknown[][], unknown][]).map(([question, branches, chosen]) => ({
       question: question && toQuestion(question),
-      branches: branches.map(([parent, at, ...ids]) => ({ parent: count(parent), at: count(at), ids: ids.map(count) })),
+      branches: branches.map(([parent, at, ids, lengths]) => ({
+        parent: parent === null ? null : count(parent),
+        at: count(at),
+        ids: (ids as unknown[]).map(count),
+        lengths: (lengths as unknown[]).map((length) => (length === null ? null : count(length))),
+      })),
       chosen: count(chosen),
     }));
   } catch {

@@ -34,14 +34,15 @@ interface Place {
   readonly branch: number;
 }
 
-/** What a stream continues: how many of its steps are there already, and which step of the branch its first one is. */
+/** What a stream is to an answer. */
 interface Continuation {
-  readonly skipped: number;
-  readonly offset: number;
+  readonly skipped: number; // how many of its steps are there already
+  readonly offset: number; // which step of the answer its first one is
+  readonly length: number | null; // at which the answer ended the last time, though it was not over
 }
 
 const MAX_TOKENS = 128; // of one answer
-const FROM_THE_START: Continuation = { skipped: 0, offset: 0 };
+const FROM_THE_START: Continuation = { skipped: 0, offset: 0, length: null };
 
 export class Studio {
   turns = $state.raw<readonly Turn[]>([]);
@@ -121,7 +122,7 @@ export class Studio {
   /** Show a run that is there already, in place of the conversation. */
   show(run: Recording, selection: Selection = NOTHING): void {
     const inside = selection.token !== null && selection.token < run.steps.length;
-    this.turns = [{ question: null, branches: [{ parent: null, at: 0, forced: [], run, written: run, state: { kind: "whole" } }], chosen: 0 }];
+    this.turns = [{ question: null, branches: [{ parent: null, at: 0, forced: [], ends: [], run, written: run, state: { kind: "whole" } }], chosen: 0 }];
     this.sampling = samplingOf(run.settings);
     this.selection = inside ? { ...selection, branch: 0 } : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
   }
@@ -136,21 +137,26 @@ export class Studio {
 
   /** Write a conversation once more, and show the place of it that was linked to. */
   private async restore(turns: readonly TurnLink[], selection: Selection): Promise<void> {
+    if (turns[0]?.question === null && this.turn?.question) await this.attempt(async () => this.show(await this.source.run()));
     for (const { question, branches, chosen } of turns) {
-      if (question) {
-        if (question.model !== this.model) void this.choose(question.model);
-        if (!(await this.put(question))) return;
-      }
-      for (const branch of branches) if (!(await this.restoreBranch(branch))) return;
+      if (question && question.model !== this.model) void this.choose(question.model);
+      for (const branch of branches) if (!(await this.restoreBranch(question, branch))) return;
       this.selection = this.inside({ ...this.selection, branch: chosen });
     }
     this.selection = this.inside({ ...selection, run: toLink(this.turns) });
     this.mirror();
   }
 
-  private async restoreBranch({ parent, at, ids }: BranchLink): Promise<boolean> {
-    this.selection = this.inside({ ...this.selection, branch: parent, token: at });
-    return this.goOn(...ids);
+  private async restoreBranch(question: Question | null, { parent, at, ids, lengths }: BranchLink): Promise<boolean> {
+    const [first = null, ...later] = lengths;
+    if (parent !== null) {
+      this.selection = this.inside({ ...this.selection, branch: parent, token: at });
+      if (!(await this.goOn(ids, first))) return false;
+    } else if (question && !(await this.put(question, first))) {
+      return false;
+    }
+    for (const length of later) if (!(await this.goOnWriting([], length))) return false;
+    return true;
   }
 
   /** A selection, as far as there is such a branch and such a token. */
@@ -230,7 +236,8 @@ export class Studio {
     this.mirror();
   }
 
-  private async put(question: Question): Promise<boolean> {
+  /** `length`: the answer's own, where it is known from the last time. */
+  private async put(question: Question, length: number | null = null): Promise<boolean> {
     const { text, model, raw, thinking, sampling, seed, maxTokens } = question;
     const chosen = this.selection.branch;
     const said = raw || !this.turn?.question || this.turn.question.raw ? [] : [...this.turns.slice(0, -1), { ...this.turn, chosen }];
@@ -238,14 +245,14 @@ export class Studio {
       model,
       prompt: raw ? text : [...messagesOf(said), { role: "user", content: text }],
       raw,
-      max_tokens: maxTokens,
+      max_tokens: length ?? maxTokens,
       seed,
       temperature: sampling.temperature,
       ...(sampling.temperature > 0 ? { top_p: sampling.topP } : {}),
       ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
     } as unknown as RecordRequest;
-    return this.write(request, FROM_THE_START, null, (run) => {
-      this.turns = [...said, { question, branches: [{ parent: null, at: 0, forced: [], run, written: run, state: { kind: "writing" } }], chosen: 0 }];
+    return this.write(request, { ...FROM_THE_START, length }, null, (run) => {
+      this.turns = [...said, { question, branches: [{ parent: null, at: 0, forced: [], ends: [], run, written: run, state: { kind: "writing" } }], chosen: 0 }];
       this.selection = { ...NOTHING, view: this.selection.view, token: 0 };
       return { turn: said.length, branch: 0 };
     });
@@ -257,7 +264,7 @@ export class Studio {
   }
 
   /** Go on from the selected step with other tokens, the first a candidate of it: a new branch, unless there is one already. */
-  async goOn(...ids: readonly number[]): Promise<boolean> {
+  async goOn(ids: readonly number[], length: number | null = null): Promise<boolean> {
     const { branches, run, turn, step } = this;
     const { branch, token: at } = this.selection;
     const first = ids[0];
@@ -273,34 +280,35 @@ export class Studio {
     const steps = [...run.steps.slice(0, at), choice];
     const grown = { ...run, steps, text: textOf(steps) };
     const state: BranchState = { kind: choice.finish ? "whole" : "writing" };
-    this.turns = [...this.turns.slice(0, -1), { ...turn, branches: [...branches, { parent, at, forced: ids, run: grown, written: grown, state }] }];
+    this.turns = [...this.turns.slice(0, -1), { ...turn, branches: [...branches, { parent, at, forced: ids, ends: [], run: grown, written: grown, state }] }];
     this.selection = { ...this.selection, branch: branches.length, token: at, cell: null };
     this.link();
-    return choice.finish !== null || this.goOnWriting(ids.slice(1));
+    return choice.finish !== null || this.goOnWriting(ids.slice(1), length);
   }
 
   /** Go on after the last token of the branch that is shown; at first with certain tokens. */
-  async goOnWriting(next: readonly number[] = []): Promise<boolean> {
+  async goOnWriting(next: readonly number[] = [], length: number | null = null): Promise<boolean> {
     const run = this.run;
     if (!run) return false;
     const place = { turn: this.turns.length - 1, branch: this.selection.branch };
-    const length = run.steps.length;
-    const limit = run.settings["max_new_tokens"];
-    const budget = typeof limit === "number" ? limit : this.maxTokens;
+    const had = run.steps.length;
+    const usual = this.turn?.question?.maxTokens ?? run.settings["max_new_tokens"];
+    const most = typeof usual === "number" ? usual : this.maxTokens;
+    const end = length ?? (had < most ? most : had + most);
     // An encoder-decoder's answer stands apart from what it reads: it is written anew, with its first tokens forced.
-    const again = isEncoderDecoder(run) ? length : 0;
+    const again = isEncoderDecoder(run) ? had : 0;
     const forced = [...run.steps.slice(0, again).map((step) => step.token.id), ...next];
     const { temperature, topK, topP } = samplingOf(run.settings);
     const request = {
       model: this.turn?.question?.model ?? this.model,
-      prompt: idsUpTo(run, length - again),
-      max_tokens: Math.max(forced.length + 1, budget - length + again),
+      prompt: idsUpTo(run, had - again),
+      max_tokens: Math.max(forced.length + 1, end - had + again),
       seed: run.seed,
       temperature,
       ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}),
       ...(forced.length ? { forced_tokens: forced.map((id, number) => [number, id]) } : {}),
     } as unknown as RecordRequest;
-    return this.write(request, { skipped: again, offset: length - again }, place, (start) => {
+    return this.write(request, { skipped: again, offset: had - again, length }, place, (start) => {
       const text = again ? "" : textBetween(run, start);
       this.change(place, (branch) => ({ ...branch, run: { ...branch.run, text }, written: start }));
       return place;
@@ -342,7 +350,7 @@ export class Studio {
   private async receive(
     request: RecordRequest,
     abort: AbortController,
-    { skipped, offset }: Continuation,
+    { skipped, offset, length }: Continuation,
     place: Place | null,
     start: (run: Recording) => Place,
     written: (whole: boolean) => void,
@@ -356,7 +364,8 @@ export class Studio {
       buffer.flush();
       if (over || !place) return;
       over = true;
-      this.change(place, (branch) => ({ ...branch, state }));
+      const early = state.kind !== "whole" || length !== null;
+      this.change(place, (branch) => ({ ...branch, state, ends: early ? [...branch.ends, branch.run.steps.length] : branch.ends }));
       this.activity = { kind: "idle" };
       this.link();
       written(state.kind === "whole");
