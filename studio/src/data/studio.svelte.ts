@@ -364,8 +364,11 @@ export class Studio {
       buffer.flush();
       if (over || !place) return;
       over = true;
-      const early = state.kind !== "whole" || length !== null;
-      this.change(place, (branch) => ({ ...branch, state, ends: early ? [...branch.ends, branch.run.steps.length] : branch.ends }));
+      this.change(place, (branch) =>
+        state.kind === "whole" && length === null
+          ? { ...branch, state }
+          : { ...branch, state: length === null ? state : { kind: "stopped" }, ends: [...branch.ends, branch.run.steps.length] },
+      );
       this.activity = { kind: "idle" };
       this.link();
       written(state.kind === "whole");
