@@ -21,6 +21,7 @@ export type BranchState =
   | { readonly kind: "cut off"; readonly reason: string };
 
 export interface Branch {
+  readonly key: number; // which no other branch of the page has
   readonly parent: number | null; // the number of the branch that it leaves; null: of none
   readonly at: number; // the number of the first step of its own
   readonly forced: readonly number[]; // the ids that it begins with, which were chosen by hand

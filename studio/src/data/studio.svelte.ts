@@ -28,12 +28,6 @@ export type Activity =
   | { readonly kind: "generating"; readonly abort: AbortController }
   | { readonly kind: "failed"; readonly message: string; readonly keyNeeded: boolean };
 
-/** Where an answer is being written. */
-interface Place {
-  readonly turn: number;
-  readonly branch: number;
-}
-
 /** What a stream is to an answer. */
 interface Continuation {
   readonly skipped: number; // how many of its steps are there already
@@ -57,6 +51,7 @@ export class Studio {
   thinking = $state.raw(false); // whether the model is to think before it answers
   seed = $state.raw<number | null>(null); // of the next text; null: drawn
   maxTokens = $state.raw(MAX_TOKENS);
+  private branchCount = 0; // of this page, for their keys
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
 
   constructor(readonly source: Source) {}
@@ -122,7 +117,7 @@ export class Studio {
   /** Show a run that is there already, in place of the conversation. */
   show(run: Recording, selection: Selection = NOTHING): void {
     const inside = selection.token !== null && selection.token < run.steps.length;
-    this.turns = [{ question: null, branches: [{ parent: null, at: 0, forced: [], ends: [], run, written: run, state: { kind: "whole" } }], chosen: 0 }];
+    this.turns = [{ question: null, branches: [this.firstBranch(run, { kind: "whole" })], chosen: 0 }];
     this.sampling = samplingOf(run.settings);
     this.selection = inside ? { ...selection, branch: 0 } : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
   }
@@ -252,10 +247,16 @@ export class Studio {
       ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
     } as unknown as RecordRequest;
     return this.write(request, { ...FROM_THE_START, length }, null, (run) => {
-      this.turns = [...said, { question, branches: [{ parent: null, at: 0, forced: [], ends: [], run, written: run, state: { kind: "writing" } }], chosen: 0 }];
+      const branch = this.firstBranch(run, { kind: "writing" });
+      this.turns = [...said, { question, branches: [branch], chosen: 0 }];
       this.selection = { ...NOTHING, view: this.selection.view, token: 0 };
-      return { turn: said.length, branch: 0 };
+      this.sampling = samplingOf(run.settings);
+      return branch.key;
     });
+  }
+
+  private firstBranch(run: Recording, state: BranchState): Branch {
+    return { key: this.branchCount++, parent: null, at: 0, forced: [], ends: [], run, written: run, state };
   }
 
   /** Whether a branch goes on with these tokens in the selected step's place. */
@@ -280,7 +281,8 @@ export class Studio {
     const steps = [...run.steps.slice(0, at), choice];
     const grown = { ...run, steps, text: textOf(steps) };
     const state: BranchState = { kind: choice.finish ? "whole" : "writing" };
-    this.turns = [...this.turns.slice(0, -1), { ...turn, branches: [...branches, { parent, at, forced: ids, ends: [], run: grown, written: grown, state }] }];
+    const started = { ...this.firstBranch(grown, state), parent, at, forced: ids };
+    this.turns = [...this.turns.slice(0, -1), { ...turn, branches: [...branches, started] }];
     this.selection = { ...this.selection, branch: branches.length, token: at, cell: null };
     this.link();
     return choice.finish !== null || this.goOnWriting(ids.slice(1), length);
@@ -288,9 +290,8 @@ export class Studio {
 
   /** Go on after the last token of the branch that is shown; at first with certain tokens. */
   async goOnWriting(next: readonly number[] = [], length: number | null = null): Promise<boolean> {
-    const run = this.run;
-    if (!run) return false;
-    const place = { turn: this.turns.length - 1, branch: this.selection.branch };
+    if (!this.branch) return false;
+    const { run, key } = this.branch;
     const had = run.steps.length;
     const usual = this.turn?.question?.maxTokens ?? run.settings["max_new_tokens"];
     const most = typeof usual === "number" ? usual : this.maxTokens;
@@ -308,10 +309,10 @@ export class Studio {
       ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}),
       ...(forced.length ? { forced_tokens: forced.map((id, number) => [number, id]) } : {}),
     } as unknown as RecordRequest;
-    return this.write(request, { skipped: again, offset: had - again, length }, place, (start) => {
+    return this.write(request, { skipped: again, offset: had - again, length }, key, (start) => {
       const text = again ? "" : textBetween(run, start);
-      this.change(place, (branch) => ({ ...branch, run: { ...branch.run, text }, written: start }));
-      return place;
+      this.change(key, (branch) => ({ ...branch, run: { ...branch.run, text }, written: start }));
+      return key;
     });
   }
 
@@ -321,29 +322,32 @@ export class Studio {
 
   /** Read what each layer would have predicted in the selected step's place. */
   async readLens(): Promise<void> {
-    const { run } = this;
-    const { branch, token } = this.selection;
-    if (!run || token === null) return;
+    const token = this.selection.token;
+    if (!this.branch || token === null) return;
+    const { run, key } = this.branch;
     const ids = idsUpTo(run, token);
     const body = { model: this.turn?.question?.model ?? this.model, prompt: ids, positions: [ids.length - 1] };
     await this.attempt(async () => {
       const { predictions } = (await this.source.slice({ view: "lens", body })) as { predictions: { text: string; probability: number }[][] };
       const column = predictions.flatMap(([prediction]) => (prediction ? [prediction] : []));
       const lens = { texts: column.map(({ text }) => text), probabilities: column.map(({ probability }) => probability) };
-      this.change({ turn: this.turns.length - 1, branch }, (shown) => ({ ...shown, run: withLens(shown.run, token, [lens]) }));
+      this.change(key, (branch) => ({ ...branch, run: withLens(branch.run, token, [lens]) }));
     });
   }
 
   // Writing ---------------------------------------------------------------------------------------------------------------
 
-  /** Let an answer grow as it comes; done when its text is, which is before its lens. Whether it is whole. */
-  private write(request: RecordRequest, continuation: Continuation, place: Place | null, start: (run: Recording) => Place): Promise<boolean> {
+  /** Let an answer grow as it comes; done when its text is, which is before its lens. Whether it is whole.
+   *
+   * `key`: of its branch, where that is there already; `start` puts what is known first into a branch, and gives its key.
+   */
+  private write(request: RecordRequest, continuation: Continuation, key: number | null, start: (run: Recording) => number): Promise<boolean> {
     const abort = new AbortController();
     this.settled = this.run;
     this.activity = { kind: "generating", abort };
-    if (place) this.change(place, (branch) => ({ ...branch, state: { kind: "writing" } }));
+    if (key !== null) this.change(key, (branch) => ({ ...branch, state: { kind: "writing" } }));
     return new Promise((written) => {
-      void this.receive(request, abort, continuation, place, start, written);
+      void this.receive(request, abort, continuation, key, start, written);
     });
   }
 
@@ -351,24 +355,27 @@ export class Studio {
     request: RecordRequest,
     abort: AbortController,
     { skipped, offset, length }: Continuation,
-    place: Place | null,
-    start: (run: Recording) => Place,
+    key: number | null,
+    start: (run: Recording) => number,
     written: (whole: boolean) => void,
   ): Promise<void> {
     let steps = 0;
     let over = false;
     const began = performance.now();
-    const speed = (): number => (1000 * steps) / (performance.now() - began); // until the server says it
-    const buffer = new FrameBuffer((growth) => place && this.grow(place, growth, speed()));
+    const change = (grown: (branch: Branch) => Branch): void => {
+      if (key !== null) this.change(key, grown);
+    };
+    const buffer = new FrameBuffer((growth) => {
+      const tokens_per_second = (1000 * steps) / (performance.now() - began); // until the server says it
+      change((branch) => ({ ...branch, run: { ...grownBy(branch.run, growth), tokens_per_second } }));
+    });
     const end = (state: BranchState): void => {
       buffer.flush();
-      if (over || !place) return;
+      if (over) return;
       over = true;
-      this.change(place, (branch) =>
-        state.kind === "whole" && length === null
-          ? { ...branch, state }
-          : { ...branch, state: length === null ? state : { kind: "stopped" }, ends: [...branch.ends, branch.run.steps.length] },
-      );
+      const early = state.kind === "whole" && length !== null; // as it was the last time
+      const finalState: BranchState = early ? { kind: "stopped" } : state;
+      change((branch) => ({ ...branch, state: finalState, ends: finalState.kind === "whole" ? branch.ends : [...branch.ends, branch.run.steps.length] }));
       this.activity = { kind: "idle" };
       this.link();
       written(state.kind === "whole");
@@ -376,37 +383,30 @@ export class Studio {
     try {
       for await (const event of this.source.stream?.(request, abort.signal) ?? []) {
         if (event.kind === "start") {
-          place = start(event.run);
+          key = start(event.run);
           this.link();
         } else if (event.kind === "step") {
-          const isNew = steps++ >= skipped;
-          buffer.add(isNew ? event.step : null, event.text);
+          buffer.add(steps++ < skipped ? null : event.step, event.text);
           if (event.step.finish !== null) end({ kind: "whole" });
-        } else if (event.kind === "lens" && place) {
-          this.change(place, (branch) => ({ ...branch, run: withLens(branch.run, event.first + offset, event.lens) }));
-        } else if (event.kind === "end" && place) {
-          this.change(place, (branch) => ({ ...branch, run: { ...branch.run, tokens_per_second: event.tokens_per_second } }));
+        } else if (event.kind === "lens") {
+          change((branch) => ({ ...branch, run: withLens(branch.run, event.first + offset, event.lens) }));
+        } else {
+          change((branch) => ({ ...branch, run: { ...branch.run, tokens_per_second: event.tokens_per_second } }));
         }
       }
       end({ kind: "cut off", reason: "the server's time for one answer was over." });
     } catch (error) {
-      if (place) end(abort.signal.aborted ? { kind: "stopped" } : { kind: "cut off", reason: messageOf(error) });
-      else if (abort.signal.aborted) this.activity = { kind: "idle" };
-      else this.fail(error);
-      written(false);
+      const failed = !over && !abort.signal.aborted && (key === null || needsKey(error));
+      end(abort.signal.aborted ? { kind: "stopped" } : { kind: "cut off", reason: messageOf(error) });
+      if (failed) this.fail(error);
     }
   }
 
-  private grow(place: Place, growth: Growth, tokens_per_second: number): void {
-    this.change(place, ({ run, ...branch }) => {
-      const steps = [...run.steps, ...renumbered(run, growth.steps)];
-      return { ...branch, run: { ...run, steps, text: run.text + growth.text, tokens_per_second } };
-    });
-  }
-
-  private change(place: Place, change: (branch: Branch) => Branch): void {
-    this.turns = this.turns.map((turn, number) =>
-      number === place.turn ? { ...turn, branches: turn.branches.map((branch, own) => (own === place.branch ? change(branch) : branch)) } : turn,
+  private change(key: number, change: (branch: Branch) => Branch): void {
+    this.turns = this.turns.map((turn) =>
+      turn.branches.some((branch) => branch.key === key)
+        ? { ...turn, branches: turn.branches.map((branch) => (branch.key === key ? change(branch) : branch)) }
+        : turn,
     );
   }
 
@@ -427,7 +427,7 @@ export class Studio {
   }
 
   private fail(error: unknown): void {
-    this.activity = { kind: "failed", message: messageOf(error), keyNeeded: error instanceof SourceError && error.kind === "key needed" };
+    this.activity = { kind: "failed", message: messageOf(error), keyNeeded: needsKey(error) };
   }
 }
 
@@ -435,9 +435,14 @@ function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** A continuation's steps, counted from the answer's first. */
-function renumbered(run: Recording, steps: Growth["steps"]): Growth["steps"] {
-  return steps.map((step, number) => ({ ...step, token: { ...step.token, position: run.steps.length + number } }));
+function needsKey(error: unknown): boolean {
+  return error instanceof SourceError && error.kind === "key needed";
+}
+
+/** With the steps of a continuation, which are counted from the answer's first. */
+function grownBy(run: Recording, growth: Growth): Recording {
+  const steps = growth.steps.map((step, number) => ({ ...step, token: { ...step.token, position: run.steps.length + number } }));
+  return { ...run, steps: [...run.steps, ...steps], text: run.text + growth.text };
 }
 
 /** The text of an answer's beginning, from the prompt of what goes on from it. */
