@@ -167,6 +167,7 @@ def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page
     assert body["prompt"] == [*ids(first)[: len(first["prompt_tokens"]) + 2], candidates["ids"][rank]]
     candidate = visible(candidates["texts"][rank])
     expect(tokens(page, "B")).to_have_text([candidate, *texts(branch)])
+    expect(page.why.locator("li").filter(has_text="● by hand")).to_contain_text(candidate)
     expect(page.answer).to_have_text(texts(first))
 
     page.page.locator("body").click(position={"x": 2, "y": 300})

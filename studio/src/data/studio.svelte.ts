@@ -81,6 +81,14 @@ export class Studio {
     return this.selection.token === null ? null : (this.run?.steps[this.selection.token] ?? null);
   }
 
+  /** Whether the selected token is one that a branch was started with. */
+  get chosenByHand(): boolean {
+    const { branch, token } = this.selection;
+    if (token === null) return false;
+    const owner = this.branches[ownerOf(this.branches, branch, token)];
+    return owner !== undefined && token - owner.at < owner.forced.length;
+  }
+
   get writing(): boolean {
     return this.activity.kind === "generating";
   }
