@@ -44,10 +44,13 @@ def test_a_recording_has_the_numbers_of_the_runs_views(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_the_lens_of_each_step_ends_with_the_models_first_choice(family: str) -> None:
-    _, recording = record(family)
-    for step in recording.steps:
+    run, recording = record(family)
+    columns = zip(*run.lens().predictions, strict=True)
+    for step, column in zip(recording.steps, columns, strict=True):
         assert step.lens is not None
         assert len(step.lens.texts) == len(recording.layers)
+        assert list(step.lens.texts) == [prediction.text for prediction in column]
+        assert step.lens.probabilities == pytest.approx([prediction.probability for prediction in column], rel=1e-5)
         assert step.lens.texts[-1] == step.candidates.texts[0]
 
 

@@ -193,12 +193,28 @@ def test_render_raw_system_and_messages(model: Any, without_template: Any) -> No
         model.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="x")
     with pytest.raises(InputTypeError, match="message 1 is 'Hi'; a message is"):
         model.render(["Hi"], system="x")
-    with pytest.raises(InputTypeError, match="a prompt is text, or a list of messages, not int"):
+    with pytest.raises(InputTypeError, match="a prompt is text, a list of messages or token ids, not int"):
         model.chat(5)
     with pytest.raises(TemplateError, match="Did you mean 'enable_thinking'"):
         model.chat("Hi", template={"enable_thinkng": True})
     with pytest.raises(InputError, match="the prompt is empty"):
         model.chat("")
+
+
+def test_token_ids_are_a_prompt(model: Any) -> None:
+    text, ids = model.encode("how are you?", raw=True)
+    assert model.encode(ids) == model.encode([*ids], raw=True) == (text, ids)
+    assert model.chat(ids, max_new_tokens=3) == model.chat(text, raw=True, max_new_tokens=3)
+    assert model.look(ids).candidates == model.look(text, raw=True).candidates
+    assert model.read(ids).ids == ids
+    with pytest.raises(InputError, match=r"a prompt of token ids has no place for a system message. Leave one of the two"):
+        model.chat(ids, system="x")
+    with pytest.raises(InputError, match="a prompt of token ids has no place for variables of the chat template"):
+        model.chat(ids, template={"enable_thinking": True})
+    with pytest.raises(InputError, match="token id 100000000 is outside the vocabulary"):
+        model.chat([10**8])
+    with pytest.raises(InputTypeError, match="message 0 is True; a message is"):
+        model.chat([True, False])
 
 
 def test_a_prompt_without_tokens_is_refused(model: Any) -> None:

@@ -81,7 +81,7 @@ def test_models_are_listed_by_name_and_alias(client: httpx.Client) -> None:
 
 def test_a_model_is_shown_with_what_it_can_do(client: httpx.Client, model: Any) -> None:
     shown = client.post("/api/show", json={"model": "tiny"}).json()
-    assert shown["capabilities"] == ["completion", "tools"]
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]
     assert shown["template"] == model.tokenizer.chat_template
     assert shown["model_info"]["qwen3.context_length"] == model.config.context
     assert client.post("/api/show", json={"name": "encoder:latest"}).json()["capabilities"] == ["embedding"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 
 import glassformer
 from glassformer import Change
+from glassformer.errors import InputError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.views.journey import Journey
+from glassformer.views.recording import Recording
 from glassformer.views.schema import schema
 
 TEXT, OTHER = "the cat sat on the mat", "the dog sat on the mat"
@@ -111,6 +115,13 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("run", {"prompt": TEXT, "assistant_model": "smollm2"}, "takes no 'assistant_model'"),
         ("look", {"prompt": TEXT, "width": 3}, "width"),
         ("trace", {"prompt": TEXT, "change": {"nowhere": {"scale": 0}}}, "nowhere"),
+        ("record", {"prompt": []}, "prompt"),
+        ("record", {"prompt": [1, 10**8], "stream": True}, "token id 100000000 is outside the vocabulary"),
+        ("record", {"prompt": [1, -1]}, "-1 is no token id; the vocabulary has"),
+        ("record", {"prompt": [1], "system": "be kind", "stream": True}, "token ids has no place for a system message"),
+        ("look", {"prompt": [1], "chat_template_kwargs": {"a": 1}}, "no place for variables of the chat template"),
+        ("record", {"prompt": [1], "stream": True, "width": 3}, "takes no 'width'"),
+        ("run", {"prompt": TEXT, "stream": True}, "takes no 'stream'"),
         ("task/nothing", {"inputs": ["a"]}, "there is no task 'nothing'"),
         ("task/fill-mask", {"inputs": ["a"]}, "fill-mask needs a model with a masked language modeling head"),
         ("task/text-generation", {"inputs": ["a"], "options": {"depth": 3}}, "depth"),
@@ -119,3 +130,82 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
 def test_what_cannot_be_seen_is_refused(client: httpx.Client, view: str, fields: dict[str, Any], message: str) -> None:
     text = refusal(client, view, **fields)
     assert any(part in text for part in message.split("|")), text
+
+
+# Recordings as a stream ---------------------------------------------------------------------------------------------
+
+
+def events_of(body: str) -> list[tuple[str, Any]]:
+    """The events of a stream: each one's name and data."""
+    pairs = (block.split("\n", 1) for block in body.split("\n\n") if block)
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
+
+
+def assembled(events: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The recording that a stream's events amount to."""
+    recording: dict[str, Any] = {}
+    pieces = ""
+    for name, data in events:
+        match name:
+            case "start":
+                recording = data
+                assert (data["steps"], data["text"]) == ([], "")
+            case "step":
+                recording["steps"].append(data["step"])
+                pieces += data["text"]
+            case "lens":
+                for number, lens in enumerate(data["lens"], data["first"]):
+                    recording["steps"][number]["lens"] = lens
+            case "end":
+                assert data["text"] == pieces
+                recording |= {key: data[key] for key in ("text", "tokens_per_second")}
+    return recording
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": TEXT, "temperature": 0},
+        {"prompt": MESSAGES, "temperature": 0.9, "seed": 5, "chat_template_kwargs": {"enable_thinking": True}},
+        {"prompt": [5, 6, 7], "temperature": 0, "change": {HEADS: {"scale": 0, "heads": [1]}}},
+    ],
+    ids=["text", "messages", "ids, changed"],
+)
+def test_a_streamed_recording_is_the_whole_one(client: httpx.Client, fields: dict[str, Any]) -> None:
+    whole = see(client, "record", max_tokens=4, **fields)
+    response = client.post("/glass/record", json={"model": "tiny", "max_tokens": 4, "stream": True, **fields})
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    events = events_of(response.text)
+    assert [name for name, _ in events] == ["start", *["step"] * len(whole["steps"]), "lens", "end"]
+    recording = assembled(events)
+    jsonschema.validate(recording, schema(Recording))
+    assert recording == {**whole, "tokens_per_second": recording["tokens_per_second"]}
+    assert events[-1][1]["finish"] == whole["steps"][-1]["finish"]
+
+
+def test_a_stream_that_fails_ends_with_the_error(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise InputError("no lens today.")
+
+    monkeypatch.setattr("glassformer.serving.http.recording_stream.record_lenses", failing)
+    response = client.post("/glass/record", json={"prompt": TEXT, "max_tokens": 2, "stream": True})
+    name, data = events_of(response.text)[-1]
+    assert (name, data["error"]["message"]) == ("error", "no lens today.")
+
+
+def test_a_client_that_leaves_ends_the_recording(client: httpx.Client, address: str) -> None:
+    fields = {"prompt": TEXT, "max_tokens": 4000, "eos_token_id": [], "stream": True}
+    with client.stream("POST", "/glass/record", json=fields) as response:
+        next(response.iter_lines())
+    idle = 'glass_texts_running{model="tiny"} 0'
+    deadline = time.monotonic() + 30
+    while idle not in (metrics := client.get("/metrics").text):
+        assert time.monotonic() < deadline, metrics
+        time.sleep(0.05)
+
+
+def test_every_view_takes_token_ids(client: httpx.Client, model: Any) -> None:
+    _, ids = model.encode(TEXT, raw=True)
+    assert see(client, "tree", prompt=ids, width=2, depth=1) == model.tree(TEXT, raw=True, width=2, depth=1).to_dict()
+    assert see(client, "lens", prompt=ids, positions=[1]) == see(client, "lens", prompt=TEXT, raw=True, positions=[1])
+    assert see(client, "look", prompt=ids)["prompt"] == TEXT

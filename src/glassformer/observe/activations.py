@@ -23,6 +23,7 @@ import numpy as np
 
 from glassformer.arguments import checked_class
 from glassformer.atomic_files import atomic_file, write_error
+from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, SiteError
 from glassformer.observe.protocols import Floats, ModelLike, RunLike
@@ -153,8 +154,7 @@ class Activations:
     @property
     def stream(self) -> dict[str, str]:
         """The sites of the residual stream by layer: 'embedding', then each block's number."""
-        blocks = range(self.model.blueprint.blocks)
-        return {"embedding": "embedding", **{str(number): f"blocks.{number}.residual" for number in blocks}}
+        return residual_sites(self.model.blueprint)
 
     def shape(self, site: str) -> tuple[int, ...]:
         """The shape of a site's value over the whole text, without its batch axis."""
@@ -237,6 +237,12 @@ class Activations:
             for array in arrays.values():
                 array.flush()
         return tuple(files.values())
+
+
+def residual_sites(blueprint: Blueprint) -> dict[str, str]:
+    """The sites of a model's residual stream by layer: 'embedding', then each block's number."""
+    blocks = range(blueprint.blocks)
+    return {"embedding": "embedding", **{str(number): f"blocks.{number}.residual" for number in blocks}}
 
 
 def _mapped_array(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.blueprints import Blueprint
-from glassformer.engine.protocol import Executor, Feed
+from glassformer.engine.protocol import Description, Executor, Feed
 from glassformer.observe import weights
 from glassformer.observe.answers import TOP, candidates, gaps, label, passage, tags
 from glassformer.observe.clock import CHOSEN, DECODED, ENCODED, SCORED, Clock
@@ -57,6 +57,15 @@ def journey(
         tokenizer, model.blueprint, text, ids, timed, name=model.name, pair=pair, start=start, stored=stored_sizes(model),
         warnings=warnings,
     )  # fmt: skip
+
+
+def prompt_stages(model: ModelLike, text: str, ids: Sequence[int]) -> tuple[Stage, ...]:
+    """The journey of a prompt to the next token as shapes alone, without a pass."""
+    _, plain, _ = encode_again(model.tokenizer, text, None, ids)
+    dtype = _value_dtype(model.executor.describe())
+    return tuple(stages(
+        model.blueprint, len(ids), text, plain=plain, start=model.start, dtype=dtype, stored=stored_sizes(model)
+    ))  # fmt: skip
 
 
 def assemble(
@@ -129,12 +138,15 @@ def next_token(
     finally:
         executor.close(row)
     description = executor.describe()
-    name, device, dtype = description.name, description.device, description.dtype
-    where = description.notes[0] if name == device else f"on {device}, {dtype}"
+    name, device = description.name, description.device
+    where = description.notes[0] if name == device else f"on {device}, {description.dtype}"
     answer = Answer(about, candidates(tokenizer, best))
-    return TimedPass(
-        (answer,), about, clock.seconds, dtype if name == "plain" else "float32", f"the {name} executor ({where})"
-    )
+    return TimedPass((answer,), about, clock.seconds, _value_dtype(description), f"the {name} executor ({where})")
+
+
+def _value_dtype(description: Description) -> str:
+    """What an executor computes values in: an engine names the type of its weights, and computes in float32."""
+    return description.dtype if description.name == "plain" else "float32"
 
 
 def _encoder_pass(model: ModelLike, text: str, ids: Sequence[int], pair: str | None, clock: Clock) -> TimedPass:

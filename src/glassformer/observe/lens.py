@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
+from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax, top
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.tokens import token_text
@@ -43,6 +43,16 @@ def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, 
         if progress is not None:
             progress(number, len(stream))
     return Lens(model.name, tuple(chosen), tuple(texts[at] for at in chosen), tuple(stream), tuple(predictions))
+
+
+def best_by_layer(reading: Activations, positions: Sequence[int]) -> list[list[tuple[int, float]]]:
+    """Of each layer its best token at some positions, and that one's probability: the lens without what takes longest."""
+    states = reading.values_at(positions, *reading.stream.values())
+    layers = []
+    for site in reading.stream.values():
+        best = [top(logits, 1) for logits in reading.model.unembed(states[site])]
+        layers.append([(int(token.ids[0]), float(token.probabilities[0])) for token in best])
+    return layers
 
 
 def _prediction(tokenizer: Tokenizer, logs: LogProbabilities, last: LogProbabilities) -> LayerPrediction:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from glassformer.decoding import Step
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
 from glassformer.errors import InputError
+from glassformer.observe.activations import Activations, residual_sites
+from glassformer.observe.journey import prompt_stages
+from glassformer.observe.lens import best_by_layer
 from glassformer.observe.protocols import RunLike
 from glassformer.observe.tokens import describe_tokens, token_text
 from glassformer.text import Tokenizer
-from glassformer.views.journey import Journey
-from glassformer.views.lens import Lens
 from glassformer.views.recording import RecordedCandidates, RecordedLens, RecordedStep, RecordedTail, Recording
 from glassformer.views.tokens import Token
 
@@ -20,28 +23,59 @@ CANDIDATES = 64  # recorded one by one; a run is watched with `look` of so many
 PATHS = 12  # candidates whose way through the rules is kept
 
 
-def record(run: RunLike, journey: Journey, lens: Lens | None, tokens_per_second: float) -> Recording:
-    """A watched run; `lens`: at the positions that predicted its tokens, if the model has one."""
-    tokenizer = run.model.tokenizer
-    tokens = describe_tokens(tokenizer, [step.id for step in run.steps])
-    layers = [None] * len(tokens) if lens is None else [_lens_at(lens, column) for column in range(len(tokens))]
-    return Recording(
-        run.model.name,
-        run.model.executor.describe().name,
-        tokens_per_second,
-        run.seed,
-        {name: json_value(value) for name, (value, _) in run.settings.in_force.items()},
-        run.prompt,
-        describe_tokens(tokenizer, run.prompt_ids),
-        run.text,
-        tuple(_step(tokenizer, *parts) for parts in zip(run.steps, tokens, layers, strict=True)),
-        () if lens is None else lens.layers,
-        TAIL_WIDTH,
-        journey.stages,
+def record(run: RunLike, tokens_per_second: float) -> Recording:
+    """A watched run."""
+    steps = record_steps(run.model.tokenizer, run.steps)
+    lenses = record_lenses(run, range(len(steps)))
+    return replace(
+        start_recording(run),
+        tokens_per_second=tokens_per_second,
+        text=run.text,
+        steps=tuple(replace(step, lens=lens) for step, lens in zip(steps, lenses, strict=True)),
     )
 
 
-def _step(tokenizer: Tokenizer, step: Step, token: Token, lens: RecordedLens | None) -> RecordedStep:
+def start_recording(run: RunLike) -> Recording:
+    """All that is known of a run before its first token."""
+    model = run.model
+    return Recording(
+        model.name,
+        model.executor.describe().name,
+        0.0,
+        run.seed,
+        {name: json_value(value) for name, (value, _) in run.settings.in_force.items()},
+        run.prompt,
+        describe_tokens(model.tokenizer, run.prompt_ids),
+        "",
+        (),
+        tuple(residual_sites(model.blueprint)),
+        TAIL_WIDTH,
+        prompt_stages(model, run.prompt, run.prompt_ids),
+    )
+
+
+def record_steps(tokenizer: Tokenizer, steps: Sequence[Step], first: int = 0) -> list[RecordedStep]:
+    """Watched steps, without what the layers predicted; `first`: the number of the first of them in its text."""
+    tokens = describe_tokens(tokenizer, [step.id for step in steps], first)
+    return [_step(tokenizer, step, token) for step, token in zip(steps, tokens, strict=True)]
+
+
+def record_lenses(run: RunLike, numbers: Sequence[int]) -> list[RecordedLens]:
+    """What each layer would have predicted in the place of some of a run's steps; a pass over prompt and text."""
+    if not numbers:
+        return []
+    reading = Activations.of_run(run)
+    layers = best_by_layer(reading, [reading.prompt_length - 1 + number for number in numbers])
+    return [
+        RecordedLens(
+            tuple(token_text(run.model.tokenizer, token) for token, _ in predictions),
+            tuple(probability for _, probability in predictions),
+        )
+        for predictions in zip(*layers, strict=True)
+    ]
+
+
+def _step(tokenizer: Tokenizer, step: Step, token: Token) -> RecordedStep:
     fall = step.waterfall
     if fall is None or step.logprob is None or step.candidates is None:
         raise InputError(f"this run was not watched. Get it with watch(…, look={CANDIDATES}).")
@@ -57,12 +91,5 @@ def _step(tokenizer: Tokenizer, step: Step, token: Token, lens: RecordedLens | N
     tail = None if fall.tail is None else RecordedTail(*fall.tail)
     return RecordedStep(
         token, -step.logprob / math.log(2), rank, fall.entropies[0], step.draw,
-        step.finish.value if step.finish else None, fall.stages[1:], fall.counts, candidates, tail, lens,
+        step.finish.value if step.finish else None, fall.stages[1:], fall.counts, candidates, tail, None,
     )  # fmt: skip
-
-
-def _lens_at(lens: Lens, column: int) -> RecordedLens:
-    predictions = [layer[column] for layer in lens.predictions]
-    return RecordedLens(
-        tuple(prediction.text for prediction in predictions), tuple(prediction.probability for prediction in predictions)
-    )

@@ -19,12 +19,12 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     return shown_bytes(tokenizer.token_bytes(token))
 
 
-def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
-    """Ids as tokens for people."""
+def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int], first: int = 0) -> tuple[Token, ...]:
+    """Ids as tokens for people; `first`: the position of the first."""
     special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
     return tuple(
         Token(position, number, tokenizer.convert_ids_to_tokens(number), token_text(tokenizer, number), number in special)
-        for position, number in enumerate(ids)
+        for position, number in enumerate(ids, first)
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from glassformer.opened import OpenedModel, open_model
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
-from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, encode, render
+from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, encode, is_token_ids, render
 from glassformer.runtime.run import Run, TextStream
 from glassformer.sites import Change, Watch
 from glassformer.text import Tokenizer
@@ -291,7 +291,7 @@ class Model:
     # Generating -------------------------------------------------------------------------------------------------
 
     def chat(self, prompt: Prompt, **keywords: Any) -> str:
-        """The answer to a text or a conversation.
+        """The answer to a text or a conversation; or what follows token ids.
 
         `raw`, `system` and `template` say how the text becomes a prompt; all other keywords are settings, those of
         GenerationConfig.
@@ -555,7 +555,10 @@ class Model:
                 raise InputError("two texts are read as they are: raw, system and template are for one. Leave them out.")
             return journey(self, *self._encode_pair(prompt, pair), pair, [str(prompt), pair])
         text, ids = encode(self.tokenizer, prompt, options, self.name)
-        return journey(self, text, ids, None, [*([] if options.system is None else [options.system]), *prompt_texts(prompt)])
+        if is_token_ids(prompt):
+            return journey(self, text, ids)
+        texts = prompt_texts(cast(str | Sequence[Mapping[str, Any]], prompt))
+        return journey(self, text, ids, None, [*([] if options.system is None else [options.system]), *texts])
 
     def tree(
         self,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Annotated, Any, Self, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, Self, TypeAlias, TypedDict, TypeGuard, cast
 
 from glassformer.decoding import GenerationConfig
 from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean, spell
 from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK, as_python_number, brief
 
-Prompt: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], OWN_CHECK]  # a text, or a conversation's messages
+Prompt: TypeAlias = Annotated[  # a text, a conversation's messages, or token ids
+    str | Sequence[Mapping[str, Any]] | Sequence[int], OWN_CHECK
+]
 RESERVED = ("prompt", "raw", "system", "tokenize", "conversation", "return_tensors", "return_dict", "self")
 
 
@@ -78,6 +80,12 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
     """The text that the model called `name` reads: through its chat template if it has one, unless it is raw."""
     messages: Sequence[Mapping[str, Any]]
     raw, system = options.raw, options.system
+    if is_token_ids(prompt):
+        if system is not None or options.template:
+            what = "a system message" if system is not None else "variables of the chat template"
+            raise InputError(f"a prompt of token ids has no place for {what}. Leave one of the two out.")
+        rendered_ids: str = tokenizer.decode(list(prompt))
+        return rendered_ids
     if isinstance(prompt, str):
         if not prompt:
             raise InputError("the prompt is empty. Say something.")
@@ -90,7 +98,7 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
     elif isinstance(prompt, Sequence):
         messages = cast(Sequence[Mapping[str, Any]], prompt)
     else:
-        raise InputTypeError(f"a prompt is text, or a list of messages, not {type(prompt).__name__}.")
+        raise InputTypeError(f"a prompt is text, a list of messages or token ids, not {type(prompt).__name__}.")
     if raw:
         raise InputTypeError("a raw prompt is text; messages need the chat template.")
     if system is not None and any(isinstance(message, Mapping) and message.get("role") == "system" for message in messages):
@@ -108,9 +116,21 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
     return rendered
 
 
+def is_token_ids(prompt: Prompt) -> TypeGuard[Sequence[int]]:
+    """Whether a prompt is encoded already."""
+    return (
+        not isinstance(prompt, str)
+        and isinstance(prompt, Sequence)
+        and bool(prompt)
+        and all(isinstance(token, int) and not isinstance(token, bool) for token in prompt)
+    )
+
+
 def encode(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> tuple[str, tuple[int, ...]]:
     """The rendered prompt and its ids."""
     text = render(tokenizer, prompt, options, name)
+    if is_token_ids(prompt):
+        return text, tuple(prompt)
     templated = not options.raw and tokenizer.chat_template is not None
     ids = tuple(tokenizer(text, add_special_tokens=not templated)["input_ids"])
     if not ids:

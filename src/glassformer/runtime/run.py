@@ -162,10 +162,7 @@ class Run:
         """The run as data that a page can explore without the model: scores, lens and journey."""
         from glassformer.observe.recording import record
 
-        first = self.reading.prompt_length - 1
-        positions = range(first, first + len(self.steps))
-        lens = self.reading.lens(positions) if positions else None
-        return record(self, self.journey, lens, self.tokens_per_second)
+        return record(self, self.tokens_per_second)
 
     def widget(self, height: int = 720) -> Any:
         """The studio with this run, for a notebook's cell: each token's alternatives, sliders, lens; without a server."""

@@ -5,6 +5,9 @@ type Schemas = components["schemas"];
 
 export type Recording = Schemas["RecordingJson"];
 export type RecordedStep = Schemas["RecordedStep"];
+export type RecordedLens = Schemas["RecordedLens"];
 export type RecordedToken = Schemas["Token"];
 export type Stage = Schemas["Stage"];
 export type RecordRequest = Schemas["RecordRequest"];
+export type Tree = Schemas["TreeJson"];
+export type TreeNode = Schemas["Node"];

@@ -1,6 +1,9 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
 import type { Recording, RecordRequest } from "../api/types";
-import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
+import { type RecordingEvent, serverSentEvents } from "./recording-events";
+import { asRecording, type ModelDescription, type SliceRequest, type Source, SourceError } from "./source";
+
+const LOST = "the connection to the server was lost.";
 
 export class ServerSource implements Source {
   /** Sent with every request once it is known; a server on this machine asks for none. */
@@ -23,6 +26,28 @@ export class ServerSource implements Source {
     return asRecording(await this.post("./glass/record", request, signal));
   }
 
+  async *stream(request: RecordRequest, signal: AbortSignal): AsyncGenerator<RecordingEvent> {
+    const response = await this.respond("./glass/record", posted({ ...request, stream: true }, signal));
+    let kind = "";
+    try {
+      for await (const { name, data } of serverSentEvents(response.body as ReadableStream<Uint8Array>)) {
+        kind = name;
+        const content = JSON.parse(data) as never;
+        if (name === "error") throw new SourceError((content as { error: { message: string } }).error.message, "cut off");
+        yield name === "start" ? { kind: name, run: asRecording(content) } : ({ kind: name, ...(content as object) } as RecordingEvent);
+      }
+    } catch (error) {
+      if (signal.aborted || error instanceof SourceError) throw error;
+      throw new SourceError(LOST, "cut off"); // the connection broke
+    }
+    if (kind !== "end") throw new SourceError(LOST, "cut off");
+  }
+
+  async describe(model: string): Promise<ModelDescription> {
+    const { capabilities, template } = (await this.post("./api/show", { model })) as { capabilities: string[]; template: string };
+    return { writes: capabilities.includes("completion"), chat: template !== "", thinking: capabilities.includes("thinking") };
+  }
+
   async models(): Promise<string[]> {
     const { data } = (await this.request("./v1/models", {})) as { data: { id: string }[] };
     return data.map((model) => model.id);
@@ -30,23 +55,19 @@ export class ServerSource implements Source {
 
   async pageTemplate(): Promise<string> {
     if (this.savedPageTemplate === null) throw new SourceError("There is no template before the studio is built: make studio", "refused");
-    return (await this.response(this.savedPageTemplate, {})).text();
+    return (await this.respond(this.savedPageTemplate, {})).text();
   }
 
   private post(path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
-    return this.request(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-      ...(signal ? { signal } : {}),
-    });
+    return this.request(path, posted(body, signal));
   }
 
   private async request(path: string, options: RequestInit): Promise<unknown> {
-    return (await this.response(path, options)).json();
+    return (await this.respond(path, options)).json();
   }
 
-  private async response(path: string, options: RequestInit): Promise<Response> {
+  /** The server's answer, if it is none of an error. */
+  private async respond(path: string, options: RequestInit): Promise<Response> {
     const headers = new Headers(options.headers);
     if (this.key !== null) headers.set("Authorization", `Bearer ${this.key}`);
     let response: Response;
@@ -62,10 +83,20 @@ export class ServerSource implements Source {
   }
 }
 
+function posted(body: unknown, signal?: AbortSignal): RequestInit {
+  return {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    ...(signal ? { signal } : {}),
+  };
+}
+
 async function errorMessage(response: Response): Promise<string> {
   try {
-    const body = (await response.json()) as { error?: { message?: string } };
-    if (body.error?.message) return body.error.message;
+    const { error } = (await response.json()) as { error?: string | { message?: string } };
+    const message = typeof error === "string" ? error : error?.message;
+    if (message) return message;
   } catch {
     // not JSON: the status has to do
   }

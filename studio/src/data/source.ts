@@ -1,6 +1,7 @@
 // Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
 // notebook's widget.
 import type { Recording, RecordRequest } from "../api/types";
+import type { RecordingEvent } from "./recording-events";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
 export interface SliceRequest {
@@ -15,17 +16,27 @@ export interface Source {
   slice(request: SliceRequest): Promise<unknown>;
   /** A new run; hosts without a model have none. */
   generate?(request: RecordRequest, signal: AbortSignal): Promise<Recording>;
+  /** The same while it is being made; without its last event it was cut off, which is an error. */
+  stream?(request: RecordRequest, signal: AbortSignal): AsyncIterable<RecordingEvent>;
+  /** What a model can do; loads it if need be. */
+  describe?(model: string): Promise<ModelDescription>;
   /** The models that `generate` can be asked for. */
   models?(): Promise<string[]>;
   /** The page that a run is saved in; hosts that cannot save have none. */
   pageTemplate?(): Promise<string>;
 }
 
+export interface ModelDescription {
+  readonly writes: boolean; // an encoder only reads
+  readonly chat: boolean; // whether it has a chat template
+  readonly thinking: boolean; // whether that knows how to think before it answers
+}
+
 /** What went wrong, in a sentence for people. */
 export class SourceError extends Error {
   constructor(
     message: string,
-    readonly kind: "unreachable" | "refused" | "key needed" | "not recorded",
+    readonly kind: "unreachable" | "cut off" | "refused" | "key needed" | "not recorded",
   ) {
     super(message);
   }

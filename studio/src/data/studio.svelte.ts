@@ -1,36 +1,105 @@
-// The page's state: the run that is shown, what is selected in it, and what happens at the moment.
+// The page's state: the conversation, the branch of it that is shown, what is selected there, and what happens at the moment.
 import type { Recording, RecordRequest } from "../api/types";
 import type { Address } from "./address";
+import {
+  type Branch,
+  type BranchLink,
+  type BranchState,
+  branchWith,
+  endsText,
+  fromLink,
+  idsUpTo,
+  isEncoderDecoder,
+  messagesOf,
+  otherChoice,
+  ownerOf,
+  type Question,
+  toLink,
+  type Turn,
+  type TurnLink,
+  withLens,
+} from "./conversation";
 import { type Sampling, samplingOf } from "./distribution";
+import { FrameBuffer, type Growth } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
-import { type Source, SourceError } from "./source";
+import { type ModelDescription, type Source, SourceError } from "./source";
 
 export type Activity =
   | { readonly kind: "idle" }
   | { readonly kind: "generating"; readonly abort: AbortController }
   | { readonly kind: "failed"; readonly message: string; readonly keyNeeded: boolean };
 
-type Message = { role: "user" | "assistant"; content: string };
+/** What a stream is to an answer. */
+interface Continuation {
+  readonly skipped: number; // how many of its steps are there already
+  readonly offset: number; // which step of the answer its first one is
+  readonly length: number | null; // at which the answer ended the last time, though it was not over
+}
 
 const MAX_TOKENS = 128; // of one answer
+const FROM_THE_START: Continuation = { skipped: 0, offset: 0, length: null };
 
 export class Studio {
-  run = $state.raw<Recording | null>(null);
+  turns = $state.raw<readonly Turn[]>([]);
   selection = $state.raw<Selection>(NOTHING);
   sampling = $state.raw<Sampling>({ temperature: 1, topK: 0, topP: 1 });
   activity = $state.raw<Activity>({ kind: "idle" });
   models = $state.raw<readonly string[]>([]);
   model = $state.raw<string | null>(null); // that the next text is asked of; null: the server's first
+  description = $state.raw<ModelDescription | null>(null); // of that model; null: not known
+  loading = $state.raw(false); // whether that model is being loaded
   raw = $state.raw(false); // without the chat template
-  private conversation: readonly Message[] = []; // what was asked and answered on this page
+  thinking = $state.raw(false); // whether the model is to think before it answers
+  seed = $state.raw<number | null>(null); // of the next text; null: drawn
+  maxTokens = $state.raw(MAX_TOKENS);
+  private branchCount = 0; // of this page, for their keys
+  private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
 
   constructor(
     readonly source: Source,
     private readonly address: Address,
   ) {}
 
+  get turn(): Turn | null {
+    return this.turns.at(-1) ?? null;
+  }
+
+  get branches(): readonly Branch[] {
+    return this.turn?.branches ?? [];
+  }
+
+  get branch(): Branch | null {
+    return this.branches[this.selection.branch] ?? null;
+  }
+
+  get run(): Recording | null {
+    return this.branch?.run ?? null;
+  }
+
+  /** The run for views that ask for more of it: one that does not change with every token. */
+  get settledRun(): Recording | null {
+    return this.branch?.state.kind === "writing" ? (this.settled ?? this.run) : this.run;
+  }
+
   get step() {
     return this.selection.token === null ? null : (this.run?.steps[this.selection.token] ?? null);
+  }
+
+  /** Whether the selected token is one that a branch was started with. */
+  get chosenByHand(): boolean {
+    const { branch, token } = this.selection;
+    if (token === null) return false;
+    const owner = this.branches[ownerOf(this.branches, branch, token)];
+    return owner !== undefined && token - owner.at < owner.forced.length;
+  }
+
+  get writing(): boolean {
+    return this.activity.kind === "generating";
+  }
+
+  /** Whether another answer can be asked for now. */
+  get canWrite(): boolean {
+    return this.source.stream !== undefined && !this.writing;
   }
 
   /** Whether the sliders stand elsewhere than in the run. */
@@ -40,32 +109,97 @@ export class Studio {
     return own.temperature !== this.sampling.temperature || own.topP !== this.sampling.topP;
   }
 
-  /** Show the first run, at the place that the address names. */
+  // Opening ---------------------------------------------------------------------------------------------------------------
+
+  /** Show the first run, and then whatever the address leads to. */
   async open(fragment: string): Promise<void> {
-    await this.attempt(async () => this.show(await this.source.run(), fromFragment(fragment)));
+    const selection = fromFragment(fragment);
+    const link = this.source.stream ? fromLink(selection.run) : null;
+    await this.attempt(async () => this.show(await this.source.run(), { ...selection, branch: 0, run: link ? selection.run : null }));
     try {
       this.models = (await this.source.models?.()) ?? [];
     } catch {
       this.models = []; // the list is a convenience; asking for a text says what is wrong
     }
+    const first = link?.find(({ question }) => question)?.question?.model;
+    void this.choose(first ?? this.models[0] ?? null);
+    if (link) await this.restore(link, selection);
   }
 
-  /** Go to the place that an address names, in the run that is shown. */
-  follow(fragment: string): void {
-    if (this.run) this.show(this.run, fromFragment(fragment));
-  }
-
+  /** Show a run that is there already, in place of the conversation. */
   show(run: Recording, selection: Selection = NOTHING): void {
     const inside = selection.token !== null && selection.token < run.steps.length;
-    this.run = run;
+    this.turns = [{ question: null, branches: [this.firstBranch(run, { kind: "whole" })], chosen: 0 }];
     this.sampling = samplingOf(run.settings);
-    this.selection = inside ? selection : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
+    this.selection = inside ? { ...selection, branch: 0 } : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
   }
 
+  /** Go where an address leads that was put in while the page was open. */
+  async follow(fragment: string): Promise<void> {
+    const selection = fromFragment(fragment);
+    const link = fromLink(selection.run);
+    if (selection.run === this.selection.run || !link) this.selection = this.inside({ ...selection, run: this.selection.run });
+    else if (this.canWrite) await this.restore(link, selection);
+  }
+
+  /** Write a conversation once more, and show the place of it that was linked to. */
+  private async restore(turns: readonly TurnLink[], selection: Selection): Promise<void> {
+    if (turns[0]?.question === null && this.turn?.question) await this.attempt(async () => this.show(await this.source.run()));
+    for (const { question, branches, chosen } of turns) {
+      if (question && question.model !== this.model) void this.choose(question.model);
+      for (const branch of branches) if (!(await this.restoreBranch(question, branch))) return;
+      this.selection = this.inside({ ...this.selection, branch: chosen });
+    }
+    this.selection = this.inside({ ...selection, run: toLink(this.turns) });
+    this.mirror();
+  }
+
+  private async restoreBranch(question: Question | null, { parent, at, ids, lengths }: BranchLink): Promise<boolean> {
+    const [first = null, ...later] = lengths;
+    if (parent !== null) {
+      this.selection = this.inside({ ...this.selection, branch: parent, token: at });
+      if (!(await this.goOn(ids, first))) return false;
+    } else if (question && !(await this.put(question, first))) {
+      return false;
+    }
+    for (const length of later) if (!(await this.goOnWriting([], length))) return false;
+    return true;
+  }
+
+  /** A selection, as far as there is such a branch and such a token. */
+  private inside(selection: Selection): Selection {
+    const branch = selection.branch < this.branches.length ? selection.branch : 0;
+    const steps = this.branches[branch]?.run.steps.length ?? 0;
+    const token = selection.token === null || !steps ? null : Math.min(selection.token, steps - 1);
+    return { ...selection, branch, token };
+  }
+
+  // Selecting -------------------------------------------------------------------------------------------------------------
+
   select(change: Partial<Selection>): void {
-    const token = change.token ?? this.selection.token;
-    const cell = token === this.selection.token ? this.selection.cell : null; // another step has other candidates
-    this.selection = { ...this.selection, cell, ...change };
+    const { token, branch } = { ...this.selection, ...change };
+    const same = token === this.selection.token && branch === this.selection.branch;
+    this.selection = { ...this.selection, cell: same ? this.selection.cell : null, ...change }; // another step has other candidates
+    this.mirror();
+  }
+
+  /** To a token of the branch that is shown, so many further. */
+  walkTokens(by: number): void {
+    const last = (this.run?.steps.length ?? 0) - 1;
+    if (last >= 0) this.select({ token: Math.max(0, Math.min(last, (this.selection.token ?? 0) + by)) });
+  }
+
+  /** To another branch, at the token where it begins, or at the same token where both have it in common. */
+  walkBranches(by: number): void {
+    const branch = Math.max(0, Math.min(this.branches.length - 1, this.selection.branch + by));
+    const target = this.branches[branch];
+    if (!target || branch === this.selection.branch) return;
+    const token = this.selection.token ?? 0;
+    const common = ownerOf(this.branches, branch, token) === ownerOf(this.branches, this.selection.branch, token);
+    this.select({ branch, token: common ? token : Math.min(Math.max(target.at, token), target.run.steps.length - 1) });
+  }
+
+  private mirror(): void {
     this.address.write(toFragment(this.selection));
   }
 
@@ -74,46 +208,262 @@ export class Studio {
     if (this.run) this.sampling = samplingOf(this.run.settings);
   }
 
+  // Asking ----------------------------------------------------------------------------------------------------------------
+
+  /** Ask the next text of another model, which is loaded meanwhile. */
+  async choose(model: string | null): Promise<void> {
+    this.model = model;
+    this.description = null;
+    const name = model ?? this.models[0];
+    if (!this.source.describe || name === undefined) return;
+    this.loading = true;
+    try {
+      const description = await this.source.describe(name);
+      if (this.model === model) this.description = description;
+    } catch (error) {
+      const known = error instanceof SourceError && error.kind !== "refused"; // asking for a text says it again
+      if (this.model === model && !known) this.fail(error);
+    } finally {
+      if (this.model === model) this.loading = false;
+    }
+  }
+
   /** Ask the model; in a chat, after what was said before. */
   async ask(text: string): Promise<void> {
-    const { generate } = this.source;
-    if (!generate) return;
-    const messages: readonly Message[] = [...this.conversation, { role: "user", content: text }];
+    const { model, sampling, seed, maxTokens, description } = this;
+    const raw = this.raw || description?.chat === false;
+    const thinking = !raw && description?.thinking ? this.thinking : null;
+    await this.put({ text, model, raw, thinking, sampling, seed, maxTokens });
+  }
+
+  /** Forget what was said. */
+  startAgain(): void {
+    this.turns = [];
+    this.selection = { ...NOTHING, view: this.selection.view };
+    this.mirror();
+  }
+
+  /** `length`: the answer's own, where it is known from the last time. */
+  private async put(question: Question, length: number | null = null): Promise<boolean> {
+    const { text, model, raw, thinking, sampling, seed, maxTokens } = question;
+    const chosen = this.selection.branch;
+    const said = raw || !this.turn?.question || this.turn.question.raw ? [] : [...this.turns.slice(0, -1), { ...this.turn, chosen }];
     const request = {
-      model: this.model,
-      prompt: this.raw ? text : messages,
-      raw: this.raw,
-      max_tokens: MAX_TOKENS,
-      ...(this.sampling.temperature > 0 ? { top_p: this.sampling.topP } : {}),
-      temperature: this.sampling.temperature,
-    } as RecordRequest;
-    const abort = new AbortController();
-    this.activity = { kind: "generating", abort };
-    await this.attempt(async () => {
-      const run = await generate.call(this.source, request, abort.signal);
-      this.conversation = this.raw ? [] : [...messages, { role: "assistant", content: run.text }];
-      this.show(run);
-    }, abort.signal);
+      model,
+      prompt: raw ? text : [...messagesOf(said), { role: "user", content: text }],
+      raw,
+      max_tokens: length ?? maxTokens,
+      seed,
+      temperature: sampling.temperature,
+      ...(sampling.temperature > 0 ? { top_p: sampling.topP } : {}),
+      ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
+    } as unknown as RecordRequest;
+    return this.write(request, { ...FROM_THE_START, length }, null, (run) => {
+      const branch = this.firstBranch(run, { kind: "writing" });
+      this.turns = [...said, { question, branches: [branch], chosen: 0 }];
+      this.selection = { ...NOTHING, view: this.selection.view, token: 0 };
+      this.sampling = samplingOf(run.settings);
+      return branch.key;
+    });
+  }
+
+  private firstBranch(run: Recording, state: BranchState): Branch {
+    return { key: this.branchCount++, parent: null, at: 0, forced: [], ends: [], run, written: run, state };
+  }
+
+  /** Whether a branch goes on with these tokens in the selected step's place. */
+  hasBranch(ids: readonly number[]): boolean {
+    return branchWith(this.branches, this.selection.branch, this.selection.token ?? 0, ids) !== null;
+  }
+
+  /** Go on from the selected step with other tokens, the first a candidate of it: a new branch, unless there is one already. */
+  async goOn(ids: readonly number[], length: number | null = null): Promise<boolean> {
+    const { branches, run, turn, step } = this;
+    const { branch, token: at } = this.selection;
+    const first = ids[0];
+    if (!run || !turn || !step || at === null || first === undefined) return false;
+    const same = branchWith(branches, branch, at, ids);
+    if (same !== null) {
+      this.select({ branch: same, token: at + ids.length - 1 });
+      return true;
+    }
+    const choice = otherChoice(step, first, endsText(run, first));
+    if (!choice || !this.canWrite) return false;
+    const parent = at > 0 ? ownerOf(branches, branch, at - 1) : 0; // whose tokens it shares up to there
+    const steps = [...run.steps.slice(0, at), choice];
+    const grown = { ...run, steps, text: textOf(steps) };
+    const state: BranchState = { kind: choice.finish ? "whole" : "writing" };
+    const started = { ...this.firstBranch(grown, state), parent, at, forced: ids };
+    this.turns = [...this.turns.slice(0, -1), { ...turn, branches: [...branches, started] }];
+    this.selection = { ...this.selection, branch: branches.length, token: at, cell: null };
+    this.link();
+    return choice.finish !== null || this.goOnWriting(ids.slice(1), length);
+  }
+
+  /** Go on after the last token of the branch that is shown; at first with certain tokens. */
+  async goOnWriting(next: readonly number[] = [], length: number | null = null): Promise<boolean> {
+    if (!this.branch) return false;
+    const { run, key } = this.branch;
+    const had = run.steps.length;
+    const usual = this.turn?.question?.maxTokens ?? run.settings["max_new_tokens"];
+    const most = typeof usual === "number" ? usual : this.maxTokens;
+    const end = length ?? (had < most ? most : had + most);
+    // An encoder-decoder's answer stands apart from what it reads: it is written anew, with its first tokens forced.
+    const again = isEncoderDecoder(run) ? had : 0;
+    const forced = [...run.steps.slice(0, again).map((step) => step.token.id), ...next];
+    const { temperature, topK, topP } = samplingOf(run.settings);
+    const request = {
+      model: this.turn?.question?.model ?? this.model,
+      prompt: idsUpTo(run, had - again),
+      max_tokens: Math.max(forced.length + 1, end - had + again),
+      seed: run.seed,
+      temperature,
+      ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}),
+      ...(forced.length ? { forced_tokens: forced.map((id, number) => [number, id]) } : {}),
+    } as unknown as RecordRequest;
+    return this.write(request, { skipped: again, offset: had - again, length }, key, (start) => {
+      const text = again ? "" : textBetween(run, start);
+      this.change(key, (branch) => ({ ...branch, run: { ...branch.run, text }, written: start }));
+      return key;
+    });
   }
 
   stop(): void {
     if (this.activity.kind === "generating") this.activity.abort.abort();
   }
 
-  /** Do something that can fail; what failed is said, and everything else stays as it is. */
-  private async attempt(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
-    try {
-      await work();
+  /** Read what each layer would have predicted in the selected step's place. */
+  async readLens(): Promise<void> {
+    const token = this.selection.token;
+    if (!this.branch || token === null) return;
+    const { run, key } = this.branch;
+    const ids = idsUpTo(run, token);
+    const body = { model: this.turn?.question?.model ?? this.model, prompt: ids, positions: [ids.length - 1] };
+    await this.attempt(async () => {
+      const { predictions } = (await this.source.slice({ view: "lens", body })) as { predictions: { text: string; probability: number }[][] };
+      const column = predictions.flatMap(([prediction]) => (prediction ? [prediction] : []));
+      const lens = { texts: column.map(({ text }) => text), probabilities: column.map(({ probability }) => probability) };
+      this.change(key, (branch) => ({ ...branch, run: withLens(branch.run, token, [lens]) }));
+    });
+  }
+
+  // Writing ---------------------------------------------------------------------------------------------------------------
+
+  /** Let an answer grow as it comes; done when its text is, which is before its lens. Whether it is whole.
+   *
+   * `key`: of its branch, where that is there already; `start` puts what is known first into a branch, and gives its key.
+   */
+  private write(request: RecordRequest, continuation: Continuation, key: number | null, start: (run: Recording) => number): Promise<boolean> {
+    const abort = new AbortController();
+    this.settled = this.run;
+    this.activity = { kind: "generating", abort };
+    if (key !== null) this.change(key, (branch) => ({ ...branch, state: { kind: "writing" } }));
+    return new Promise((written) => {
+      void this.receive(request, abort, continuation, key, start, written);
+    });
+  }
+
+  private async receive(
+    request: RecordRequest,
+    abort: AbortController,
+    { skipped, offset, length }: Continuation,
+    key: number | null,
+    start: (run: Recording) => number,
+    written: (whole: boolean) => void,
+  ): Promise<void> {
+    let steps = 0;
+    let over = false;
+    const began = performance.now();
+    const change = (grown: (branch: Branch) => Branch): void => {
+      if (key !== null) this.change(key, grown);
+    };
+    const buffer = new FrameBuffer((growth) => {
+      const tokens_per_second = (1000 * steps) / (performance.now() - began); // until the server says it
+      change((branch) => ({ ...branch, run: { ...grownBy(branch.run, growth), tokens_per_second } }));
+    });
+    const end = (state: BranchState): void => {
+      buffer.flush();
+      if (over) return;
+      over = true;
+      const early = state.kind === "whole" && length !== null; // as it was the last time
+      const finalState: BranchState = early ? { kind: "stopped" } : state;
+      change((branch) => ({ ...branch, state: finalState, ends: finalState.kind === "whole" ? branch.ends : [...branch.ends, branch.run.steps.length] }));
       this.activity = { kind: "idle" };
-    } catch (error) {
-      if (signal?.aborted) {
-        this.activity = { kind: "idle" };
-        return;
+      this.link();
+      written(state.kind === "whole");
+    };
+    try {
+      for await (const event of this.source.stream?.(request, abort.signal) ?? []) {
+        if (event.kind === "start") {
+          key = start(event.run);
+          this.link();
+        } else if (event.kind === "step") {
+          buffer.add(steps++ < skipped ? null : event.step, event.text);
+          if (event.step.finish !== null) end({ kind: "whole" });
+        } else if (event.kind === "lens") {
+          change((branch) => ({ ...branch, run: withLens(branch.run, event.first + offset, event.lens) }));
+        } else {
+          change((branch) => ({ ...branch, run: { ...branch.run, tokens_per_second: event.tokens_per_second } }));
+        }
       }
-      const message = error instanceof Error ? error.message : String(error);
-      this.activity = { kind: "failed", message, keyNeeded: error instanceof SourceError && error.kind === "key needed" };
+      end({ kind: "cut off", reason: "the server's time for one answer was over." });
+    } catch (error) {
+      const failed = !over && !abort.signal.aborted && (key === null || needsKey(error));
+      end(abort.signal.aborted ? { kind: "stopped" } : { kind: "cut off", reason: messageOf(error) });
+      if (failed) this.fail(error);
     }
   }
+
+  private change(key: number, change: (branch: Branch) => Branch): void {
+    this.turns = this.turns.map((turn) =>
+      turn.branches.some((branch) => branch.key === key)
+        ? { ...turn, branches: turn.branches.map((branch) => (branch.key === key ? change(branch) : branch)) }
+        : turn,
+    );
+  }
+
+  /** Let the address lead to the conversation as it is now. */
+  private link(): void {
+    this.selection = { ...this.selection, run: toLink(this.turns) };
+    this.mirror();
+  }
+
+  /** Do something that can fail; what failed is said, and everything else stays as it is. */
+  private async attempt(work: () => Promise<void>): Promise<void> {
+    try {
+      await work();
+      if (this.activity.kind === "failed") this.activity = { kind: "idle" };
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  private fail(error: unknown): void {
+    this.activity = { kind: "failed", message: messageOf(error), keyNeeded: needsKey(error) };
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function needsKey(error: unknown): boolean {
+  return error instanceof SourceError && error.kind === "key needed";
+}
+
+/** With the steps of a continuation, which are counted from the answer's first. */
+function grownBy(run: Recording, growth: Growth): Recording {
+  const steps = growth.steps.map((step, number) => ({ ...step, token: { ...step.token, position: run.steps.length + number } }));
+  return { ...run, steps: [...run.steps, ...steps], text: run.text + growth.text };
+}
+
+/** The text of an answer's beginning, from the prompt of what goes on from it. */
+function textBetween(run: Recording, continuation: Recording): string {
+  return continuation.prompt.startsWith(run.prompt) ? continuation.prompt.slice(run.prompt.length) : textOf(run.steps);
+}
+
+function textOf(steps: Recording["steps"]): string {
+  return steps.map(({ token }) => (token.special ? "" : token.text)).join("");
 }
 
 /** The step to look at first: where the model expected the chosen token least. */

@@ -25,6 +25,12 @@ export const VIEWS: readonly ViewEntry[] = [
     title: "What each layer would have predicted at each token",
     load: () => import("./Lens.svelte"),
   },
+  {
+    id: "tree",
+    label: "Tree",
+    title: "All branches of the answer, and the likeliest ways to go on",
+    load: () => import("./Tree.svelte"),
+  },
 ];
 
 export function findView(id: string | null): ViewEntry | null {

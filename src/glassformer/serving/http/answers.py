@@ -194,6 +194,11 @@ class Answer:
             pass
         return self.texts
 
+    def check_client(self) -> None:
+        """Raise ClientDisconnected where nobody waits for the answer any more."""
+        if self._left:
+            raise ClientDisconnected
+
     async def close(self) -> None:
         """Give everything back: a text that is not over is cancelled."""
         if self._closed:
@@ -233,8 +238,7 @@ class Answer:
         if not self._events and not self._left:
             async with asyncio.timeout_at(self.deadline):
                 await self._arrived.wait()
-        if self._left:
-            raise ClientDisconnected
+        self.check_client()
 
     def _out_of_time(self) -> list[Piece]:
         """The ends of the texts that took too long; an error where nothing has come at all."""

@@ -8,16 +8,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
+from starlette.responses import Response
 
 from glassformer.errors import GlassError, spelled_by
 from glassformer.observe.compare import compare
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
+from glassformer.runtime.run import Run
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
 from glassformer.serving.http.openai.schemas import Message
+from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
 from glassformer.serving.limits import Limits
 from glassformer.tasks.registry import check_head, find_task
@@ -27,6 +30,7 @@ from glassformer.views.patching import PatchedPart
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 Number = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(strict=True)]  # checked against the vocabulary later
 
 
 class ModelRequest(BaseModel):
@@ -51,18 +55,18 @@ class ModelRequest(BaseModel):
 class PromptRequest(ModelRequest):
     """POST /glass/look"""
 
-    prompt: str | Annotated[list[Message], Field(min_length=1)]
+    prompt: str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
 
     def prompt_of(self, model: Model) -> Any:
-        """The text, or the conversation as the model's template takes it."""
+        """The text, the token ids, or the conversation as the model's template takes it."""
         if isinstance(self.prompt, str):
             return self.prompt
-        messages = [message.model_dump(exclude_none=True) for message in self.prompt]
-        return chat_prompt(model.tokenizer, messages).messages
+        messages = [part.model_dump(exclude_none=True) for part in self.prompt if isinstance(part, Message)]
+        return chat_prompt(model.tokenizer, messages).messages if messages else self.prompt
 
 
-class RecordRequest(PromptRequest):
-    """POST /glass/record: the engine's settings may stand beside these fields."""
+class TextRequest(PromptRequest):
+    """A text that is to be written: the engine's settings may stand beside these fields."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -73,8 +77,14 @@ class RecordRequest(PromptRequest):
     stop: str | list[str] | None = None
 
 
-class RunRequest(RecordRequest):
-    """POST /glass/run: likewise."""
+class RecordRequest(TextRequest):
+    """POST /glass/record"""
+
+    stream: bool = False  # as server-sent events, while it is being written
+
+
+class RunRequest(TextRequest):
+    """POST /glass/run"""
 
     candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
 
@@ -137,7 +147,7 @@ async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any
     return Json(await call_model(request, body.model, work))
 
 
-def _run_settings(body: RecordRequest, limits: Limits) -> dict[str, Any]:
+def _run_settings(body: TextRequest, limits: Limits) -> dict[str, Any]:
     """The settings of a text, within what this server allows."""
     return limited_settings(
         limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
@@ -164,9 +174,16 @@ async def run(request: Request, body: RunRequest) -> Json:
 
 
 @router.post("/record")
-async def record(request: Request, body: RecordRequest) -> Json:
-    """A text as a recording, which the studio explores without the model."""
+async def record(request: Request, body: RecordRequest) -> Response:
+    """A text as a recording, which the studio explores without the model; whole or as a stream of server-sent events."""
     settings = _run_settings(body, context_of(request).limits)
+    if body.stream:
+
+        def prepare(model: Model) -> Run:
+            changed = body.changed(model)
+            return changed.prepare(body.prompt_of(changed), **body.prompt_options, **settings)
+
+        return await stream_recording(request, body.model, prepare)
 
     def look(model: Model) -> Any:
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from glassformer.runtime.model import Model
-from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.ollama.names import LATEST, registry_name
 from glassformer.serving.http.ollama.schemas import EmbedRequest, ShowRequest
@@ -67,7 +68,8 @@ async def show_model(request: Request, body: ShowRequest) -> Json:
     """What a model is: its template, its sizes and what it can do. Loads it if need be."""
     if not (body.model or body.name):
         raise HttpError(400, "model is missing. Name one of GET /api/tags.", param="model")
-    return Json(await call_model(request, registry_name(request, body.model or body.name), description))
+    async with context_of(request).use(registry_name(request, body.model or body.name)) as served:
+        return Json(await asyncio.to_thread(description, served.model))  # without a pass, so in nobody's turn
 
 
 def description(model: Model) -> dict[str, Any]:
@@ -94,7 +96,10 @@ def description(model: Model) -> dict[str, Any]:
 def capabilities(model: Model) -> list[str]:
     if not model.writes:
         return ["embedding"]
-    return ["completion", *(["tools"] if ToolCallFormat.of(model.tokenizer) is not None else [])]
+    tokenizer = model.tokenizer
+    thinks = tokenizer.chat_template is not None and "enable_thinking" in tokenizer.template().variables
+    tools = ToolCallFormat.of(tokenizer) is not None
+    return ["completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])]
 
 
 @router.post("/api/embed")

@@ -1,0 +1,273 @@
+"""A conversation in the studio: answers that stream, are stopped, cut off and gone on with, branches, and links to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Route, expect
+
+import glassformer
+from glassformer.serving.http.app import create_app
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
+from tests.observe.models import folder
+from tests.serving.conftest import serving
+from tests.studio.browser import OpenPage, StudioPage, visible
+
+MANY = 200  # tokens; the tiny model has no room for many more
+
+
+@pytest.fixture(scope="module")
+def long_address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
+    """A server that writes long texts."""
+    limits = Limits(seconds=60, stop_seconds=1, new_tokens=MANY)
+    with serving(create_app(Registry(sources, limits), limits)) as address:
+        yield address
+
+
+def record(address: str, **fields: Any) -> Any:
+    """The recording that the API gives."""
+    response = httpx.post(f"{address}/glass/record", json=fields, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def set_field(page: StudioPage, label: str, value: object) -> None:
+    page.page.get_by_label(label).fill(str(value))
+    page.page.keyboard.press("Tab")
+
+
+def requested(page: StudioPage, action: Any) -> dict[str, Any]:
+    """What the page asks the server to write when something is done to it."""
+    with page.page.expect_request("**/glass/record") as request:
+        action()
+    body = request.value.post_data_json
+    assert isinstance(body, dict)
+    assert body.pop("stream") is True
+    return body
+
+
+def whole(page: StudioPage) -> None:
+    """Wait until nothing is being written."""
+    expect(page.page.get_by_role("button", name="Run")).to_be_visible()
+
+
+def texts(recording: Any) -> list[str]:
+    return [visible(step["token"]["text"]) for step in recording["steps"]]
+
+
+def ids(recording: Any) -> list[int]:
+    return [token["id"] for token in recording["prompt_tokens"]] + [step["token"]["id"] for step in recording["steps"]]
+
+
+def tokens(page: StudioPage, branch: str) -> Locator:
+    """The tokens that a branch has of its own."""
+    return page.page.get_by_role("group", name=f"The tokens of branch {branch}").get_by_role("button")
+
+
+def go_on_instead(page: StudioPage, token: int, rank: int) -> None:
+    """Go on from a candidate of a token."""
+    page.answer.nth(token).click()
+    page.why.locator("ol").first.locator(".row").nth(rank).click()
+    page.page.get_by_role("button", name="Go on from here").click()
+
+
+def other_rank(recording: Any, token: int) -> int:
+    """The best candidate of a token that was not chosen."""
+    step = recording["steps"][token]
+    return int(step["candidates"]["ids"][0] == step["token"]["id"])
+
+
+def test_an_answer_is_streamed_and_is_the_one_that_the_api_records(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    set_field(page, "The seed of the next text", 5)
+    set_field(page, "Tokens of an answer, at most", 4)
+    body = requested(page, lambda: page.ask("how are you?"))
+    recording = record(address, **body)
+    assert (body["seed"], body["max_tokens"]) == (5, 4)
+    expect(page.answer).to_have_text(texts(recording))
+    prompt = page.page.get_by_role("region", name="Conversation").locator("p.tokens span")
+    expect(prompt).to_have_text([visible(token["text"]) for token in recording["prompt_tokens"]])
+    lens = page.why.locator("ol").nth(1).locator(".text")
+    expect(lens).to_have_text([visible(text) for text in recording["steps"][0]["lens"]["texts"]])
+    expect(page.page.get_by_role("banner")).to_contain_text("seed 5")
+    page.answer.nth(3).click()
+    assert sum(page.bars().values()) == pytest.approx(100, abs=0.1)
+
+
+def test_a_long_answer_stays_small_and_can_be_stopped_and_gone_on_with(open_page: OpenPage, long_address: str) -> None:
+    page = open_page()
+    page.show(long_address)
+    set_field(page, "Tokens of an answer, at most", MANY)
+    page.page.get_by_role("slider").first.fill("0")  # greedy, the tiny model goes in a circle
+    page.ask("tell me more")
+    page.answer.nth(20).wait_for()
+    page.answer.nth(20).evaluate("token => { token.dataset.kept = 'yes' }")
+    page.page.get_by_role("button", name="Stop").click()
+    expect(page.page.get_by_text(re.compile(r"Stopped after \d+ tokens\."))).to_be_visible()
+    stopped = page.answer.count()
+    assert 20 < stopped < MANY
+    page.page.get_by_role("button", name="Read this token's").click()
+    page.why.locator("ol").nth(1).wait_for()
+    body = requested(page, page.page.get_by_role("button", name="Go on from there").click)
+    assert len(body["prompt"]) > stopped
+    assert body["max_tokens"] == MANY - stopped
+    expect(page.answer).to_have_count(MANY)
+    assert page.answer.nth(20).get_attribute("data-kept") == "yes", "earlier tokens were drawn again"
+    assert page.value("document.querySelectorAll('*').length") < 10 * MANY, "500 tokens would be more than 5,000 elements"
+
+
+def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    bodies: list[str] = []
+
+    def cut(route: Route) -> None:
+        body = {**route.request.post_data_json, "seed": 3}
+        events = httpx.post(f"{address}/glass/record", json=body, timeout=60).text.split("\n\n")
+        bodies.append("\n\n".join([*events[:3], events[3][:20]]))
+        route.fulfill(body=bodies[-1], content_type="text/event-stream")
+
+    page.page.route("**/glass/record", cut)
+    page.ask("hi")
+    expect(page.alert).to_contain_text("The answer was cut off: the connection to the server was lost.")
+    assert page.answer.count() == 2
+    page.page.unroute("**/glass/record")
+    body = requested(page, page.page.get_by_role("button", name="Go on from there").click)
+    whole(page)
+    rest = record(address, **body)
+    assert body["prompt"] == ids(rest)[: len(body["prompt"])]
+    expect(page.answer).to_have_count(2 + len(rest["steps"]))
+    assert page.answer.all_text_contents()[2:] == texts(rest)
+    expect(page.alert).to_have_count(0)
+    shown = page.answer.all_text_contents()
+    again = open_page()
+    again.show(address, page.value("location.hash.slice(1)"))
+    expect(again.answer).to_have_text(shown)  # also what was drawn after the cut
+
+
+def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    set_field(page, "The seed of the next text", 11)
+    first = record(address, **requested(page, lambda: page.ask("how are you?")))
+    expect(page.answer).to_have_text(texts(first))
+    whole(page)
+    body = requested(page, lambda: go_on_instead(page, 2, other_rank(first, 2)))
+    whole(page)
+    branch = record(address, **body)
+    candidates = first["steps"][2]["candidates"]
+    rank = other_rank(first, 2)
+    assert body["seed"] == 11
+    assert body["prompt"] == [*ids(first)[: len(first["prompt_tokens"]) + 2], candidates["ids"][rank]]
+    candidate = visible(candidates["texts"][rank])
+    expect(tokens(page, "B")).to_have_text([candidate, *texts(branch)])
+    expect(page.why.locator("li").filter(has_text="● by hand")).to_contain_text(candidate)
+    expect(page.answer).to_have_text(texts(first))
+
+    page.page.locator("body").click(position={"x": 2, "y": 300})
+    page.page.keyboard.press("Alt+ArrowRight")
+    expect(tokens(page, "B").nth(1)).to_have_attribute("aria-pressed", "true")
+    page.page.keyboard.press("Alt+ArrowUp")
+    expect(page.answer.nth(3)).to_have_attribute("aria-pressed", "true")
+    page.page.keyboard.press("Alt+ArrowDown")
+    expect(page.page.get_by_role("button", name="Branch B")).to_have_attribute("aria-pressed", "true")
+
+    fragment = page.value("location.hash.slice(1)")
+    again = open_page()
+    again.show(address, fragment)
+    expect(tokens(again, "B")).to_have_text([candidate, *texts(branch)])
+    whole(again)
+    expect(again.answer).to_have_text(texts(first))
+    expect(tokens(again, "B").nth(1)).to_have_attribute("aria-pressed", "true")
+    assert again.value("location.hash.slice(1)") == fragment
+
+
+def test_the_shipped_run_branches_too(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    shown = page.answer.count()
+    body = requested(page, lambda: go_on_instead(page, 1, 1))
+    whole(page)
+    assert (body["top_k"], body["top_p"], body["temperature"]) == (50, 0.95, 1)
+    expect(tokens(page, "B").first).to_be_visible()
+    assert page.answer.count() == shown
+
+
+def test_an_encoder_decoders_answer_branches_too(open_page: OpenPage) -> None:
+    limits = Limits(stop_seconds=1, new_tokens=6)
+    source = ModelSource("t5", lambda: glassformer.load(folder("t5", "seq2seq")[0]))
+    page = open_page()
+    with serving(create_app(Registry([source], limits), limits)) as address:
+        page.show(address)
+        page.page.get_by_role("slider").first.fill("0")
+        page.page.get_by_role("textbox", name="A text to go on from").fill("the cat")  # it has no chat template
+        first = record(address, **requested(page, lambda: page.page.keyboard.press("Enter")))
+        expect(page.answer).to_have_text(texts(first))
+        whole(page)
+        rank = other_rank(first, 1)
+        body = requested(page, lambda: go_on_instead(page, 1, rank))
+        start, candidate = first["steps"][0]["token"]["id"], first["steps"][1]["candidates"]["ids"][rank]
+        assert body["prompt"] == [token["id"] for token in first["prompt_tokens"]]
+        assert body["forced_tokens"] == [[0, start], [1, candidate]]
+        expect(tokens(page, "B")).to_have_text(texts(record(address, **body))[1:])
+        whole(page)
+
+
+def test_a_conversation_goes_on_and_begins_anew(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    page.ask("how are you?")
+    whole(page)
+    expect(page.page.get_by_role("banner")).to_contain_text("tiny")
+    body = requested(page, lambda: page.ask("and why?"))
+    roles = [(message["role"], message["content"]) for message in body["prompt"]]
+    assert [role for role, _ in roles] == ["user", "assistant", "user"]
+    assert (roles[0][1], roles[2][1]) == ("how are you?", "and why?")
+    earlier = page.page.get_by_role("region", name="Conversation").locator("dd")
+    expect(earlier.first).to_have_text("how are you?")
+    assert earlier.last.inner_text().strip() == roles[1][1].strip()
+    expect(page.page.get_by_role("button", name=re.compile(r"\d+ tokens as above"))).to_be_visible()
+    whole(page)
+    page.page.get_by_role("button", name="New conversation").click()
+    expect(page.page.get_by_text("A new conversation")).to_be_visible()
+    body = requested(page, lambda: page.ask("hello"))
+    assert len(body["prompt"]) == 1
+
+
+def test_thinking_raw_and_a_model_that_only_reads(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    page.page.get_by_label("thinking").check()
+    body = requested(page, lambda: page.ask("how are you?"))
+    assert body["chat_template_kwargs"] == {"enable_thinking": True}
+    whole(page)
+    page.page.get_by_role("button", name="raw").click()
+    expect(page.page.get_by_label("thinking")).to_have_count(0)
+    page.page.get_by_role("textbox", name="A text to go on from").fill("the cat ")
+    body = requested(page, lambda: page.page.keyboard.press("Enter"))
+    assert (body["prompt"], body["raw"], "chat_template_kwargs" in body) == ("the cat ", True, False)
+    whole(page)
+    page.page.get_by_role("combobox", name="The model").select_option("encoder")
+    expect(page.page.get_by_text("This model reads text and writes none.")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        '[["hi"]]',
+        "[[null,[[null,0,[],[null]],[0,99,[1],[null]]],0]]",
+        "[[null,[[5,0,[7],[null]]],9]]",
+        '[[["",null,false,null,1,1,0,4],[],0]]',
+    ],
+)
+def test_a_link_that_makes_no_sense_opens_the_page(open_page: OpenPage, address: str, link: str) -> None:
+    page = open_page()
+    page.show(address, f"run={link}&branch=7&token=3")
+    assert page.selected >= 0
+    expect(page.page.get_by_role("button", name="Run")).to_be_visible()
