@@ -8,6 +8,7 @@ Shapes: states (positions, hidden); scores (positions, vocabulary).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,4 +51,5 @@ def _prediction(tokenizer: Tokenizer, logs: LogProbabilities, last: LogProbabili
     token, final = int(logs.argmax()), int(last.argmax())
     rank = int(np.count_nonzero(logs > logs[final])) + 1
     probabilities = float(np.exp(logs[token])), rank, float(np.exp(logs[final]))
-    return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs))
+    entropy = -float(np.exp(logs) @ logs) / math.log(2)
+    return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs), entropy)

@@ -64,5 +64,8 @@ def _step(tokenizer: Tokenizer, step: Step, token: Token, lens: RecordedLens | N
 def _lens_at(lens: Lens, column: int) -> RecordedLens:
     predictions = [layer[column] for layer in lens.predictions]
     return RecordedLens(
-        tuple(prediction.text for prediction in predictions), tuple(prediction.probability for prediction in predictions)
+        tuple(prediction.text for prediction in predictions),
+        tuple(prediction.probability for prediction in predictions),
+        tuple(prediction.rank for prediction in predictions),
+        tuple(prediction.entropy for prediction in predictions),
     )
