@@ -134,8 +134,12 @@ def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind 
     causal = kind == "self" and bool(masks[sites[0]]["causal"])
     windows = tuple(masks[site]["window"] for site in sites)
     return AttentionMaps(
-        reading.model.name, kind, layers, count, start_layer, queries, keys, causal, windows, maps.tobytes()
+        reading.model.name, kind, _kinds(reading), layers, count, start_layer, queries, keys, causal, windows, maps.tobytes()
     )
+
+
+def _kinds(reading: Activations) -> tuple[AttentionKind, ...]:
+    return ("self", "cross", "encoder") if reading.model.blueprint.encoder_blocks else ("self",)
 
 
 def _layer(site: str) -> int:

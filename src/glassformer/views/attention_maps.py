@@ -23,6 +23,7 @@ class AttentionMaps(View):
 
     model: str
     kind: AttentionKind
+    kinds: tuple[AttentionKind, ...]  # that the model has
     layers: int  # that the model has
     heads: int  # of each layer
     first: int  # the first layer that is held

@@ -17,7 +17,7 @@ export function visible(text: string): string {
     .replaceAll(" ", "·")
     .replaceAll("\n", "⏎")
     .replaceAll("\t", "⇥")
-    .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (character) => {
+    .replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (character) => {
       const code = character.codePointAt(0) ?? 0;
       return `\\u${code.toString(16).padStart(4, "0")}`;
     });

@@ -20,10 +20,22 @@ export interface ViewEntry {
 
 export const VIEWS: readonly ViewEntry[] = [
   {
+    id: "attention",
+    label: "Attention",
+    title: "Which tokens each token attends to, in every head",
+    load: () => import("./Attention.svelte"),
+  },
+  {
     id: "lens",
     label: "Lens",
     title: "What each layer would have predicted at each token",
     load: () => import("./Lens.svelte"),
+  },
+  {
+    id: "patch",
+    label: "Patch",
+    title: "Which places inside the model carry the difference between two texts",
+    load: () => import("./Patch.svelte"),
   },
 ];
 

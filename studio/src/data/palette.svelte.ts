@@ -1,0 +1,77 @@
+// The sequential scale of the stylesheet as numbers, for canvases, and as colours for single marks. It follows the theme.
+
+type Color = readonly [red: number, green: number, blue: number];
+
+const STOPS = 5;
+const LEVELS = 256;
+
+export class Palette {
+  /** The scale from 0 to 1 in 256 steps. */
+  scale = $state.raw<readonly Color[]>([]);
+  masked = $state.raw<Color>([128, 128, 128]);
+  paper = $state.raw<Color>([255, 255, 255]);
+  ink = $state.raw<Color>([0, 0, 0]);
+
+  /** Read the scale `--NAME-0` to `--NAME-4` where an element stands; the returned function ends watching the theme. */
+  watch(element: Element, name: string): () => void {
+    const read = (): void => {
+      const style = getComputedStyle(element);
+      const color = (variable: string): Color => parseHex(style.getPropertyValue(variable));
+      const stops = Array.from({ length: STOPS }, (_, stop) => color(`--${name}-${stop}`));
+      this.scale = Array.from({ length: LEVELS }, (_, level) => between(stops, level / (LEVELS - 1)));
+      this.masked = color("--masked");
+      this.paper = color("--paper");
+      this.ink = color("--ink");
+    };
+    const root = element.getRootNode();
+    const observer = new MutationObserver(read);
+    observer.observe(root instanceof ShadowRoot ? root.host : document.documentElement, { attributes: true });
+    read();
+    return () => observer.disconnect();
+  }
+
+  color(share: number): string {
+    return css(this.at(share));
+  }
+
+  /** What can be read on that colour. */
+  inkOn(share: number): string {
+    const ground = luminance(this.at(share));
+    const paper = luminance(this.paper);
+    const ink = luminance(this.ink);
+    return css(contrast(ground, paper) > contrast(ground, ink) ? this.paper : this.ink);
+  }
+
+  private at(share: number): Color {
+    return this.scale[Math.round(share * (LEVELS - 1))] ?? this.paper;
+  }
+}
+
+function between(stops: readonly Color[], share: number): Color {
+  const place = share * (stops.length - 1);
+  const lower = stops[Math.floor(place)] ?? [0, 0, 0];
+  const upper = stops[Math.ceil(place)] ?? lower;
+  const mix = (channel: 0 | 1 | 2): number => lower[channel] + (upper[channel] - lower[channel]) * (place % 1);
+  return [mix(0), mix(1), mix(2)];
+}
+
+function parseHex(text: string): Color {
+  const number = parseInt(text.trim().slice(1), 16) || 0;
+  return [(number >> 16) & 255, (number >> 8) & 255, number & 255];
+}
+
+function css([red, green, blue]: Color): string {
+  return `rgb(${Math.round(red)} ${Math.round(green)} ${Math.round(blue)})`;
+}
+
+function luminance(color: Color): number {
+  const [red, green, blue] = color.map((channel) => {
+    const share = channel / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+function contrast(first: number, second: number): number {
+  return (Math.max(first, second) + 0.05) / (Math.min(first, second) + 0.05);
+}
