@@ -132,7 +132,8 @@ class TestAttention:
             assert not weights[masked].any()
             assert weights[~masked].all()
         assert view.causal == (kind == "self")
-        assert (kind in view.kinds) and (len(view.kinds) == 3) == pair.sourced
+        assert kind in view.kinds
+        assert (len(view.kinds) == 3) == pair.sourced
         assert np.array_equal(reading.attention_maps(layers - 1, kind=kind).maps, view.maps[-1:])
         valid(view)
 
