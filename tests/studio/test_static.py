@@ -134,7 +134,15 @@ def test_text_can_be_read_on_every_colour(theme: str) -> None:
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
     pairs = [(f"surprise-{step}", f"surprise-ink-{step}") for step in range(5)]
     pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
+    pairs += [(f"{sign}-{step}", "ink") for sign in ("positive", "negative") for step in (1, 2, 3)]
+    pairs += [("positive-4", "signed-ink-4"), ("negative-4", "signed-ink-4")]
     for ground, text in [*pairs, ("bar-track", "faint")]:
         assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
-    steps = [luminance(colors[f"surprise-{step}"]) for step in range(5)]
-    assert steps == sorted(steps, reverse=theme == "light"), "more surprise is darker on light paper, brighter on dark"
+    for scale, numbers in {
+        "surprise": range(5),
+        "attention": range(5),
+        "positive": range(1, 5),
+        "negative": range(1, 5),
+    }.items():
+        steps = [luminance(colors[f"{scale}-{step}"]) for step in numbers]
+        assert steps == sorted(steps, reverse=theme == "light"), f"more {scale} is darker on light paper, brighter on dark"

@@ -10,7 +10,6 @@ export class Palette {
   scale = $state.raw<readonly Color[]>([]);
   masked = $state.raw<Color>([128, 128, 128]);
   paper = $state.raw<Color>([255, 255, 255]);
-  ink = $state.raw<Color>([0, 0, 0]);
 
   /** Read the scale `--NAME-0` to `--NAME-4` where an element stands; the returned function ends watching the theme. */
   watch(element: Element, name: string): () => void {
@@ -21,7 +20,6 @@ export class Palette {
       this.scale = Array.from({ length: LEVELS }, (_, level) => between(stops, level / (LEVELS - 1)));
       this.masked = color("--masked");
       this.paper = color("--paper");
-      this.ink = color("--ink");
     };
     const root = element.getRootNode();
     const observer = new MutationObserver(read);
@@ -34,12 +32,10 @@ export class Palette {
     return css(this.at(share));
   }
 
-  /** What can be read on that colour. */
+  /** Black or white, whichever can be read on that colour: one of them always has a contrast of 4.5. */
   inkOn(share: number): string {
-    const ground = luminance(this.at(share));
-    const paper = luminance(this.paper);
-    const ink = luminance(this.ink);
-    return css(contrast(ground, paper) > contrast(ground, ink) ? this.paper : this.ink);
+    const ground = luminance(this.at(share)) + 0.05;
+    return 1.05 / ground > ground / 0.05 ? "white" : "black";
   }
 
   private at(share: number): Color {
@@ -70,8 +66,4 @@ function luminance(color: Color): number {
     return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
   }) as [number, number, number];
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-}
-
-function contrast(first: number, second: number): number {
-  return (Math.max(first, second) + 0.05) / (Math.min(first, second) + 0.05);
 }
