@@ -114,6 +114,44 @@ class TestAttention:
         assert str(heads).splitlines()[1:] == ["a single token can attend to itself only, so all heads do the same"]
         valid(heads)
 
+    @pytest.mark.parametrize("kind", ["self", "cross", "encoder"])
+    def test_maps_of_all_heads_are_each_heads_map_in_bytes(self, pair: Both, kind: Any) -> None:
+        if kind != "self" and not pair.sourced:
+            return
+        reading = pair.reading()
+        view = reading.attention_maps(kind=kind)
+        layers, heads, *_ = view.maps.shape
+        assert (view.first, layers, heads) == (0, view.layers, view.heads)
+        for layer, head in np.ndindex(layers, heads):
+            weights = np.asarray(reading.attention(layer, head, kind=kind))
+            assert np.abs(view.maps[layer, head] / 255 - weights).max() <= 0.5 / 255 + 1e-6
+            if not view.causal:
+                continue
+            query, key = np.indices(weights.shape)
+            masked = (key > query) | (key <= query - (view.windows[layer] or len(weights)))
+            assert not weights[masked].any()
+            assert weights[~masked].all()
+        assert view.causal == (kind == "self")
+        assert kind in view.kinds
+        assert (len(view.kinds) == 3) == pair.sourced
+        assert np.array_equal(reading.attention_maps(layers - 1, kind=kind).maps, view.maps[-1:])
+        valid(view)
+
+    def test_maps_of_an_encoder_have_no_mask(self) -> None:
+        view = encoder().model.read(TEXT).attention_maps()
+        assert not view.causal
+        assert view.maps[:, :, 0, -1].any()
+
+    def test_maps_of_a_long_text_are_those_of_some_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading = both("gpt2").reading()
+        whole = reading.attention_maps()
+        monkeypatch.setattr("glassformer.observe.attention.MAX_MAPS_BYTES", whole.maps[:1].size)
+        assert len(reading.attention_maps().windows) == 1
+        assert np.array_equal(reading.attention_maps(1).maps, whole.maps[1:2])
+        monkeypatch.setattr("glassformer.observe.attention.MAX_MAPS_BYTES", 10)
+        with pytest.raises(InputError, match="too long for a map of each head: 22 tokens. Shorten it, or look at one head"):
+            reading.attention_maps()
+
     def test_a_map_of_a_long_text_keeps_its_measure(self) -> None:
         """A shade is a share of the strongest of all that a token looks at, also of what is not shown."""
         weights = np.zeros((60, 60), np.float32)
@@ -204,6 +242,7 @@ class TestLens:
                 assert said.probability == pytest.approx(float(here.max().exp()), abs=2e-3)
                 assert said.final == pytest.approx(float(here[best].exp()), abs=2e-3)
                 assert said.divergence == pytest.approx(float((last.exp() * (last - here)).sum()), abs=1e-2)
+                assert said.entropy == pytest.approx(-float((here.exp() * here).sum()) / math.log(2), abs=1e-2)
         for said, last in zip(lens.final, end, strict=True):
             assert said.id == int(last.argmax())
             assert said.rank == 1

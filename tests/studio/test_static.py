@@ -146,6 +146,8 @@ def test_text_can_be_read_on_every_colour(theme: str) -> None:
     pairs = [(step, ink) for step in colors if (ink := re.sub(r"-(\d+)$", r"-ink-\1", step)) in colors and ink != step]
     assert len(pairs) >= 5
     pairs += [(ground, text) for ground in ("paper", "panel") for text in ("ink", "faint", "accent", "error")]
+    pairs += [(f"{sign}-{step}", "ink") for sign in ("positive", "negative") for step in (1, 2, 3)]
+    pairs += [("positive-4", "signed-ink-4"), ("negative-4", "signed-ink-4")]
     for ground, text in [*pairs, ("bar-track", "faint")]:
         assert contrast(colors[ground], colors[text]) >= 4.5, (ground, text)
 
@@ -154,7 +156,7 @@ def test_text_can_be_read_on_every_colour(theme: str) -> None:
 def test_the_steps_of_a_scale_keep_their_order_without_colour(theme: str) -> None:
     scales: dict[str, list[float]] = {}
     for name, color in colors_of(theme).items():
-        if step := re.fullmatch(r"(surprise|attention)-\d+", name):
+        if step := re.fullmatch(r"(surprise|attention|positive|negative)-\d+", name):
             scales.setdefault(step[1], []).append(luminance(color))
     assert scales
     for greys in scales.values():

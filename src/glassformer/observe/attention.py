@@ -21,6 +21,7 @@ from glassformer.observe.protocols import Floats
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER
 from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades
+from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.tokens import Token
 
 SITES = {
@@ -31,6 +32,7 @@ SITES = {
 MAX_DRAWN = 96  # tokens of a text whose maps are drawn
 ROLLOUT_NOTE = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
 MAX_BYTES = 2_000_000_000  # of a rollout
+MAX_MAPS_BYTES = 16_000_000  # of all heads' maps, a byte for each weight
 
 
 def attention(
@@ -106,6 +108,38 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
         summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
+
+
+def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind = "self") -> AttentionMaps:
+    """Every head's map, from a layer on, of as many layers as fit into `MAX_MAPS_BYTES`."""
+    layers, count = layers_and_heads(reading, kind)
+    start_layer = _index(first, layers, "layer")
+    assert start_layer is not None
+    queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
+    size = count * len(queries) * len(keys)
+    if size > MAX_MAPS_BYTES:
+        raise InputError(
+            f"the text is too long for a map of each head: {max(len(queries), len(keys)):,} tokens. "
+            "Shorten it, or look at one head."
+        )
+    held = range(start_layer, min(layers, start_layer + MAX_MAPS_BYTES // size))
+    sites = [SITES[kind].format(number) for number in held]
+    maps = np.zeros((len(held), count, len(queries), len(keys)), np.uint8)
+    for chunk in reading.chunks(*sites):
+        for site, value in chunk.sites.items():
+            start = 0 if kind == "encoder" else chunk.start
+            _, rows, columns = value.shape
+            maps[_layer(site) - start_layer, :, start : start + rows, :columns] = np.round(255 * value).astype(np.uint8)
+    masks = {site: op.options for op in reading.model.blueprint.ops for site in op.inner_sites if op.kind == "attend"}
+    causal = kind == "self" and bool(masks[sites[0]]["causal"])
+    windows = tuple(masks[site]["window"] for site in sites)
+    return AttentionMaps(
+        reading.model.name, kind, _kinds(reading), layers, count, start_layer, queries, keys, causal, windows, maps.tobytes()
+    )
+
+
+def _kinds(reading: Activations) -> tuple[AttentionKind, ...]:
+    return ("self", "cross", "encoder") if reading.model.blueprint.encoder_blocks else ("self",)
 
 
 def _layer(site: str) -> int:

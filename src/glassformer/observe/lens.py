@@ -8,11 +8,12 @@ Shapes: states (positions, hidden); scores (positions, vocabulary).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax, top
+from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.tokens import token_text
@@ -45,19 +46,10 @@ def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, 
     return Lens(model.name, tuple(chosen), tuple(texts[at] for at in chosen), tuple(stream), tuple(predictions))
 
 
-def best_by_layer(reading: Activations, positions: Sequence[int]) -> list[list[tuple[int, float]]]:
-    """Of each layer its best token at some positions, and that one's probability: the lens without what takes longest."""
-    states = reading.values_at(positions, *reading.stream.values())
-    layers = []
-    for site in reading.stream.values():
-        best = [top(logits, 1) for logits in reading.model.unembed(states[site])]
-        layers.append([(int(token.ids[0]), float(token.probabilities[0])) for token in best])
-    return layers
-
-
 def _prediction(tokenizer: Tokenizer, logs: LogProbabilities, last: LogProbabilities) -> LayerPrediction:
     """One layer's best token at a position, and how it stands to the last layer's."""
     token, final = int(logs.argmax()), int(last.argmax())
     rank = int(np.count_nonzero(logs > logs[final])) + 1
     probabilities = float(np.exp(logs[token])), rank, float(np.exp(logs[final]))
-    return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs))
+    entropy = -float(np.exp(logs) @ logs) / math.log(2)
+    return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs), entropy)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
-from glassformer.observe.attention import attention, heads
+from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
 from glassformer.observe.lens import lens
 from glassformer.observe.trace import TOP, trace_text
 from glassformer.progress import Progress
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
+from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
 from glassformer.views.lens import Lens
 from glassformer.views.trace import Trace
@@ -38,6 +39,10 @@ class Reading(Activations):
     def heads(self, *, kind: AttentionKind = "self", progress: Progress | None = None) -> Heads:
         """All heads of all layers, each in a few numbers: where it mostly looks, and how widely."""
         return heads(self, kind=kind, progress=progress)
+
+    def attention_maps(self, first: int = 0, *, kind: AttentionKind = "self") -> AttentionMaps:
+        """Every head's map with a byte for each weight, of as many layers as fit, from layer `first` on."""
+        return attention_maps(self, first, kind=kind)
 
     def lens(self, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
         """What each layer would predict at some positions: the last few, unless others are named."""

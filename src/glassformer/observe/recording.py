@@ -12,10 +12,11 @@ from glassformer.decoding.waterfall import TAIL_WIDTH
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations, residual_sites
 from glassformer.observe.journey import prompt_stages
-from glassformer.observe.lens import best_by_layer
+from glassformer.observe.lens import lens
 from glassformer.observe.protocols import RunLike
 from glassformer.observe.tokens import describe_tokens, token_text
 from glassformer.text import Tokenizer
+from glassformer.views.lens import LayerPrediction
 from glassformer.views.recording import RecordedCandidates, RecordedLens, RecordedStep, RecordedTail, Recording
 from glassformer.views.tokens import Token
 
@@ -65,14 +66,17 @@ def record_lenses(run: RunLike, numbers: Sequence[int]) -> list[RecordedLens]:
     if not numbers:
         return []
     reading = Activations.of_run(run)
-    layers = best_by_layer(reading, [reading.prompt_length - 1 + number for number in numbers])
-    return [
-        RecordedLens(
-            tuple(token_text(run.model.tokenizer, token) for token, _ in predictions),
-            tuple(probability for _, probability in predictions),
-        )
-        for predictions in zip(*layers, strict=True)
-    ]
+    seen = lens(reading, [reading.prompt_length - 1 + number for number in numbers])
+    return [_lens_at(column) for column in zip(*seen.predictions, strict=True)]
+
+
+def _lens_at(layers: Sequence[LayerPrediction]) -> RecordedLens:
+    return RecordedLens(
+        tuple(layer.text for layer in layers),
+        tuple(layer.probability for layer in layers),
+        tuple(layer.rank for layer in layers),
+        tuple(layer.entropy for layer in layers),
+    )
 
 
 def _step(tokenizer: Tokenizer, step: Step, token: Token) -> RecordedStep:

@@ -20,6 +20,7 @@ class LayerPrediction:
     rank: int  # of the token that the last layer predicts: 1 is the first choice
     final: float  # that token's probability in this layer
     divergence: float  # KL divergence of this layer's probabilities from the last one's, in nats
+    entropy: float  # of this layer's probabilities, in bits
 
 
 @dataclass(frozen=True)

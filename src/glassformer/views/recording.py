@@ -43,6 +43,8 @@ class RecordedLens:
 
     texts: tuple[str, ...]
     probabilities: tuple[float, ...]
+    ranks: tuple[int, ...]  # of the last layer's prediction in each layer
+    entropies: tuple[float, ...]  # in bits
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ SIMPLE: Mapping[Any, dict[str, Any]] = {
     float: {"type": ["number", "null"]},  # null: not a number, or infinite
     str: {"type": "string"},
     bool: {"type": "boolean"},
+    bytes: {"type": "string", "contentEncoding": "base64"},
     type(None): {"type": "null"},
     Any: {},
 }

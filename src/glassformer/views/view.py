@@ -6,6 +6,7 @@ for JSON, under a schema with a name and a version, and `save` writes any of the
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -99,7 +100,7 @@ def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], st
 
 
 def plain_data(value: Any) -> Any:
-    """Dataclasses, arrays and enums as dicts, lists and numbers; NaN and infinity as None."""
+    """Dataclasses, arrays and enums as dicts, lists and numbers; NaN and infinity as None; bytes in base64."""
     if is_dataclass(value):
         return {
             field.name: plain_data(getattr(value, field.name))
@@ -114,6 +115,8 @@ def plain_data(value: Any) -> Any:
         return plain_data(value.tolist())
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

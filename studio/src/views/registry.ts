@@ -20,6 +20,12 @@ export interface ViewEntry {
 
 export const VIEWS: readonly ViewEntry[] = [
   {
+    id: "attention",
+    label: "Attention",
+    title: "Which tokens each token attends to, in every head",
+    load: () => import("./Attention.svelte"),
+  },
+  {
     id: "lens",
     label: "Lens",
     title: "What each layer would have predicted at each token",
@@ -30,6 +36,12 @@ export const VIEWS: readonly ViewEntry[] = [
     label: "Tree",
     title: "All branches of the answer, and the likeliest ways to go on",
     load: () => import("./Tree.svelte"),
+  },
+  {
+    id: "patch",
+    label: "Patch",
+    title: "Which places inside the model carry the difference between two texts",
+    load: () => import("./Patch.svelte"),
   },
 ];
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.errors import GlassError, spelled_by
+from glassformer.errors import GlassError, InputError, spelled_by
 from glassformer.observe.compare import compare
+from glassformer.observe.reading import Reading
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
@@ -26,6 +27,7 @@ from glassformer.serving.limits import Limits
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
+from glassformer.views.attention import AttentionKind
 from glassformer.views.patching import PatchedPart
 
 router = APIRouter(tags=["glass"], prefix="/glass")
@@ -58,11 +60,25 @@ class PromptRequest(ModelRequest):
     prompt: str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
 
     def prompt_of(self, model: Model) -> Any:
-        """The text, the token ids, or the conversation as the model's template takes it."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        messages = [part.model_dump(exclude_none=True) for part in self.prompt if isinstance(part, Message)]
-        return chat_prompt(model.tokenizer, messages).messages if messages else self.prompt
+        return _prompt(self.prompt, model)
+
+
+class ReadingRequest(ModelRequest):
+    """A text to look into: a prompt, or the ids of a prompt and of what was written after it."""
+
+    prompt: str | Annotated[list[Message], Field(min_length=1)] | None = None
+    target: str | None = None  # an encoder-decoder's output
+    prompt_ids: Annotated[list[Number], Field(min_length=1)] | None = None
+    answer_ids: list[Number] = []
+
+    def reading(self, model: Model) -> Reading:
+        if (self.prompt is None) == (self.prompt_ids is None):
+            raise InputError("name the text once: give either prompt or prompt_ids.")
+        if self.prompt_ids is not None:
+            return model.read_ids(self.prompt_ids, self.answer_ids)
+        if self.answer_ids:
+            raise InputError("answer_ids follow prompt_ids. After a prompt that is text, leave them out.")
+        return model.read(_prompt(self.prompt, model), self.target, **self.prompt_options)
 
 
 class TextRequest(PromptRequest):
@@ -96,17 +112,25 @@ class TreeRequest(PromptRequest):
     depth: Annotated[int, Field(ge=1)] = 3
 
 
-class LensRequest(PromptRequest):
+class LensRequest(ReadingRequest):
     """POST /glass/lens"""
 
     positions: list[Number | str] | None = None
 
 
-class AttentionRequest(PromptRequest):
+class AttentionRequest(ReadingRequest):
     """POST /glass/attention: a head; without one a layer's mean, without a layer all layers' mean."""
 
+    kind: AttentionKind = "self"
     layer: Number | None = None
     head: Number | None = None
+
+
+class AttentionMapsRequest(ReadingRequest):
+    """POST /glass/attention-maps: every head, from a layer on"""
+
+    kind: AttentionKind = "self"
+    first: Number = 0
 
 
 class CompareRequest(ModelRequest):
@@ -134,6 +158,14 @@ class TaskRequest(BaseModel):
     model: str | None = None
     inputs: list[Any]
     options: dict[str, Any] = {}
+
+
+def _prompt(prompt: str | Sequence[int | Message] | None, model: Model) -> Any:
+    """The text, the token ids, or the conversation as the model's template takes it."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    messages = [part.model_dump(exclude_none=True) for part in prompt if isinstance(part, Message)]
+    return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
 async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
@@ -218,7 +250,7 @@ async def lens(request: Request, body: LensRequest) -> Json:
     """What each layer would have predicted."""
 
     def look(model: Model) -> Any:
-        return model.read(body.prompt_of(model), **body.prompt_options).lens(body.positions)
+        return body.reading(model).lens(body.positions)
 
     return await _see(request, body, look)
 
@@ -228,9 +260,15 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
     """Who attended to whom in a text."""
 
     def look(model: Model) -> Any:
-        return model.read(body.prompt_of(model), **body.prompt_options).attention(body.layer, body.head)
+        return body.reading(model).attention(body.layer, body.head, kind=body.kind)
 
     return await _see(request, body, look)
+
+
+@router.post("/attention-maps")
+async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
+    """Every head's attention in a text, a byte for each weight."""
+    return await _see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
 
 
 @router.post("/compare")

@@ -1,0 +1,50 @@
+"""The attention maps of all heads at once, compact enough for a page: a byte for each weight.
+
+Shapes: weights (layers held, heads, queries, keys), flat in this order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.page.document import Heading, Page, Paragraph, ThumbnailGrid
+from glassformer.views.attention import NOTE, AttentionKind
+from glassformer.views.view import View
+
+
+@dataclass(frozen=True)
+class AttentionMaps(View):
+    """Every head's map, of as many layers as fit."""
+
+    SCHEMA = "glassformer.attention-maps/1"
+
+    model: str
+    kind: AttentionKind
+    kinds: tuple[AttentionKind, ...]  # that the model has
+    layers: int  # that the model has
+    heads: int  # of each layer
+    first: int  # the first layer that is held
+    queries: tuple[str, ...]  # the tokens that attend
+    keys: tuple[str, ...]  # the tokens that are attended to
+    causal: bool  # whether later tokens are masked
+    windows: tuple[int | None, ...]  # of each layer that is held: so many tokens up to itself can be attended to; None: all
+    weights: bytes = field(repr=False)  # 255 × the weight, rounded
+    note: str = NOTE
+
+    def page(self, everything: bool = False) -> Page:
+        title = f"{self.model}: attention, every head of layers {self.first} to {self.first + len(self.windows) - 1}"
+        layers = tuple(f"layer {self.first + number}" for number in range(len(self.windows)))
+        grid = ThumbnailGrid(layers, tuple(f"head {head}" for head in range(self.heads)), self.maps)
+        return Page(title, (Heading(title), grid, Paragraph(self.note, "dim")))
+
+    @property
+    def maps(self) -> npt.NDArray[np.uint8]:
+        """The weights as an array, 255 for all of a token's attention."""
+        shape = (len(self.windows), self.heads, len(self.queries), len(self.keys))
+        return np.frombuffer(self.weights, np.uint8).reshape(shape)
+
+    def __repr__(self) -> str:
+        return f"AttentionMaps({len(self.windows)} of {self.layers} layers × {self.heads} heads)"
