@@ -50,7 +50,7 @@ export class Studio {
     const inside = selection.token !== null && selection.token < run.steps.length;
     this.run = run;
     this.sampling = samplingOf(run.settings);
-    this.selection = inside ? selection : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
+    this.selection = inside ? selection : { ...selection, run: null, branch: 0, token: mostSurprising(run), cell: null };
   }
 
   select(change: Partial<Selection>): void {
