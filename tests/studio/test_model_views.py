@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 import glassformer
 from glassformer.serving.http.app import create_app
@@ -18,6 +18,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import make, pair_source, serving
 from tests.studio.browser import OpenPage, StudioPage, visible
+from tests.studio.test_static import SOURCES
 from tests.tasks.conftest import Make, named_labels
 
 __all__ = ["make", "named_labels", "pair_source"]
@@ -316,3 +317,23 @@ def test_a_server_with_an_encoder_alone_says_so_and_offers_views(
         note.get_by_role("button", name="Tasks").click()
         expect(page.page.locator("section.left")).to_contain_text("bert, an encoder without a head")
         assert page.value("document.documentElement.scrollWidth") == 390
+
+
+def test_a_page_without_a_model_says_what_gives_the_rest(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    recording = (SOURCES / "shipped-run.json").read_text("utf-8").replace("<", "\\u003c")
+    data = f'<script type="application/json" data-recording>{recording}</script>'
+
+    def with_data(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, body=response.text().replace("</head>", f"{data}</head>"))
+
+    page.page.route(f"{address}/", with_data)
+    lines = {
+        "compare": "print(glassformer.compare(run, other))",
+        "tokens": 'glassformer.load("smollm2").tokens(',
+        "tasks": 'glassformer.pipeline("similarity", "smollm2")\nprint(task("How old are you?", "What is your age?"))',
+        "parameters": 'glassformer.load("smollm2").parameters()',
+    }
+    for name, line in lines.items():
+        expect(show_view(page, address, f"view={name}").locator("pre")).to_contain_text(line)

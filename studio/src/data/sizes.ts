@@ -23,5 +23,6 @@ export function shortNumber(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 0.001 && size < 10_000 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
+  const text = size >= 0.001 && size < 10_000 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
+  return text.replaceAll("-", "−");
 }

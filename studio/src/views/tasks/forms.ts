@@ -24,6 +24,16 @@ export interface TaskForm {
   readonly inputs: (first: string, second: string) => unknown[];
 }
 
+/** The task that nearly every model can do. */
+export const SIMILARITY: TaskForm = {
+  name: "similarity",
+  label: "Measure similarity",
+  first: { label: "A text", example: "How old are you?" },
+  second: { label: "Texts that it is compared with, one a line", example: "What is your age?\nHow are you?\nMy phone is broken." },
+  options: {},
+  inputs: (text, others) => lines(others).map((other) => [text.trim(), other]),
+};
+
 export const FORMS: readonly TaskForm[] = [
   {
     name: "text-classification",
@@ -61,15 +71,15 @@ export const FORMS: readonly TaskForm[] = [
     options: { max_new_tokens: 48 },
     inputs: lines,
   },
-  {
-    name: "similarity",
-    label: "Measure similarity",
-    first: { label: "A text", example: "How old are you?" },
-    second: { label: "Texts that it is compared with, one a line", example: "What is your age?\nHow are you?\nMy phone is broken." },
-    options: {},
-    inputs: (text, others) => lines(others).map((other) => [text.trim(), other]),
-  },
+  SIMILARITY,
 ];
+
+/** The same in Python, for the first input. */
+export function pythonCall(form: TaskForm, model: string, input: unknown): string {
+  const texts = Array.isArray(input) ? input : [input ?? ""];
+  const call = texts.map((text) => JSON.stringify(text)).join(", ");
+  return `task = glassformer.pipeline(${JSON.stringify(form.name)}, ${JSON.stringify(model)})\nprint(task(${call}))`;
+}
 
 export function lines(text: string): string[] {
   return text
