@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "observe": {"views", "page", "engine.protocol", "decoding", *MODELS},
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
-    "tasks": {"runtime", "opened", "decoding", *MODELS},
+    "tasks": {"runtime", "views", "opened", "decoding", *MODELS},
     "serving": {"studio", "tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
     "scale": {"jobs", "serving", "tasks", "runtime"},

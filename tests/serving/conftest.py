@@ -20,7 +20,9 @@ from glassformer.serving.http.server import GlassServer
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.parity.reference import write
+from tests.tasks.conftest import Make, make
 
+__all__ = ["make"]
 KEY = "a-key-for-the-tests-alone"
 
 
@@ -42,6 +44,13 @@ def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
         ModelSource("tiny", lambda: glassformer.load(tiny_qwen3), aliases=("gpt-4o", "text-davinci-003")),
         ModelSource("encoder", lambda: glassformer.load(tiny_encoder)),
     )
+
+
+@pytest.fixture(scope="session")
+def pair_source(make: Make) -> ModelSource:
+    """A tiny encoder-decoder."""
+    folder = make("t5", "Seq2SeqLM", decoder_start_token_id=0, eos_token_id=102)
+    return ModelSource("pair", lambda: glassformer.load(folder))
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,10 @@ ROUTES = {
     "/glass/attention-maps": ListedRoute("POST", "/glass/attention-maps", {"prompt": "hi"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
+    "/glass/alignment": ListedRoute("POST", "/glass/alignment", {"model": "pair", "prompt": "hi", "max_tokens": 1}),
+    "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
+    "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
+    "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),
     "/health": ListedRoute("GET", "/health"),
     "/metrics": ListedRoute("GET", "/metrics"),
@@ -91,8 +95,8 @@ ORIGINS = {
 
 
 @pytest.fixture(scope="module")
-def app(sources: tuple[ModelSource, ...]) -> Iterator[FastAPI]:
-    registry = Registry(sources)
+def app(sources: tuple[ModelSource, ...], pair_source: ModelSource) -> Iterator[FastAPI]:
+    registry = Registry((*sources, pair_source))
     allowed: dict[str, Any] = {"allowed_hosts": ("glass.example",), "allowed_origins": ("https://app.example",)}
     yield create_app(registry, security=Security(api_key=KEY, **allowed))
     registry.close()

@@ -24,6 +24,7 @@ class Limits:
     top_logprobs: int = 20  # also of candidates in the field `glass`
     sites: int = 16  # read for each token, patterns expanded
     stop_strings: int = 16
+    parameter_values: int = 2**28  # of a model's weights that are read for one histogram
     body_bytes: int = 8 * 2**20
     seconds: float = 600.0  # from its last byte to the answer's, waiting included
 

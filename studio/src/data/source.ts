@@ -5,7 +5,19 @@ import type { RecordingEvent } from "./recording-events";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
 export interface SliceRequest {
-  readonly view: "attention" | "attention-maps" | "lens" | "look" | "patch" | "trace" | "tree";
+  readonly view:
+    | "alignment"
+    | "attention"
+    | "attention-maps"
+    | "lens"
+    | "look"
+    | "model"
+    | "parameters"
+    | "patch"
+    | "tokens"
+    | "trace"
+    | "tree"
+    | `task/${string}`;
   readonly body: Readonly<Record<string, unknown>>;
 }
 

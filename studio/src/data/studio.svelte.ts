@@ -131,7 +131,7 @@ export class Studio {
     const inside = selection.token !== null && selection.token < run.steps.length;
     this.turns = [{ question: null, branches: [this.firstBranch(run, { kind: "whole" })], chosen: 0 }];
     this.sampling = samplingOf(run.settings);
-    this.selection = inside ? { ...selection, branch: 0 } : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
+    this.selection = inside ? { ...selection, branch: 0 } : { ...selection, run: null, branch: 0, token: mostSurprising(run), cell: null };
   }
 
   /** Go where an address leads that was put in while the page was open. */

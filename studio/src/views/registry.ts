@@ -43,6 +43,30 @@ export const VIEWS: readonly ViewEntry[] = [
     title: "Which places inside the model carry the difference between two texts",
     load: () => import("./Patch.svelte"),
   },
+  {
+    id: "compare",
+    label: "Compare",
+    title: "Two answers side by side: another setting, another model, or a part of the model switched off",
+    load: () => import("./Compare.svelte"),
+  },
+  {
+    id: "tokens",
+    label: "Tokens",
+    title: "How a text is cut into tokens, by one tokenizer or several",
+    load: () => import("./Tokens.svelte"),
+  },
+  {
+    id: "tasks",
+    label: "Tasks",
+    title: "Labels, entities, gaps, answers, rewritten texts, similarity",
+    load: () => import("./Tasks.svelte"),
+  },
+  {
+    id: "parameters",
+    label: "Parameters",
+    title: "What the model is made of: every tensor with its shape, its size and its values",
+    load: () => import("./Parameters.svelte"),
+  },
 ];
 
 export function findView(id: string | null): ViewEntry | null {

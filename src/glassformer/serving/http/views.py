@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
 from glassformer.serving.limits import Limits
+from glassformer.tasks.model_description import describe_model
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
@@ -148,6 +150,35 @@ class PatchRequest(CompareRequest):
     positions: list[Number | str] | None = None
     answer: Number | str | None = None
     against: Number | str | None = None
+
+
+class AlignmentRequest(RecordRequest):
+    """POST /glass/alignment: a head's cross-attention; without one a layer's mean, without a layer all layers' mean."""
+
+    layer: Number | None = None
+    head: Number | None = None
+
+
+class DescriptionRequest(BaseModel):
+    """POST /glass/model"""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str | None = None
+
+
+class TokensRequest(DescriptionRequest):
+    """POST /glass/tokens"""
+
+    text: str
+    special: bool = True  # with the special tokens around it that the model was trained with
+
+
+class ParametersRequest(DescriptionRequest):
+    """POST /glass/parameters: all of them, or those that `only` names; a histogram reads their values."""
+
+    only: str | None = None
+    histogram: bool = False
 
 
 class TaskRequest(BaseModel):
@@ -293,6 +324,52 @@ async def patch(request: Request, body: PatchRequest) -> Json:
         )  # fmt: skip
 
     return await _see(request, body, look)
+
+
+@router.post("/alignment")
+async def alignment(request: Request, body: AlignmentRequest) -> Json:
+    """A text of an encoder-decoder, and which tokens of the prompt each of its tokens attended to."""
+    settings = _run_settings(body, context_of(request).limits)
+
+    def look(model: Model) -> Any:
+        run = model.watch(body.prompt_of(model), look=0, **body.prompt_options, **settings)
+        return run.attention(body.layer, body.head, kind="cross")
+
+    return await _see(request, body, look)
+
+
+@router.post("/model")
+async def describe(request: Request, body: DescriptionRequest) -> Json:
+    """What a model is, and which tasks it is for."""
+    return Json(await call_model(request, body.model, lambda model: describe_model(model).to_dict()))
+
+
+@router.post("/tokens")
+async def tokens(request: Request, body: TokensRequest) -> Json:
+    """A text's tokens, each with its id, its bytes and its place in the text."""
+    return Json(await call_model(request, body.model, lambda model: model.tokens(body.text, special=body.special).to_dict()))
+
+
+@router.post("/parameters")
+async def parameters(request: Request, body: ParametersRequest) -> Json:
+    """A model's parameters by module; on request with a histogram of their values."""
+    context = context_of(request)
+
+    def work(model: Model) -> dict[str, Any]:
+        listed = model.parameters(only=body.only)
+        if not body.histogram:
+            return listed.to_dict()
+        if listed.tree.elements > (most := context.limits.parameter_values):
+            raise HttpError(
+                400,
+                f"a histogram of {listed.tree.elements:,} values was asked for; this server reads {most:,} at most. "
+                "Name one tensor with 'only'.",
+                param="only",
+            )
+        return model.parameters(only=body.only, histogram=True).to_dict()
+
+    async with context.use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
+        return Json(await asyncio.to_thread(work, served.model))
 
 
 @router.post("/task/{task}")
