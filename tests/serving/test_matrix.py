@@ -65,6 +65,7 @@ ROUTES = {
     "/glass/trace": ListedRoute("POST", "/glass/trace", {"prompt": "hi there"}),
     "/glass/lens": ListedRoute("POST", "/glass/lens", {"prompt": "hi"}),
     "/glass/attention": ListedRoute("POST", "/glass/attention", {"prompt": "hi"}),
+    "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),

@@ -42,6 +42,16 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
         {"prompt": MESSAGES, "layer": 1, "head": 0},
         lambda model: model.read(MESSAGES).attention(1, 0),
     ),
+    "inside": (
+        "inside",
+        {"prompt": TEXT, "raw": True, "path": "blocks.1.attention.heads.1.0", "position": 2},
+        lambda model: model.read(TEXT, raw=True).inside("blocks.1.attention.heads.1.0", 2),
+    ),
+    "inside a run": (
+        "inside",
+        {"prompt_ids": [5, 6], "ids": [7], "path": "blocks.1"},
+        lambda model: model.read_ids([5, 6], [7]).inside("blocks.1"),
+    ),
     "compare": (
         "compare",
         {"first": TEXT, "second": OTHER, "raw": True},
@@ -105,6 +115,10 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("tree", {"prompt": ""}, "the prompt is empty"),
         ("lens", {"prompt": TEXT, "positions": [10_000]}, "10000|10,000|no position"),
         ("attention", {"prompt": TEXT, "layer": 99}, "99"),
+        ("inside", {"prompt": TEXT, "prompt_ids": [1]}, "give a prompt, or prompt_ids and the ids that followed them."),
+        ("inside", {"path": "blocks.1"}, "give a prompt, or prompt_ids and the ids that followed them."),
+        ("inside", {"prompt_ids": []}, "the prompt has no tokens"),
+        ("inside", {"prompt_ids": [10**9]}, "1000000000|1,000,000,000"),
         ("compare", {"first": TEXT}, "second"),
         ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
         ("run", {"prompt": TEXT, "candidates": 21}, "candidates is 21; this server allows 20 at most"),

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
@@ -223,7 +224,7 @@ class Model:
     def weight(self, name: str, row: int | None = None) -> Floats | None:
         """A weight in float32, or one row of it; None where the family has it and the checkpoint leaves it out."""
         weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
-        weight = weights.get(name)
+        weight = weights[name] if name in weights else resolve_names(weights, [name]).get(name)
         if weight is None:
             known = {*weights, *(weight.name for op in self.blueprint.ops for weight in op.weights)}
             if name not in known:
@@ -535,6 +536,18 @@ class Model:
             return Reading(self, ids, None, len(ids))
         after = () if target is None else tuple(self.tokenizer(text_target=target)["input_ids"])
         return Reading(self, (self.start, *after), ids, 1 + len(after))
+
+    def read_ids(self, prompt_ids: Sequence[int], ids: Sequence[int] = ()) -> Reading:
+        """The same of token ids: a prompt's, and those of the text that followed it, as a run has them."""
+        from glassformer.observe.reading import Reading
+
+        if not prompt_ids:
+            raise InputError("the prompt has no tokens. Say something.")
+        check_ids([*prompt_ids, *ids], self.config.vocab_size)
+        check_context(len(prompt_ids) + (len(ids) if self.start is None else 0), self.config.context)
+        if self.start is None:
+            return Reading(self, (*prompt_ids, *ids), None, len(prompt_ids))
+        return Reading(self, (self.start, *ids), tuple(prompt_ids), 1)
 
     def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
         """A prompt's journey to the next token, without generating more than that.

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from glassformer.errors import GlassError, spelled_by
 from glassformer.observe.compare import compare
+from glassformer.observe.reading import Reading
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
@@ -54,11 +55,15 @@ class PromptRequest(ModelRequest):
     prompt: str | Annotated[list[Message], Field(min_length=1)]
 
     def prompt_of(self, model: Model) -> Any:
-        """The text, or the conversation as the model's template takes it."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        messages = [message.model_dump(exclude_none=True) for message in self.prompt]
-        return chat_prompt(model.tokenizer, messages).messages
+        return prompt_for(model, self.prompt)
+
+
+def prompt_for(model: Model, prompt: str | list[Message]) -> Any:
+    """The text, or the conversation as the model's template takes it."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = [message.model_dump(exclude_none=True) for message in prompt]
+    return chat_prompt(model.tokenizer, messages).messages
 
 
 class RecordRequest(PromptRequest):
@@ -97,6 +102,24 @@ class AttentionRequest(PromptRequest):
 
     layer: Number | None = None
     head: Number | None = None
+
+
+class InsideRequest(ModelRequest):
+    """POST /glass/inside: a prompt, or the ids of a run's prompt and text; a level's path, and a position of the text."""
+
+    prompt: str | Annotated[list[Message], Field(min_length=1)] | None = None
+    prompt_ids: list[Number] | None = None
+    ids: list[Number] = []
+    path: Annotated[str, Field(max_length=200)] = ""
+    position: int = -1
+
+    def reading_of(self, model: Model) -> Reading:
+        if (self.prompt is None) == (self.prompt_ids is None):
+            raise HttpError(400, "give a prompt, or prompt_ids and the ids that followed them.", param="prompt")
+        if self.prompt_ids is not None:
+            return model.read_ids(self.prompt_ids, self.ids)
+        assert self.prompt is not None
+        return model.read(prompt_for(model, self.prompt), **self.prompt_options)
 
 
 class CompareRequest(ModelRequest):
@@ -214,6 +237,12 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
         return model.read(body.prompt_of(model), **body.prompt_options).attention(body.layer, body.head)
 
     return await _see(request, body, look)
+
+
+@router.post("/inside")
+async def inside(request: Request, body: InsideRequest) -> Json:
+    """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
+    return await _see(request, body, lambda model: body.reading_of(model).inside(body.path, body.position))
 
 
 @router.post("/compare")
