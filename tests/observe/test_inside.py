@@ -120,14 +120,15 @@ def test_levels_know_the_ones_around_them() -> None:
     block = reading.inside("blocks.1")
     assert (block.previous, block.next) == ("blocks.0", "blocks.2")
     assert [(part.name, part.inputs) for part in block.parts] == [
-        ("residual stream", ()), ("attention", (0,)), ("middle", (0, 1)), ("MLP", (2,)), ("residual", (2, 3)),
+        ("residual stream", ()), ("attention", (0,)), ("stream after attention", (0, 1)), ("MLP", (2,)),
+        ("stream after the block", (2, 3)),
     ]  # fmt: skip
 
 
 def test_a_decoders_cross_attention_reads_the_encoder() -> None:
     block = reading_of("t5").inside("blocks.1")
     named = {part.name: part for part in block.parts}
-    assert [block.parts[number].name for number in named["cross-attention"].inputs] == ["encoder's states", "middle"]
+    assert [block.parts[number].name for number in named["cross-attention"].inputs] == ["encoder's states", "stream after attention"]
     encoder_block = reading_of("t5").inside("encoder.blocks.1", 99)
     assert (encoder_block.side, encoder_block.position) == ("source", len(encoder_block.tokens) - 1)
 
@@ -186,3 +187,5 @@ def test_ids_are_read_as_a_run_has_them() -> None:
         assert model.read_ids(run.prompt_ids, run.ids) == run.reading
     with pytest.raises(InputError, match="the prompt has no tokens"):
         model.read_ids([])
+    with pytest.raises(InputError, match="-1 is no token id"):
+        model.read_ids([-1])

@@ -49,7 +49,7 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
     ),
     "inside a run": (
         "inside",
-        {"prompt_ids": [5, 6], "ids": [7], "path": "blocks.1"},
+        {"prompt_ids": [5, 6], "answer_ids": [7], "path": "blocks.1"},
         lambda model: model.read_ids([5, 6], [7]).inside("blocks.1"),
     ),
     "compare": (
@@ -115,10 +115,9 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("tree", {"prompt": ""}, "the prompt is empty"),
         ("lens", {"prompt": TEXT, "positions": [10_000]}, "10000|10,000|no position"),
         ("attention", {"prompt": TEXT, "layer": 99}, "99"),
-        ("inside", {"prompt": TEXT, "prompt_ids": [1]}, "give a prompt, or prompt_ids and the ids that followed them."),
-        ("inside", {"path": "blocks.1"}, "give a prompt, or prompt_ids and the ids that followed them."),
-        ("inside", {"prompt_ids": []}, "the prompt has no tokens"),
-        ("inside", {"prompt_ids": [10**9]}, "1000000000|1,000,000,000"),
+        ("inside", {"path": "blocks.1"}, "give either prompt or prompt_ids"),
+        ("inside", {"prompt": TEXT, "answer_ids": [1]}, "answer_ids follow prompt_ids"),
+        ("inside", {"prompt_ids": [10**9]}, "1000000000 is no token id"),
         ("compare", {"first": TEXT}, "second"),
         ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
         ("run", {"prompt": TEXT, "candidates": 21}, "candidates is 21; this server allows 20 at most"),

@@ -122,7 +122,7 @@ class _Level:
             name = (
                 "encoder's states" if self._from_encoder(op) else "residual stream" if op.kind != "position" else "distances"
             )
-            contents.parts.append(self._part(None, name, "input", "from before", (), number))
+            contents.parts.append(self._part(None, name, "input", "as it comes in", (), number))
         for inner in places:
             sources = {source for number in inner.ops for source in self.paths.ops[number].inputs}
             inputs = {outside.index(s) if s not in home else len(outside) + home[s] for s in sources}
@@ -341,7 +341,7 @@ class _Level:
         match place.kind:
             case "model":
                 stacks = f"{blueprint.encoder_blocks} encoder blocks and " if blueprint.encoder_blocks else ""
-                return f"{stacks}{blueprint.blocks} blocks, one after another, each adding to the residual stream."
+                return f"{stacks}{blueprint.blocks} blocks, each adding to the residual stream, which is shown as it leaves each of them."
             case "block":
                 kinds = [
                     GROUPS[word.rpartition(".")[2]]

@@ -13,6 +13,14 @@ from glassformer.blueprints import Blueprint, Op
 from glassformer.views.inside import Crumb, LevelKind
 
 GROUPS = {"attention": "attention", "cross": "cross-attention", "mlp": "MLP"}  # the first words of sites
+NAMES = {  # of sites inside a block or a part, where another word says more
+    "middle": "stream after attention",
+    "crossed": "stream after cross-attention",
+    "residual": "stream after the block",
+    "hidden": "neurons",
+    "final": "last norm",
+    "scores": "scores",
+}
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,7 @@ class LevelPaths:
         op, path = self.ops[number], self.op_paths[number]
         home = f"{self.groups[number]}." if self.groups[number] else scope(op)
         own = path.removeprefix(home)
+        own = NAMES.get(own, own if op.site or op.weights else op.kind)
         module = op.weights[0].name.split(".")[-2] if op.weights and op.kind != "gate" and "." in op.weights[0].name else ""
         module = op.module.rpartition(".")[2] if op.kind in ("heads", "linear") and len(op.weights) > 2 else module
         return own if module in ("", own) or module.isdecimal() else f"{own} ({module})"

@@ -537,17 +537,20 @@ class Model:
         after = () if target is None else tuple(self.tokenizer(text_target=target)["input_ids"])
         return Reading(self, (self.start, *after), ids, 1 + len(after))
 
-    def read_ids(self, prompt_ids: Sequence[int], ids: Sequence[int] = ()) -> Reading:
-        """The same of token ids: a prompt's, and those of the text that followed it, as a run has them."""
+    def read_ids(self, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()) -> Reading:
+        """A prompt and an answer under the glass, exactly as their ids say: what a run read and wrote."""
         from glassformer.observe.reading import Reading
 
         if not prompt_ids:
             raise InputError("the prompt has no tokens. Say something.")
-        check_ids([*prompt_ids, *ids], self.config.vocab_size)
-        check_context(len(prompt_ids) + (len(ids) if self.start is None else 0), self.config.context)
+        for number in (*prompt_ids, *answer_ids):
+            if not 0 <= number < self.config.vocab_size:
+                raise InputError(f"{number} is no token id; {self.name} has {self.config.vocab_size}.")
         if self.start is None:
-            return Reading(self, (*prompt_ids, *ids), None, len(prompt_ids))
-        return Reading(self, (self.start, *ids), tuple(prompt_ids), 1)
+            check_context(len(prompt_ids) + len(answer_ids), self.config.context)
+            return Reading(self, (*prompt_ids, *answer_ids), None, len(prompt_ids))
+        check_context(len(prompt_ids), self.config.context)
+        return Reading(self, (self.start, *answer_ids), tuple(prompt_ids), 1)
 
     def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
         """A prompt's journey to the next token, without generating more than that.

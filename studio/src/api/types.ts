@@ -7,4 +7,5 @@ export type Recording = Schemas["RecordingJson"];
 export type RecordedStep = Schemas["RecordedStep"];
 export type RecordedToken = Schemas["Token"];
 export type Stage = Schemas["Stage"];
+export type InsideLevel = Schemas["InsideJson"];
 export type RecordRequest = Schemas["RecordRequest"];

@@ -8,9 +8,12 @@ export interface Selection {
   readonly layer: number | null;
   readonly head: number | null;
   readonly cell: number | null;
+  readonly position: number | null; // in the text that a view reads, prompt included
+  readonly part: string | null; // which of several things a view shows
+  readonly text: string | null; // that a view was asked about, in place of the run
 }
 
-export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null };
+export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, text: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
 export function toFragment(selection: Selection): string {
@@ -36,5 +39,8 @@ export function fromFragment(fragment: string): Selection {
     layer: index("layer"),
     head: index("head"),
     cell: index("cell"),
+    position: index("position"),
+    part: parameters.get("part"),
+    text: parameters.get("text"),
   };
 }

@@ -30,7 +30,7 @@ export function snippet(kind: SnippetKind, run: Recording, address: string): str
 }
 
 /** JSON's escapes are Python's too, but for pairs of surrogates, which JSON.stringify writes only where they are broken. */
-function pythonString(text: string): string {
+export function pythonString(text: string): string {
   return JSON.stringify(text);
 }
 

@@ -4,7 +4,7 @@ import type { Recording, RecordRequest } from "../api/types";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
 export interface SliceRequest {
-  readonly view: "attention" | "lens" | "look" | "trace" | "tree";
+  readonly view: "attention" | "inside" | "lens" | "look" | "trace" | "tree";
   readonly body: Readonly<Record<string, unknown>>;
 }
 

@@ -47,17 +47,24 @@ export class Studio {
   }
 
   show(run: Recording, selection: Selection = NOTHING): void {
-    const inside = selection.token !== null && selection.token < run.steps.length;
     this.run = run;
     this.sampling = samplingOf(run.settings);
-    this.selection = inside ? selection : { ...NOTHING, view: selection.view, token: mostSurprising(run) };
+    this.selection = placeIn(run, selection);
   }
 
-  select(change: Partial<Selection>): void {
+  /** Select something; `visit`: as a step that the browser's Back takes back. */
+  select(change: Partial<Selection>, { visit = false } = {}): void {
     const token = change.token ?? this.selection.token;
     const cell = token === this.selection.token ? this.selection.cell : null; // another step has other candidates
     this.selection = { ...this.selection, cell, ...change };
-    history.replaceState(null, "", `#${toFragment(this.selection)}`);
+    const address = `#${toFragment(this.selection)}`;
+    if (visit) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+  }
+
+  /** Go to the place that the address names, in the run that is shown. */
+  follow(fragment: string): void {
+    if (this.run) this.selection = placeIn(this.run, fromFragment(fragment));
   }
 
   /** Restore what the run was made with. */
@@ -105,6 +112,12 @@ export class Studio {
       this.activity = { kind: "failed", message, keyNeeded: error instanceof SourceError && error.kind === "key needed" };
     }
   }
+}
+
+/** A selection with a token that the run has. */
+function placeIn(run: Recording, selection: Selection): Selection {
+  const inside = selection.token !== null && selection.token < run.steps.length;
+  return inside ? selection : { ...selection, token: mostSurprising(run), cell: null };
 }
 
 /** The step to look at first: where the model expected the chosen token least. */

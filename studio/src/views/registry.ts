@@ -25,6 +25,12 @@ export const VIEWS: readonly ViewEntry[] = [
     title: "What each layer would have predicted at each token",
     load: () => import("./Lens.svelte"),
   },
+  {
+    id: "inside",
+    label: "Step inside",
+    title: "From the whole model into a block, a head, a neuron, one dot product, with this run's numbers",
+    load: () => import("./Inside.svelte"),
+  },
 ];
 
 export function findView(id: string | null): ViewEntry | null {

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from glassformer.errors import GlassError, spelled_by
+from glassformer.errors import GlassError, InputError, spelled_by
 from glassformer.observe.compare import compare
 from glassformer.observe.reading import Reading
 from glassformer.observe.recording import CANDIDATES
@@ -55,15 +55,25 @@ class PromptRequest(ModelRequest):
     prompt: str | Annotated[list[Message], Field(min_length=1)]
 
     def prompt_of(self, model: Model) -> Any:
-        return prompt_for(model, self.prompt)
+        return _prompt(self.prompt, model)
 
 
-def prompt_for(model: Model, prompt: str | list[Message]) -> Any:
-    """The text, or the conversation as the model's template takes it."""
-    if isinstance(prompt, str):
-        return prompt
-    messages = [message.model_dump(exclude_none=True) for message in prompt]
-    return chat_prompt(model.tokenizer, messages).messages
+class ReadingRequest(ModelRequest):
+    """A text to look into: a prompt, or the ids of a prompt and of what was written after it."""
+
+    prompt: str | Annotated[list[Message], Field(min_length=1)] | None = None
+    target: str | None = None  # an encoder-decoder's output
+    prompt_ids: Annotated[list[Number], Field(min_length=1)] | None = None
+    answer_ids: list[Number] = []
+
+    def reading(self, model: Model) -> Reading:
+        if (self.prompt is None) == (self.prompt_ids is None):
+            raise InputError("name the text once: give either prompt or prompt_ids.")
+        if self.prompt_ids is not None:
+            return model.read_ids(self.prompt_ids, self.answer_ids)
+        if self.answer_ids:
+            raise InputError("answer_ids follow prompt_ids. After a prompt that is text, leave them out.")
+        return model.read(_prompt(self.prompt, model), self.target, **self.prompt_options)
 
 
 class RecordRequest(PromptRequest):
@@ -104,22 +114,11 @@ class AttentionRequest(PromptRequest):
     head: Number | None = None
 
 
-class InsideRequest(ModelRequest):
-    """POST /glass/inside: a prompt, or the ids of a run's prompt and text; a level's path, and a position of the text."""
+class InsideRequest(ReadingRequest):
+    """POST /glass/inside: a level by its path, and a position of the text."""
 
-    prompt: str | Annotated[list[Message], Field(min_length=1)] | None = None
-    prompt_ids: list[Number] | None = None
-    ids: list[Number] = []
     path: Annotated[str, Field(max_length=200)] = ""
     position: int = -1
-
-    def reading_of(self, model: Model) -> Reading:
-        if (self.prompt is None) == (self.prompt_ids is None):
-            raise HttpError(400, "give a prompt, or prompt_ids and the ids that followed them.", param="prompt")
-        if self.prompt_ids is not None:
-            return model.read_ids(self.prompt_ids, self.ids)
-        assert self.prompt is not None
-        return model.read(prompt_for(model, self.prompt), **self.prompt_options)
 
 
 class CompareRequest(ModelRequest):
@@ -147,6 +146,14 @@ class TaskRequest(BaseModel):
     model: str | None = None
     inputs: list[Any]
     options: dict[str, Any] = {}
+
+
+def _prompt(prompt: str | list[Message] | None, model: Model) -> Any:
+    """The text, or the conversation as the model's template takes it."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    messages = [message.model_dump(exclude_none=True) for message in prompt]
+    return chat_prompt(model.tokenizer, messages).messages
 
 
 async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
@@ -242,7 +249,7 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
 @router.post("/inside")
 async def inside(request: Request, body: InsideRequest) -> Json:
     """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
-    return await _see(request, body, lambda model: body.reading_of(model).inside(body.path, body.position))
+    return await _see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
 
 
 @router.post("/compare")

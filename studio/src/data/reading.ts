@@ -1,0 +1,28 @@
+// The text that a view looks into: the run's own tokens, prompt and answer, or another text.
+import type { Recording } from "../api/types";
+import { pythonString } from "./snippets";
+
+/** The fields of a request that name the text and the model that reads it. */
+export function readingFields(run: Recording, text: string | null, model: string | null): Record<string, unknown> {
+  if (text !== null) return { model, prompt: text, raw: true };
+  return {
+    model: run.model,
+    prompt_ids: run.prompt_tokens.map((token) => token.id),
+    answer_ids: run.steps.map((step) => step.token.id),
+  };
+}
+
+/** What gives the same in Python: the run, or a text that the model reads. */
+export function pythonReading(text: string | null): string {
+  return text === null ? "run" : `model.read(${pythonString(text)}, raw=True)`;
+}
+
+/** Whether an encoder reads the prompt, and a decoder writes the answer after a start token. */
+export function hasEncoder(run: Recording): boolean {
+  return run.stages.some((stage) => stage.stack === "encoder.");
+}
+
+/** The position of the answer's first token among the tokens that the writing stack reads. */
+export function answerStart(run: Recording): number {
+  return hasEncoder(run) ? 1 : run.prompt_tokens.length;
+}

@@ -1,0 +1,13 @@
+// Numbers with their signs, as they are printed beside colours.
+
+/** +0.1234, −0.1234; a true minus, which is as wide as the plus. */
+export function signed(value: number | null, digits = 4): string {
+  if (value === null) return "–";
+  const size = Math.abs(value).toFixed(digits);
+  return value < 0 && Number(size) !== 0 ? `−${size}` : `+${size}`;
+}
+
+/** The same without a plus. */
+export function plain(value: number | null, digits = 4): string {
+  return signed(value, digits).replace("+", "");
+}
