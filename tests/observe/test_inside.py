@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+import glassformer
 from glassformer.errors import InputError
 from glassformer.layers import mlp
 from glassformer.observe import op_values
@@ -20,7 +24,7 @@ from glassformer.observe.tokens import token_text
 from glassformer.page.format import visible
 from glassformer.views.inside import Inside
 from glassformer.views.schema import schema
-from tests.observe.models import WRITERS, both, encoder
+from tests.observe.models import WRITERS, both, encoder, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ENCODERS = ("bert", "roberta", "distilbert")
@@ -128,7 +132,10 @@ def test_levels_know_the_ones_around_them() -> None:
 def test_a_decoders_cross_attention_reads_the_encoder() -> None:
     block = reading_of("t5").inside("blocks.1")
     named = {part.name: part for part in block.parts}
-    assert [block.parts[number].name for number in named["cross-attention"].inputs] == ["encoder's states", "stream after attention"]
+    assert [block.parts[number].name for number in named["cross-attention"].inputs] == [
+        "encoder's states",
+        "stream after attention",
+    ]
     encoder_block = reading_of("t5").inside("encoder.blocks.1", 99)
     assert (encoder_block.side, encoder_block.position) == ("source", len(encoder_block.tokens) - 1)
 
@@ -178,6 +185,18 @@ def test_every_activation_can_be_shown() -> None:
     x = np.linspace(-4, 4, 33, dtype=np.float32)
     for name, (_, function) in mlp.ACTIVATIONS.items():
         assert np.abs(op_values.ACTIVATIONS[name](x) - function(torch.from_numpy(x)).numpy()).max() < 1e-5, name
+
+
+def test_weights_are_found_under_their_old_names(tmp_path: Path) -> None:
+    """Old files call a norm's weights gamma and beta, and leave the base's name out."""
+    source = folder("bert", "masked")[0]
+    shutil.copytree(source, tmp_path / "old")
+    tensors = load_file(source / "model.safetensors")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
+    save_file(old, tmp_path / "old" / "model.safetensors", {"format": "pt"})
+    reading = glassformer.load(tmp_path / "old").read("the cat sat on")
+    path = "blocks.1.middle.5"
+    assert reading.inside(path, 2).steps == encoder("bert").model.read("the cat sat on").inside(path, 2).steps
 
 
 def test_ids_are_read_as_a_run_has_them() -> None:

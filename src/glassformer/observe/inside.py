@@ -316,7 +316,7 @@ class _Level:
         contents.arithmetic = attention.arithmetic(self.op, key)
         query, keys = (self.paths.ops[source].site for source in self.op.inputs[:2])
         own, other = (visible(token.text) for token in (self.tokens[self.position], self._keys(number)[key]))
-        contents.formula = f"The query of {own} (position {self.position}) and the key of {other} (position {key})."
+        contents.formula = f"The query of “{own}” (position {self.position}) and the key of “{other}” (position {key})."
         contents.strips = [
             NamedStrip("q", query, make_strip(attention.query, DETAIL_CELLS)),
             NamedStrip("k", keys, make_strip(attention.keys[key], DETAIL_CELLS)),

@@ -55,8 +55,8 @@ export class Studio {
   /** Select something; `visit`: as a step that the browser's Back takes back. */
   select(change: Partial<Selection>, { visit = false } = {}): void {
     const token = change.token ?? this.selection.token;
-    const cell = token === this.selection.token ? this.selection.cell : null; // another step has other candidates
-    this.selection = { ...this.selection, cell, ...change };
+    const moved = token === this.selection.token ? {} : { cell: null, position: null }; // another step has other candidates
+    this.selection = { ...this.selection, ...moved, ...change };
     const address = `#${toFragment(this.selection)}`;
     if (visit) history.pushState(null, "", address);
     else history.replaceState(null, "", address);
