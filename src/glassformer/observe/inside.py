@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from glassformer.observe.op_values import OpValues
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.page.format import visible
-from glassformer.views.inside import AttendedKey, HeadRow, Inside, LevelPart, NamedStrip, NumberLink, Strip
+from glassformer.views.inside import AttendedKey, Crumb, HeadRow, Inside, LevelPart, NamedStrip, NumberLink, Strip
 from glassformer.views.tokens import Token, find_token
 
 OVERVIEW_CELLS = 256  # of a strip among others
@@ -93,7 +93,7 @@ class _Level:
         }[place.kind](contents)  # fmt: skip
         crumbs = self.paths.crumbs(place)
         if place.kind == "number" and self.op.kind == "scores":
-            crumbs = (*crumbs[:-1], type(crumbs[-1])(place.path, self._output_label(place.numbers[0])))
+            crumbs = (*crumbs[:-1], Crumb(place.path, self._output_label(place.numbers[0])))
         call = f'reading.inside("{place.path}", {self.position})'
         return Inside(
             model=self.reading.model.name, path=place.path, kind=place.kind, title=crumbs[-1].label, crumbs=crumbs,
@@ -152,9 +152,7 @@ class _Level:
     def _has_value(self, number: int) -> bool:
         """Whether it has a vector at this position: an encoder's have theirs at positions of the source."""
         op = self.paths.ops[number]
-        return (
-            len(op.shape) != 4 or op.options.get("how") != "buckets" if self._from_encoder(op) == self.in_encoder else False
-        )
+        return self._from_encoder(op) == self.in_encoder and op.options.get("how") != "buckets"
 
     def _from_encoder(self, op: Op) -> bool:
         """Whether its result has a vector for each token of the source; a cross-attention's keys and values have."""
@@ -341,7 +339,8 @@ class _Level:
         match place.kind:
             case "model":
                 stacks = f"{blueprint.encoder_blocks} encoder blocks and " if blueprint.encoder_blocks else ""
-                return f"{stacks}{blueprint.blocks} blocks, each adding to the residual stream, which is shown as it leaves each of them."
+                stream = "each adding to the residual stream, which is shown as it leaves each of them"
+                return f"{stacks}{blueprint.blocks} blocks, {stream}."
             case "block":
                 kinds = [
                     GROUPS[word.rpartition(".")[2]]
@@ -365,17 +364,16 @@ class _Level:
 class _Contents:
     """What a level shows, as it is put together."""
 
-    def __init__(self) -> None:
-        self.formula = ""
-        self.notes: list[str] = []
-        self.parts: list[LevelPart] = []
-        self.heads: list[HeadRow] = []
-        self.keys: list[AttendedKey] = []
-        self.strips: list[NamedStrip] = []
-        self.numbers: list[NumberLink] = []
-        self.arithmetic = Arithmetic()
-        self.result: float | None = None
-        self.python: list[str] = []
+    formula: str = ""
+    notes: list[str] = field(default_factory=list)
+    parts: list[LevelPart] = field(default_factory=list)
+    heads: list[HeadRow] = field(default_factory=list)
+    keys: list[AttendedKey] = field(default_factory=list)
+    strips: list[NamedStrip] = field(default_factory=list)
+    numbers: list[NumberLink] = field(default_factory=list)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    result: float | None = None
+    python: list[str] = field(default_factory=list)
 
 
 def make_strip(vector: Floats, most: int = OVERVIEW_CELLS) -> Strip:
