@@ -60,7 +60,7 @@ def test_the_table_names_every_schema() -> None:
 def test_every_row_has_a_command_and_a_call() -> None:
     assert {row.schema for row in ROWS} - {row.schema for row in COMMANDS} == {
         "glassformer.why/1", "glassformer.chat/1", "glassformer.recording/1", "glassformer.attention-maps/1",
-        "glassformer.model/1",
+        "glassformer.inside/1", "glassformer.model/1",
     }  # fmt: skip
     assert {row.schema for row in ROWS} - {row.schema for row in CALLS} == {"glassformer.chat/1"}
 

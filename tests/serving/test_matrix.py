@@ -66,6 +66,7 @@ ROUTES = {
     "/glass/lens": ListedRoute("POST", "/glass/lens", {"prompt": "hi"}),
     "/glass/attention": ListedRoute("POST", "/glass/attention", {"prompt": "hi"}),
     "/glass/attention-maps": ListedRoute("POST", "/glass/attention-maps", {"prompt": "hi"}),
+    "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
     "/glass/alignment": ListedRoute("POST", "/glass/alignment", {"model": "pair", "prompt": "hi", "max_tokens": 1}),

@@ -61,6 +61,16 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
         {"prompt": TEXT, "raw": True, "first": 1},
         lambda model: model.read(TEXT, raw=True).attention_maps(1),
     ),
+    "inside": (
+        "inside",
+        {"prompt": TEXT, "raw": True, "path": "blocks.1.attention.heads.1.0", "position": 2},
+        lambda model: model.read(TEXT, raw=True).inside("blocks.1.attention.heads.1.0", 2),
+    ),
+    "inside a run": (
+        "inside",
+        {"prompt_ids": [5, 6], "answer_ids": [7], "path": "blocks.1"},
+        lambda model: model.read_ids([5, 6], [7]).inside("blocks.1"),
+    ),
     "compare": (
         "compare",
         {"first": TEXT, "second": OTHER, "raw": True},
@@ -132,6 +142,9 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("lens", {}, "give either prompt or prompt_ids"),
         ("lens", {"prompt": TEXT, "prompt_ids": [1]}, "give either prompt or prompt_ids"),
         ("lens", {"prompt": TEXT, "answer_ids": [1]}, "answer_ids follow prompt_ids"),
+        ("inside", {"path": "blocks.1"}, "give either prompt or prompt_ids"),
+        ("inside", {"prompt": TEXT, "answer_ids": [1]}, "answer_ids follow prompt_ids"),
+        ("inside", {"prompt_ids": [10**9]}, "1000000000 is no token id"),
         ("compare", {"first": TEXT}, "second"),
         ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
         ("run", {"prompt": TEXT, "candidates": 21}, "candidates is 21; this server allows 20 at most"),

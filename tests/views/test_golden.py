@@ -125,6 +125,11 @@ def make_views() -> dict[str, Any]:
         "heads": reading.heads(),
         "lens": reading.lens(),
         "attribution": reading.attribution(),
+        "inside-block": reading.inside("blocks.1"),
+        "inside-attention": reading.inside("blocks.1.attention", 2),
+        "inside-head": reading.inside("blocks.1.attention.heads.0", 2),
+        "inside-score": reading.inside("blocks.1.attention.heads.0.1", 2),
+        "inside-neuron": reading.inside("blocks.1.mlp.hidden.7", 2),
         "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
         "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
@@ -144,7 +149,7 @@ def views() -> dict[str, Any]:
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
     "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs",
-    "receipt", "tree", "parameters",
+    "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
 )  # fmt: skip
 
 

@@ -8,12 +8,14 @@ from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
+from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
 from glassformer.observe.trace import TOP, trace_text
 from glassformer.progress import Progress
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
+from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
 from glassformer.views.trace import Trace
 
@@ -56,3 +58,11 @@ class Reading(Activations):
         `against`: another token; then it is what they added to the lead over that one.
         """
         return attribution(self, position, token, against)
+
+    def inside(self, path: str = "", position: int | str = -1) -> Inside:
+        """One level of the model with this text's numbers, at one position.
+
+        `path`: '' is the whole model, `blocks.3` a block, `blocks.3.attention.heads.4` a head, with `.2` behind it its score
+        for the token at position 2, `blocks.3.mlp.hidden.17` a neuron. One that does not exist gives the nearest that does.
+        """
+        return inside(self, path, position)

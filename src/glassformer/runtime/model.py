@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
@@ -228,7 +229,7 @@ class Model:
     def weight(self, name: str, row: int | None = None) -> Floats | None:
         """A weight in float32, or one row of it; None where the family has it and the checkpoint leaves it out."""
         weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
-        weight = weights.get(name)
+        weight = weights[name] if name in weights else resolve_names(weights, [name]).get(name)
         if weight is None:
             known = {*weights, *(weight.name for op in self.blueprint.ops for weight in op.weights)}
             if name not in known:

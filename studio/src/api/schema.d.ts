@@ -204,6 +204,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/alignment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Alignment
+         * @description A text of an encoder-decoder, and which tokens of the prompt each of its tokens attended to.
+         */
+        post: operations["alignment_glass_alignment_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/attention": {
         parameters: {
             query?: never;
@@ -224,6 +244,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/attention-maps": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attention Maps
+         * @description Every head's attention in a text, a byte for each weight.
+         */
+        post: operations["attention_maps_glass_attention_maps_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/compare": {
         parameters: {
             query?: never;
@@ -238,6 +278,26 @@ export interface paths {
          * @description Where two texts part in one model, and what the same token is in each.
          */
         post: operations["compare_texts_glass_compare_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/inside": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Inside
+         * @description One level of a model with a text's numbers: a block, a head, a neuron, one dot product.
+         */
+        post: operations["inside_glass_inside_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -284,6 +344,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/model": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Describe
+         * @description What a model is, and which tasks it is for.
+         */
+        post: operations["describe_glass_model_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/parameters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Parameters
+         * @description A model's parameters by module; on request with a histogram of their values.
+         */
+        post: operations["parameters_glass_parameters_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/patch": {
         parameters: {
             query?: never;
@@ -315,7 +415,7 @@ export interface paths {
         put?: never;
         /**
          * Record
-         * @description A text as a recording, which the studio explores without the model.
+         * @description A text as a recording, which the studio explores without the model; whole or as a stream of server-sent events.
          */
         post: operations["record_glass_record_post"];
         delete?: never;
@@ -358,6 +458,26 @@ export interface paths {
          * @description A task over some inputs: for each its output, or the error that it gave in place of one.
          */
         post: operations["run_task_glass_task__task__post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Tokens
+         * @description A text's tokens, each with its id, its bytes and its place in the text.
+         */
+        post: operations["tokens_glass_tokens_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -668,6 +788,55 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * AlignmentRequest
+         * @description POST /glass/alignment: a head's cross-attention; without one a layer's mean, without a layer all layers' mean.
+         */
+        AlignmentRequest: {
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Head */
+            head?: number | null;
+            /** Layer */
+            layer?: number | null;
+            /** Max Tokens */
+            max_tokens?: number | null;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /** Seed */
+            seed?: number | null;
+            /** Stop */
+            stop?: string | string[] | null;
+            /**
+             * Stream
+             * @default false
+             */
+            stream: boolean;
+            /** System */
+            system?: string | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Top P */
+            top_p?: number | null;
+        } & {
+            [key: string]: unknown;
+        };
         Answer: {
             about: string;
             candidates: components["schemas"]["Candidate"][];
@@ -677,6 +846,19 @@ export interface components {
         AnswerToken: {
             id: number;
             text: string;
+        };
+        ArithmeticStep: {
+            expression: string;
+            name: string;
+            value: number | null;
+        };
+        AttendedKey: {
+            path: string;
+            position: number;
+            score: number | null;
+            token: string;
+            visible: boolean;
+            weight: number | null;
         };
         AttendedToken: {
             position: number;
@@ -698,11 +880,82 @@ export interface components {
             schema: "glassformer.attention/1";
             weights: unknown[];
         };
+        /** glassformer.attention-maps/1 */
+        AttentionMapsJson: {
+            causal: boolean;
+            first: number;
+            heads: number;
+            keys: string[];
+            /** @enum {unknown} */
+            kind: "self" | "cross" | "encoder";
+            kinds: ("self" | "cross" | "encoder")[];
+            layers: number;
+            model: string;
+            note: string;
+            queries: string[];
+            /** @constant */
+            schema: "glassformer.attention-maps/1";
+            weights: string;
+            windows: (number | null)[];
+        };
+        /**
+         * AttentionMapsRequest
+         * @description POST /glass/attention-maps: every head, from a layer on
+         */
+        AttentionMapsRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * First
+             * @default 0
+             */
+            first: number;
+            /**
+             * Kind
+             * @default self
+             * @enum {string}
+             */
+            kind: "self" | "cross" | "encoder";
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            /** Prompt Ids */
+            prompt_ids?: number[] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+        };
         /**
          * AttentionRequest
          * @description POST /glass/attention: a head; without one a layer's mean, without a layer all layers' mean.
          */
         AttentionRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
             /**
              * Change
              * @default {}
@@ -716,12 +969,20 @@ export interface components {
             } | null;
             /** Head */
             head?: number | null;
+            /**
+             * Kind
+             * @default self
+             * @enum {string}
+             */
+            kind: "self" | "cross" | "encoder";
             /** Layer */
             layer?: number | null;
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            /** Prompt Ids */
+            prompt_ids?: number[] | null;
             /**
              * Raw
              * @default false
@@ -729,6 +990,8 @@ export interface components {
             raw: boolean;
             /** System */
             system?: string | null;
+            /** Target */
+            target?: string | null;
         };
         /** glassformer.attention-row/2 */
         AttentionRowJson: {
@@ -1051,6 +1314,18 @@ export interface components {
             name: string;
             value: number | null;
         };
+        Crumb: {
+            label: string;
+            path: string;
+        };
+        /**
+         * DescriptionRequest
+         * @description POST /glass/model
+         */
+        DescriptionRequest: {
+            /** Model */
+            model?: string | null;
+        };
         /**
          * DetokenizeRequest
          * @description POST /detokenize
@@ -1079,6 +1354,15 @@ export interface components {
         Document: {
             /** Text */
             text: string;
+        };
+        DotProduct: {
+            left: string;
+            name: string;
+            others: number;
+            others_sum: number | null;
+            right: string;
+            terms: components["schemas"]["ProductTerm"][];
+            total: number | null;
         };
         /**
          * EmbedRequest
@@ -1223,6 +1507,15 @@ export interface components {
             /** Detail */
             detail?: components["schemas"]["ValidationError"][];
         };
+        HeadRow: {
+            best: number;
+            head: number;
+            key_head: number;
+            path: string;
+            token: string;
+            weight: number | null;
+            weights: components["schemas"]["Strip"];
+        };
         HeadSummary: {
             duplicate: (number | null) | null;
             entropy: number | null;
@@ -1253,6 +1546,81 @@ export interface components {
         Histogram: {
             counts: number[];
             edges: (number | null)[];
+        };
+        /** glassformer.inside/1 */
+        InsideJson: {
+            crumbs: components["schemas"]["Crumb"][];
+            formula: string;
+            heads: components["schemas"]["HeadRow"][];
+            keys: components["schemas"]["AttendedKey"][];
+            /** @enum {unknown} */
+            kind: "model" | "block" | "group" | "operation" | "number" | "head" | "score";
+            model: string;
+            next: string | null;
+            notes: string[];
+            numbers: components["schemas"]["NumberLink"][];
+            parts: components["schemas"]["LevelPart"][];
+            path: string;
+            position: number;
+            previous: string | null;
+            products: components["schemas"]["DotProduct"][];
+            python: string[];
+            result: (number | null) | null;
+            /** @constant */
+            schema: "glassformer.inside/1";
+            /** @enum {unknown} */
+            side: "text" | "source";
+            steps: components["schemas"]["ArithmeticStep"][];
+            strips: components["schemas"]["NamedStrip"][];
+            title: string;
+            tokens: string[];
+        };
+        /**
+         * InsideRequest
+         * @description POST /glass/inside: a level by its path, and a position of the text.
+         */
+        InsideRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Path
+             * @default
+             */
+            path: string;
+            /**
+             * Position
+             * @default -1
+             */
+            position: number;
+            /** Prompt */
+            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            /** Prompt Ids */
+            prompt_ids?: number[] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
         };
         /**
          * Inspection
@@ -1337,6 +1705,7 @@ export interface components {
         };
         LayerPrediction: {
             divergence: number | null;
+            entropy: number | null;
             final: number | null;
             id: number;
             probability: number | null;
@@ -1359,6 +1728,11 @@ export interface components {
          */
         LensRequest: {
             /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
              * Change
              * @default {}
              */
@@ -1374,7 +1748,9 @@ export interface components {
             /** Positions */
             positions?: (number | string)[] | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            /** Prompt Ids */
+            prompt_ids?: number[] | null;
             /**
              * Raw
              * @default false
@@ -1382,6 +1758,19 @@ export interface components {
             raw: boolean;
             /** System */
             system?: string | null;
+            /** Target */
+            target?: string | null;
+        };
+        LevelPart: {
+            formula: string;
+            inputs: number[];
+            kind: string;
+            name: string;
+            parameters: number;
+            path: string | null;
+            shape: number[];
+            site: string | null;
+            strip: components["schemas"]["Strip"] | null;
         };
         /** MessageToolCall */
         MessageToolCall: {
@@ -1447,6 +1836,25 @@ export interface components {
             tokens: number;
             worst: components["schemas"]["DifferingPlace"][];
         };
+        /** glassformer.model/1 */
+        ModelDescriptionJson: {
+            /** @enum {unknown} */
+            architecture: "decoder" | "encoder" | "encoder-decoder";
+            blocks: number;
+            chat_template: boolean;
+            context: number;
+            encoder_blocks: number;
+            family: string;
+            head: string;
+            heads: number;
+            mask_token: string | null;
+            model: string;
+            /** @constant */
+            schema: "glassformer.model/1";
+            tasks: components["schemas"]["TaskFit"][];
+            thinking: boolean;
+            writes: boolean;
+        };
         ModuleNode: {
             bytes: number | null;
             elements: number;
@@ -1454,6 +1862,11 @@ export interface components {
             name: string;
             parameters: components["schemas"]["Parameter"][];
             tensors: number;
+        };
+        NamedStrip: {
+            name: string;
+            site: string | null;
+            strip: components["schemas"]["Strip"];
         };
         /** NamedTool */
         NamedTool: {
@@ -1477,6 +1890,11 @@ export interface components {
             probability: number | null;
             score: (number | null) | null;
             text: string;
+        };
+        NumberLink: {
+            label: string;
+            path: string;
+            value: number | null;
         };
         /** OutputConfig */
         OutputConfig: {
@@ -1521,6 +1939,21 @@ export interface components {
             tied: components["schemas"]["TiedParameter"][];
             tree: components["schemas"]["ModuleNode"];
             unused: components["schemas"]["Parameter"][];
+        };
+        /**
+         * ParametersRequest
+         * @description POST /glass/parameters: all of them, or those that `only` names; a histogram reads their values.
+         */
+        ParametersRequest: {
+            /**
+             * Histogram
+             * @default false
+             */
+            histogram: boolean;
+            /** Model */
+            model?: string | null;
+            /** Only */
+            only?: string | null;
         };
         /**
          * PatchRequest
@@ -1627,6 +2060,12 @@ export interface components {
                 [key: string]: number;
             };
         };
+        ProductTerm: {
+            index: number;
+            left: number | null;
+            product: number | null;
+            right: number | null;
+        };
         /** Reasoning */
         Reasoning: {
             /** Effort */
@@ -1670,7 +2109,7 @@ export interface components {
         };
         /**
          * RecordRequest
-         * @description POST /glass/record: the engine's settings may stand beside these fields.
+         * @description POST /glass/record
          */
         RecordRequest: {
             /**
@@ -1689,7 +2128,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -1699,6 +2138,11 @@ export interface components {
             seed?: number | null;
             /** Stop */
             stop?: string | string[] | null;
+            /**
+             * Stream
+             * @default false
+             */
+            stream: boolean;
             /** System */
             system?: string | null;
             /** Temperature */
@@ -1715,7 +2159,9 @@ export interface components {
             texts: string[];
         };
         RecordedLens: {
+            entropies: (number | null)[];
             probabilities: (number | null)[];
+            ranks: number[];
             texts: string[];
         };
         RecordedStep: {
@@ -1881,7 +2327,7 @@ export interface components {
         };
         /**
          * RunRequest
-         * @description POST /glass/run: likewise.
+         * @description POST /glass/run
          */
         RunRequest: {
             /**
@@ -1905,7 +2351,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -2031,6 +2477,12 @@ export interface components {
              */
             include_usage: boolean;
         };
+        Strip: {
+            cells: (number | null)[];
+            group: number;
+            root_mean_square: number | null;
+            size: number;
+        };
         /** glassformer.sweep/2 */
         SweepJson: {
             before: string;
@@ -2043,6 +2495,13 @@ export interface components {
             setting: string;
             shapes: components["schemas"]["ShapedScores"][];
             step: number;
+        };
+        TaskFit: {
+            about: string;
+            fits: boolean;
+            name: string;
+            needs: string;
+            suggested: string;
         };
         /**
          * TaskRequest
@@ -2207,6 +2666,21 @@ export interface components {
             tokens: components["schemas"]["TextToken"][];
             vocabulary: components["schemas"]["VocabularySizes"];
         };
+        /**
+         * TokensRequest
+         * @description POST /glass/tokens
+         */
+        TokensRequest: {
+            /** Model */
+            model?: string | null;
+            /**
+             * Special
+             * @default true
+             */
+            special: boolean;
+            /** Text */
+            text: string;
+        };
         /** ToolCall */
         ToolCall: {
             function: components["schemas"]["Function"];
@@ -2301,7 +2775,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -2515,7 +2989,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -2811,6 +3285,39 @@ export interface operations {
             };
         };
     };
+    alignment_glass_alignment_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AlignmentRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     attention_glass_attention_post: {
         parameters: {
             query?: never;
@@ -2844,6 +3351,39 @@ export interface operations {
             };
         };
     };
+    attention_maps_glass_attention_maps_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AttentionMapsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     compare_texts_glass_compare_post: {
         parameters: {
             query?: never;
@@ -2854,6 +3394,39 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["CompareRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    inside_glass_inside_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InsideRequest"];
             };
         };
         responses: {
@@ -2920,6 +3493,72 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["glassformer__serving__http__views__PromptRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    describe_glass_model_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DescriptionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    parameters_glass_parameters_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ParametersRequest"];
             };
         };
         responses: {
@@ -3054,6 +3693,39 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["TaskRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    tokens_glass_tokens_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokensRequest"];
             };
         };
         responses: {

@@ -20,6 +20,7 @@ export type ModuleNode = Schemas["ModuleNode"];
 export type Statistics = Schemas["Statistics"];
 export type TokenizedText = Schemas["TokenizedTextJson"];
 export type TextToken = Schemas["TextToken"];
+export type InsideLevel = Schemas["InsideJson"];
 export type RecordRequest = Schemas["RecordRequest"];
 export type Tree = Schemas["TreeJson"];
 export type TreeNode = Schemas["Node"];

@@ -9,6 +9,7 @@ export interface SliceRequest {
     | "alignment"
     | "attention"
     | "attention-maps"
+    | "inside"
     | "lens"
     | "look"
     | "model"

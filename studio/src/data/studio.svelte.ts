@@ -1,5 +1,5 @@
 // The page's state: the conversation, the branch of it that is shown, what is selected there, and what happens at the moment.
-import type { Recording, RecordRequest } from "../api/types";
+import type { Lens, Recording, RecordRequest } from "../api/types";
 import type { Address } from "./address";
 import {
   type Branch,
@@ -176,11 +176,13 @@ export class Studio {
 
   // Selecting -------------------------------------------------------------------------------------------------------------
 
-  select(change: Partial<Selection>): void {
+  /** Select something; `visit`: as a step that the browser's Back takes back. */
+  select(change: Partial<Selection>, { visit = false } = {}): void {
     const { token, branch } = { ...this.selection, ...change };
     const same = token === this.selection.token && branch === this.selection.branch;
-    this.selection = { ...this.selection, cell: same ? this.selection.cell : null, ...change }; // another step has other candidates
-    this.mirror();
+    const moved = same ? {} : { cell: null, position: null }; // another step has other candidates
+    this.selection = { ...this.selection, ...moved, ...change };
+    this.mirror(visit);
   }
 
   /** To a token of the branch that is shown, so many further. */
@@ -199,8 +201,8 @@ export class Studio {
     this.select({ branch, token: common ? token : Math.min(Math.max(target.at, token), target.run.steps.length - 1) });
   }
 
-  private mirror(): void {
-    this.address.write(toFragment(this.selection));
+  private mirror(visit = false): void {
+    this.address.write(toFragment(this.selection), visit);
   }
 
   /** Restore what the run was made with. */
@@ -340,9 +342,14 @@ export class Studio {
     const ids = idsUpTo(run, token);
     const body = { model: this.turn?.question?.model ?? this.model, prompt: ids, positions: [ids.length - 1] };
     await this.attempt(async () => {
-      const { predictions } = (await this.source.slice({ view: "lens", body })) as { predictions: { text: string; probability: number }[][] };
+      const { predictions } = (await this.source.slice({ view: "lens", body })) as Lens;
       const column = predictions.flatMap(([prediction]) => (prediction ? [prediction] : []));
-      const lens = { texts: column.map(({ text }) => text), probabilities: column.map(({ probability }) => probability) };
+      const lens = {
+        texts: column.map(({ text }) => text),
+        probabilities: column.map(({ probability }) => probability),
+        ranks: column.map(({ rank }) => rank),
+        entropies: column.map(({ entropy }) => entropy),
+      };
       this.change(key, (branch) => ({ ...branch, run: withLens(branch.run, token, [lens]) }));
     });
   }

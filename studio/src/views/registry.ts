@@ -67,6 +67,12 @@ export const VIEWS: readonly ViewEntry[] = [
     title: "What the model is made of: every tensor with its shape, its size and its values",
     load: () => import("./Parameters.svelte"),
   },
+  {
+    id: "inside",
+    label: "Step inside",
+    title: "From the whole model into a block, a head, a neuron, one dot product, with this run's numbers",
+    load: () => import("./Inside.svelte"),
+  },
 ];
 
 export function findView(id: string | null): ViewEntry | null {

@@ -135,6 +135,13 @@ class AttentionMapsRequest(ReadingRequest):
     first: Number = 0
 
 
+class InsideRequest(ReadingRequest):
+    """POST /glass/inside: a level by its path, and a position of the text."""
+
+    path: Annotated[str, Field(max_length=200)] = ""
+    position: int = -1
+
+
 class CompareRequest(ModelRequest):
     """POST /glass/compare: two texts in one model."""
 
@@ -300,6 +307,12 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
 async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
     """Every head's attention in a text, a byte for each weight."""
     return await _see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
+
+
+@router.post("/inside")
+async def inside(request: Request, body: InsideRequest) -> Json:
+    """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
+    return await _see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
 
 
 @router.post("/compare")

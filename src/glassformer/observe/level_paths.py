@@ -1,0 +1,254 @@
+"""The levels of a model: its blocks, their parts, their operations, each with a path. All of it is read off the blueprint.
+
+A path begins as the name of a site does, and goes on with numbers: see `views/inside.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from glassformer.blueprints import Blueprint, Op
+from glassformer.views.inside import Crumb, LevelKind
+
+GROUPS = {"attention": "attention", "cross": "cross-attention", "mlp": "MLP"}  # the first words of sites
+NAMES = {  # of sites inside a block or a part, where another word says more
+    "middle": "stream after attention",
+    "crossed": "stream after cross-attention",
+    "residual": "stream after the block",
+    "hidden": "neurons",
+    "final": "last norm",
+    "scores": "scores",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A level: operations of the blueprint, or one of them and numbers that say what of it."""
+
+    kind: LevelKind
+    path: str
+    ops: tuple[int, ...]  # those inside it
+    numbers: tuple[int, ...] = ()  # of a head, and of a key; or of one number of the result
+
+
+@dataclass(frozen=True)
+class LevelPaths:
+    """Every level of one model, by path."""
+
+    blueprint: Blueprint
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return self.blueprint.ops
+
+    @cached_property
+    def readers(self) -> Mapping[int, int]:
+        """The first op that reads each op's result."""
+        readers: dict[int, int] = {}
+        for number, op in enumerate(self.ops):
+            for source in op.inputs:
+                readers.setdefault(source, number)
+        return readers
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Of each op the part of its block that it belongs to, such as `blocks.3.attention`; '' if to none."""
+        groups = [""] * len(self.ops)
+        for number in reversed(range(len(self.ops))):
+            op = self.ops[number]
+            site = op.site or next(iter(op.inner_sites), None)
+            reader = self.readers.get(number)
+            if op.block is None:
+                continue
+            if site is not None:
+                word = site.removeprefix(scope(op)).partition(".")
+                groups[number] = scope(op) + word[0] if word[0] in GROUPS and word[2] else ""
+            elif reader is not None and scope(self.ops[reader]) == scope(op):
+                groups[number] = groups[reader]
+        return tuple(groups)
+
+    @cached_property
+    def op_paths(self) -> tuple[str, ...]:
+        """Of each op its path: its site; without one, by its module, or by the op that reads it."""
+        paths: dict[int, str] = {}
+        for number in reversed(range(len(self.ops))):
+            op = self.ops[number]
+            reader = self.readers.get(number)
+            home = f"{self.groups[number]}." if self.groups[number] else scope(op)
+            if op.site is not None:
+                path = op.site
+            elif op.kind == "attend":
+                path = next(site for site in op.inner_sites if site.endswith(".heads"))
+            elif op.weights:
+                path = home + op.module.rpartition(".")[2]
+            else:
+                path = f"{home if reader is None else paths[reader] + '.'}{op.kind}"
+            taken = paths.values()
+            paths[number] = path if path not in taken else f"{path}-{op.kind}"
+        return tuple(paths[number] for number in range(len(self.ops)))
+
+    @cached_property
+    def places(self) -> Mapping[str, Place]:
+        """Every level but those of single heads and numbers."""
+        everything = tuple(range(len(self.ops)))
+        places = {"": Place("model", "", everything)}
+        for number, op in enumerate(self.ops):
+            for kind, path in (
+                ("block", scope(op).rstrip(".") if op.block is not None else ""),
+                ("group", self.groups[number]),
+            ):
+                if path:
+                    inside = places[path].ops if path in places else ()
+                    places[path] = Place(kind, path, (*inside, number))  # type: ignore[arg-type]
+        for number, path in enumerate(self.op_paths):
+            places[path] = Place("operation", path, (number,))
+            for alias in self.ops[number].inner_sites:
+                places.setdefault(alias, places[path])
+        return places
+
+    def find(self, path: str, keys: int) -> Place:
+        """The level of a path; of one that does not exist, the nearest that does. `keys`: how many tokens are looked at."""
+        words = path.split(".") if path else []
+        place, known = self.places[""], 0
+        for end in range(1, len(words) + 1):
+            if (inner := self.places.get(".".join(words[:end]))) is not None:
+                place, known = inner, end
+        if place.kind != "operation":
+            return place
+        op = self.ops[place.ops[0]]
+        if op.kind != "attend" and not self.openable(place):
+            return self.places[""]
+        limits = self._limits(op, keys)
+        numbers: list[int] = []
+        for word, limit in zip(words[known:], limits, strict=False):
+            if not (word.isascii() and word.isdecimal() and len(word) < 10 and int(word) < limit):
+                break
+            numbers.append(int(word))
+        if op.kind == "attend":
+            return self.head(place.ops[0], numbers)
+        return self.number(place.ops[0], numbers[0]) if numbers else place
+
+    def head(self, number: int, numbers: list[int]) -> Place:
+        """A head of an attention, or one of its scores; without numbers, the part that the attention belongs to."""
+        path = ".".join([self.op_paths[number], *map(str, numbers)])
+        if not numbers:
+            return self.places[self.groups[number]]
+        return Place("head" if len(numbers) == 1 else "score", path, (number,), tuple(numbers))
+
+    def number(self, number: int, index: int) -> Place:
+        return Place("number", f"{self.op_paths[number]}.{index}", (number,), (index,))
+
+    def _limits(self, op: Op, keys: int) -> tuple[int, ...]:
+        """How far the numbers behind an op's path may count."""
+        if op.kind == "attend":
+            heads = next(iter(op.inner_sites.values()))[1]
+            assert isinstance(heads, int)
+            return heads, keys
+        return (width(op),)
+
+    # Around a level ---------------------------------------------------------------------------------------------
+
+    def parent(self, place: Place) -> Place | None:
+        if place.kind == "model":
+            return None
+        if place.kind in ("head", "score"):
+            return self.head(place.ops[0], list(place.numbers[:-1]))
+        if place.kind == "number":
+            return self.places[self.op_paths[place.ops[0]]]
+        op = self.ops[place.ops[0]]
+        if place.kind == "operation" and self.groups[place.ops[0]]:
+            return self.places[self.groups[place.ops[0]]]
+        if place.kind != "block" and op.block is not None:
+            return self.places[scope(op).rstrip(".")]
+        return self.places[""]
+
+    def crumbs(self, place: Place) -> tuple[Crumb, ...]:
+        parent = self.parent(place)
+        return (*(() if parent is None else self.crumbs(parent)), Crumb(place.path, self.label(place)))
+
+    def label(self, place: Place) -> str:
+        op = self.ops[place.ops[0]]
+        side = "encoder " if op.stack else ""
+        match place.kind:
+            case "model":
+                return "model"
+            case "block":
+                return f"{side}block {op.block}"
+            case "group":
+                return GROUPS[place.path.rpartition(".")[2]]
+            case "head":
+                return f"head {place.numbers[0]}"
+            case "score":
+                return "q·k"
+            case "number":
+                return self.number_label(op, place.numbers[0])
+            case _:
+                return self.op_name(place.ops[0])
+
+    def number_label(self, op: Op, index: int) -> str:
+        """What one number of an op's result is called."""
+        if len(op.shape) == 4:
+            size = width(op) // _integer(op.shape[1])
+            return f"head {index // size}, number {index % size}"
+        return f"neuron {index}" if op.site is not None and op.site.endswith("mlp.hidden") else f"number {index}"
+
+    def op_name(self, number: int) -> str:
+        """What an op is called inside its part: its place in the path, and the module that it is."""
+        op, path = self.ops[number], self.op_paths[number]
+        home = f"{self.groups[number]}." if self.groups[number] else scope(op)
+        own = path.removeprefix(home)
+        own = NAMES.get(own, own if op.site or op.weights else op.kind)
+        module = op.weights[0].name.split(".")[-2] if op.weights and op.kind != "gate" and "." in op.weights[0].name else ""
+        module = op.module.rpartition(".")[2] if op.kind in ("heads", "linear") and len(op.weights) > 2 else module
+        return own if module in ("", own) or module.isdecimal() else f"{own} ({module})"
+
+    def siblings(self, place: Place, keys: int) -> tuple[str | None, str | None]:
+        """The paths of the levels before and after it: the next head, the next block, the next number."""
+        if place.numbers:
+            limit = self._limits(self.ops[place.ops[0]], keys)[len(place.numbers) - 1]
+            *outer, own = place.numbers
+            stem = ".".join([self.op_paths[place.ops[0]], *map(str, outer)])
+            return f"{stem}.{own - 1}" if own else None, f"{stem}.{own + 1}" if own + 1 < limit else None
+        parent = self.parent(place)
+        if parent is None:
+            return None, None
+        beside = [inner.path for inner in self.inner(parent) if self.openable(inner)]
+        at = beside.index(place.path)
+        return beside[at - 1] if at else None, beside[at + 1] if at + 1 < len(beside) else None
+
+    def inner(self, place: Place) -> list[Place]:
+        """The levels directly inside a model, a block or a part of one."""
+        paths = dict.fromkeys(self._inner_path(place, number) for number in place.ops)
+        return [self.places[path] for path in paths]
+
+    def openable(self, place: Place) -> bool:
+        """Whether it is a level: an attention is opened by its heads, and biases by distance are no values of a token."""
+        op = self.ops[place.ops[0]]
+        return place.kind != "operation" or (op.kind != "attend" and op.options.get("how") != "buckets")
+
+    def _inner_path(self, place: Place, number: int) -> str:
+        op = self.ops[number]
+        if place.kind == "model" and op.block is not None:
+            return scope(op).rstrip(".")
+        return self.groups[number] if place.kind == "block" and self.groups[number] else self.op_paths[number]
+
+    def parameters(self, ops: Iterable[int]) -> int:
+        weights = {weight.name: weight.elements for number in ops for weight in self.ops[number].weights}
+        return sum(weights.values())
+
+
+def scope(op: Op) -> str:
+    """What the names of an op's sites begin with."""
+    return op.stack + (f"blocks.{op.block}." if op.block is not None else "")
+
+
+def width(op: Op) -> int:
+    """How many numbers an op's result has for each token."""
+    return _integer(op.shape[1]) * _integer(op.shape[3]) if len(op.shape) == 4 else _integer(op.shape[-1])
+
+
+def _integer(size: int | str) -> int:
+    assert isinstance(size, int), size
+    return size
