@@ -203,7 +203,8 @@ class TestAnswers:
         run_lines(model, found)
 
     @pytest.mark.parametrize(
-        ("prompt", "said"), [(5, "a prompt is text"), ([5], "message 0 is 5"), ([{"content": "no role"}], "message 0 is")]
+        ("prompt", "said"),
+        [(5, "a prompt is"), ([0.5], "message 0 is 0.5"), ([{"content": "no role"}], "message 0 is")],
     )
     def test_prompts_that_are_refused(self, model: Any, prompt: Any, said: str) -> None:
         with pytest.raises(InputTypeError, match=said):

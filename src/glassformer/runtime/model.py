@@ -287,7 +287,12 @@ class Model:
 
     def encode(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
         """The rendered prompt and its ids."""
-        return encode(self.tokenizer, prompt, PromptOptions.of(prompt_options, self.encode), self.name)
+        return self._encode(prompt, PromptOptions.of(prompt_options, self.encode))
+
+    def _encode(self, prompt: Prompt, options: PromptOptions) -> tuple[str, tuple[int, ...]]:
+        if is_token_ids(prompt):
+            check_ids(prompt, self.config.vocab_size)
+        return encode(self.tokenizer, prompt, options, self.name)
 
     # Generating -------------------------------------------------------------------------------------------------
 
@@ -452,7 +457,7 @@ class Model:
 
     def _prepare(self, prompt: Prompt, options: PromptOptions, settings: Mapping[str, Any]) -> Run:
         merged = self._merge_settings(settings)
-        text, ids = encode(self.tokenizer, prompt, options, self.name)
+        text, ids = self._encode(prompt, options)
         return self._run(text, ids, merged, self._negative_ids(merged, options))
 
     def _merge_settings(self, settings: Mapping[str, Any]) -> GenerationConfig:
@@ -533,7 +538,7 @@ class Model:
         """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
         from glassformer.observe.reading import Reading
 
-        _, ids = encode(self.tokenizer, prompt, PromptOptions.of(prompt_options, self.read), self.name)
+        _, ids = self._encode(prompt, PromptOptions.of(prompt_options, self.read))
         check_context(len(ids), self.config.context)
         if self.start is None:
             if target is not None:
@@ -570,7 +575,7 @@ class Model:
             if options != PromptOptions():
                 raise InputError("two texts are read as they are: raw, system and template are for one. Leave them out.")
             return journey(self, *self._encode_pair(prompt, pair), pair, [str(prompt), pair])
-        text, ids = encode(self.tokenizer, prompt, options, self.name)
+        text, ids = self._encode(prompt, options)
         if is_token_ids(prompt):
             return journey(self, text, ids)
         texts = prompt_texts(cast(str | Sequence[Mapping[str, Any]], prompt))
@@ -594,7 +599,7 @@ class Model:
 
         self._check_writes()
         options = PromptOptions.of(prompt_options, self.tree)
-        tree = grow_tree(self, *encode(self.tokenizer, prompt, options, self.name), width, depth, progress)
+        tree = grow_tree(self, *self._encode(prompt, options), width, depth, progress)
         return tree if at is None else tree.grown(at, progress=progress)
 
     def patch(
