@@ -138,6 +138,12 @@ def test_a_decoders_cross_attention_reads_the_encoder() -> None:
     ]
     encoder_block = reading_of("t5").inside("encoder.blocks.1", 99)
     assert (encoder_block.side, encoder_block.position) == ("source", len(encoder_block.tokens) - 1)
+    assert [reading_of("t5").inside(f"blocks.1.cross.{name}").side for name in ("query", "key", "value", "heads.0")] == [
+        "text", "source", "source", "text",
+    ]  # fmt: skip
+    names = [part.name for part in reading_of("t5").inside().parts]
+    assert names[0] == "encoder embedding (shared)"
+    assert "encoder last norm (final_layer_norm)" in names
 
 
 @pytest.mark.parametrize(("family", "path"), [

@@ -67,12 +67,15 @@ class _Level:
         return self.paths.ops[self.place.ops[0]]
 
     @property
-    def in_encoder(self) -> bool:
+    def in_source(self) -> bool:
+        """Whether its values stand at the source's tokens: an encoder's do, and what a decoder makes of its states."""
+        if self.place.kind in ("operation", "number"):
+            return self._from_encoder(self.op)
         return self.place.kind != "model" and bool(self.op.stack)
 
     @property
     def tokens(self) -> Sequence[Token]:
-        return self.reading.source_tokens if self.in_encoder else self.reading.tokens
+        return self.reading.source_tokens if self.in_source else self.reading.tokens
 
     @cached_property
     def position(self) -> int:
@@ -98,7 +101,7 @@ class _Level:
         return Inside(
             model=self.reading.model.name, path=place.path, kind=place.kind, title=crumbs[-1].label, crumbs=crumbs,
             previous=(beside := self.paths.siblings(place, self._key_count))[0], next=beside[1],
-            position=self.position, side="source" if self.in_encoder else "text",
+            position=self.position, side="source" if self.in_source else "text",
             tokens=tuple(token.text for token in self.tokens), formula=contents.formula, notes=tuple(contents.notes),
             parts=tuple(contents.parts), heads=tuple(contents.heads), keys=tuple(contents.keys),
             strips=tuple(contents.strips), numbers=tuple(contents.numbers), products=tuple(contents.arithmetic.products),
@@ -152,7 +155,7 @@ class _Level:
     def _has_value(self, number: int) -> bool:
         """Whether it has a vector at this position: an encoder's have theirs at positions of the source."""
         op = self.paths.ops[number]
-        return self._from_encoder(op) == self.in_encoder and op.options.get("how") != "buckets"
+        return self._from_encoder(op) == self.in_source and op.options.get("how") != "buckets"
 
     def _from_encoder(self, op: Op) -> bool:
         """Whether its result has a vector for each token of the source; a cross-attention's keys and values have."""
@@ -338,7 +341,10 @@ class _Level:
         blueprint = self.reading.model.blueprint
         match place.kind:
             case "model":
-                stacks = f"{blueprint.encoder_blocks} encoder blocks and " if blueprint.encoder_blocks else ""
+                encoder = blueprint.encoder_blocks
+                stacks = (
+                    f"{encoder} encoder blocks, whose numbers stand at the source's tokens, and then " if encoder else ""
+                )
                 stream = "each adding to the residual stream, which is shown as it leaves each of them"
                 return f"{stacks}{blueprint.blocks} blocks, {stream}."
             case "block":

@@ -199,7 +199,8 @@ class LevelPaths:
         op, path = self.ops[number], self.op_paths[number]
         home = f"{self.groups[number]}." if self.groups[number] else scope(op)
         own = path.removeprefix(home)
-        own = NAMES.get(own, own if op.site or op.weights else op.kind)
+        own = NAMES.get(own, own if op.site or op.weights or op.kind == "attend" else op.kind)
+        own = f"encoder {own}" if op.stack and op.block is None else own
         module = op.weights[0].name.split(".")[-2] if op.weights and op.kind != "gate" and "." in op.weights[0].name else ""
         module = op.module.rpartition(".")[2] if op.kind in ("heads", "linear") and len(op.weights) > 2 else module
         return own if module in ("", own) or module.isdecimal() else f"{own} ({module})"
