@@ -192,3 +192,20 @@ def test_a_refusal_is_said_in_place(open_page: OpenPage, address: str) -> None:
     expect(page.page.get_by_text("model.read(")).to_be_visible()
     assert all("Failed to load resource" in complaint for complaint in page.complaints)
     page.complaints.clear()  # the browser reports the refused request itself
+
+
+def test_of_a_long_text_some_layers_are_shown_at_a_time(
+    open_page: OpenPage, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glassformer.observe.attention.MAX_MAPS_BYTES", 1000)  # one layer of this text
+    text = f"{TEXT}, and so did the dog"
+    maps = post(address, "attention-maps", prompt=text, raw=True, first=1)
+    assert len(maps["windows"]) == 1
+    page = open_page()
+    show(page, address, view="attention", text=text)
+    overview = page.page.get_by_role("region", name="All heads")
+    expect(overview).to_contain_text(f"layers 0 to 0 of {maps['layers']}")
+    overview.get_by_role("button", name="Later").click()
+    expect(overview).to_contain_text(f"layers 1 to 1 of {maps['layers']}")
+    show(page, address, view="attention", text=text, layer=2, head=1)
+    expect(page.page.get_by_role("region", name="Layer 2, head 1")).to_be_visible()
