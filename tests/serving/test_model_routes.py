@@ -72,9 +72,9 @@ def test_a_text_is_shown_as_its_tokens(client: httpx.Client, model: Any) -> None
 
 
 def test_parameters_come_with_a_histogram_where_it_is_asked_for(client: httpx.Client, model: Any) -> None:
-    assert post(client, "parameters", model="tiny") == model.parameters().to_dict()
+    assert post(client, "parameters", model="tiny") == {**model.parameters().to_dict(), "model": "tiny"}
     data = post(client, "parameters", model="tiny", only=NORM, histogram=True)
-    assert data == model.parameters(only=NORM, histogram=True).to_dict()
+    assert data == {**model.parameters(only=NORM, histogram=True).to_dict(), "model": "tiny"}
     (tensor,) = data["tree"]["modules"][0]["modules"][0]["parameters"]
     assert sum(tensor["statistics"]["histogram"]["counts"]) == tensor["elements"] == 32
 
@@ -84,7 +84,7 @@ def test_an_alignment_is_the_cross_attention_of_what_is_written(client: httpx.Cl
     run = pair_source.load().watch(TEXT, max_new_tokens=4, do_sample=False)
     assert data["kind"] == "cross"
     assert data["keys"] == ["[CLS]", " the", " cat", " sat", "[SEP]"]
-    assert data == run.attention(1, kind="cross").to_dict()
+    assert data == {**run.attention(1, kind="cross").to_dict(), "model": "pair"}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.conftest import unavailable
 
@@ -36,15 +37,16 @@ class StudioPage:
         self.complaints: list[str] = []  # errors and warnings of its console
         page.set_default_timeout(WAIT_MILLISECONDS)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("console", self._note)
         self.answer = page.get_by_role("group", name="The answer's tokens").get_by_role("button")
         self.why = page.get_by_role("region", name="Why this token")
         self.notice = page.get_by_role("status").first
         self.alert = page.get_by_role("alert")
 
-    def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.complaints.append(text)
+    def _note(self, message: ConsoleMessage) -> None:
+        refused = "Failed to load resource" in message.text and re.search(r"/(glass|v1)/", message.location["url"])
+        if message.type in ("error", "warning") and not refused:  # which the browser reports itself, and the page explains
+            self.complaints.append(message.text)
 
     def show(self, address: str, fragment: str = "") -> None:
         """Open the studio at a place, and wait until a run is seen."""

@@ -190,8 +190,6 @@ def test_a_refusal_is_said_in_place(open_page: OpenPage, address: str) -> None:
     page.page.goto(f"{address}/#{urlencode({'token': 0, 'view': 'attention', 'text': 'the cat ' * 300})}")
     expect(page.alert).to_contain_text("do not fit into the model's context")
     expect(page.page.get_by_text("model.read(")).to_be_visible()
-    assert all("Failed to load resource" in complaint for complaint in page.complaints)
-    page.complaints.clear()  # the browser reports the refused request itself
 
 
 def test_of_a_long_text_some_layers_are_shown_at_a_time(

@@ -172,4 +172,3 @@ def test_a_model_that_is_not_there_is_explained(open_page: OpenPage, address: st
     page.page.goto(f"{address}/#view=inside&part=blocks.3")
     expect(page.alert).to_contain_text(f"there is no model '{SHIPPED['model']}' here.")
     expect(page.page.locator("pre").first).to_contain_text('reading.inside("blocks.3", ')
-    page.complaints.clear()  # the browser reports the refused request itself

@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Route, expect
+from playwright.sync_api import Locator, expect
 
 import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.studio.saved_page import saved_page
 from tests.serving.conftest import make, pair_source, serving
 from tests.studio.browser import OpenPage, StudioPage, visible
 from tests.studio.test_static import SOURCES
@@ -319,16 +320,9 @@ def test_a_server_with_an_encoder_alone_says_so_and_offers_views(
         assert page.value("document.documentElement.scrollWidth") == 390
 
 
-def test_a_page_without_a_model_says_what_gives_the_rest(open_page: OpenPage, address: str) -> None:
-    page = open_page()
-    recording = (SOURCES / "shipped-run.json").read_text("utf-8").replace("<", "\\u003c")
-    data = f'<script type="application/json" data-recording>{recording}</script>'
-
-    def with_data(route: Route) -> None:
-        response = route.fetch()
-        route.fulfill(response=response, body=response.text().replace("</head>", f"{data}</head>"))
-
-    page.page.route(f"{address}/", with_data)
+def test_a_saved_page_says_what_gives_the_rest(open_page: OpenPage, tmp_path: Path) -> None:
+    page, path = open_page(), tmp_path / "run.html"
+    path.write_text(saved_page(json.loads((SOURCES / "shipped-run.json").read_text("utf-8"))), "utf-8")
     lines = {
         "compare": "print(glassformer.compare(run, other))",
         "tokens": 'glassformer.load("smollm2").tokens(',
@@ -336,4 +330,5 @@ def test_a_page_without_a_model_says_what_gives_the_rest(open_page: OpenPage, ad
         "parameters": 'glassformer.load("smollm2").parameters()',
     }
     for name, line in lines.items():
-        expect(show_view(page, address, f"view={name}").locator("pre")).to_contain_text(line)
+        page.show_file(path, f"view={name}")
+        expect(page.page.locator("section.left pre")).to_contain_text(line)

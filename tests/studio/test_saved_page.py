@@ -61,7 +61,7 @@ def test_it_works_from_the_disk_without_a_network(open_page: OpenPage, recording
     assert cells.all_text_contents() == [visible(text) for text in step.lens.texts]
     expect(page.page.get_by_text("This page has no model.")).to_be_visible()
     page.page.get_by_role("navigation", name="Views").get_by_role("button", name="Lens").click()
-    expect(page.page.get_by_role("table")).to_be_visible()
+    expect(page.page.get_by_role("grid")).to_be_visible()
     page.show_file(page_file, "token=4")
     assert page.selected == 4
 

@@ -676,7 +676,7 @@ class Model:
         """
         from glassformer.observe.parameters import parameters
 
-        return parameters(self, only=only, stats=stats, histogram=histogram, progress=progress)
+        return replace(parameters(self, only=only, stats=stats, histogram=histogram, progress=progress), model=self.name)
 
     def _encode_pair(self, prompt: Prompt, pair: str) -> tuple[str, tuple[int, ...]]:
         if self.writes:

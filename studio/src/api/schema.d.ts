@@ -933,7 +933,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
             /** Prompt Ids */
             prompt_ids?: number[] | null;
             /**
@@ -980,7 +980,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
             /** Prompt Ids */
             prompt_ids?: number[] | null;
             /**
@@ -1609,7 +1609,7 @@ export interface components {
              */
             position: number;
             /** Prompt */
-            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
             /** Prompt Ids */
             prompt_ids?: number[] | null;
             /**
@@ -1748,7 +1748,7 @@ export interface components {
             /** Positions */
             positions?: (number | string)[] | null;
             /** Prompt */
-            prompt?: string | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
             /** Prompt Ids */
             prompt_ids?: number[] | null;
             /**

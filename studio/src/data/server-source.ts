@@ -1,7 +1,7 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
 import type { Recording, RecordRequest } from "../api/types";
 import { type RecordingEvent, serverSentEvents } from "./recording-events";
-import { asRecording, type ModelDescription, type SliceRequest, type Source, SourceError } from "./source";
+import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
 
 const LOST = "the connection to the server was lost.";
 
@@ -41,11 +41,6 @@ export class ServerSource implements Source {
       throw new SourceError(LOST, "cut off"); // the connection broke
     }
     if (kind !== "end") throw new SourceError(LOST, "cut off");
-  }
-
-  async describe(model: string): Promise<ModelDescription> {
-    const { capabilities, template } = (await this.post("./api/show", { model })) as { capabilities: string[]; template: string };
-    return { writes: capabilities.includes("completion"), chat: template !== "", thinking: capabilities.includes("thinking") };
   }
 
   async models(): Promise<string[]> {

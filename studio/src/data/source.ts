@@ -31,18 +31,10 @@ export interface Source {
   generate?(request: RecordRequest, signal: AbortSignal): Promise<Recording>;
   /** The same while it is being made; without its last event it was cut off, which is an error. */
   stream?(request: RecordRequest, signal: AbortSignal): AsyncIterable<RecordingEvent>;
-  /** What a model can do; loads it if need be. */
-  describe?(model: string): Promise<ModelDescription>;
   /** The models that `generate` can be asked for. */
   models?(): Promise<string[]>;
   /** The page that a run is saved in; hosts that cannot save have none. */
   pageTemplate?(): Promise<string>;
-}
-
-export interface ModelDescription {
-  readonly writes: boolean; // an encoder only reads
-  readonly chat: boolean; // whether it has a chat template
-  readonly thinking: boolean; // whether that knows how to think before it answers
 }
 
 /** What went wrong, in a sentence for people. */

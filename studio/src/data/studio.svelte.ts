@@ -1,5 +1,5 @@
 // The page's state: the conversation, the branch of it that is shown, what is selected there, and what happens at the moment.
-import type { Lens, Recording, RecordRequest } from "../api/types";
+import type { DescribedModel, Lens, Recording, RecordRequest } from "../api/types";
 import type { Address } from "./address";
 import {
   type Branch,
@@ -22,7 +22,8 @@ import {
 import { type Sampling, samplingOf } from "./distribution";
 import { FrameBuffer, type Growth } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
-import { type ModelDescription, type Source, SourceError } from "./source";
+import { describeModel } from "./models";
+import { type Source, SourceError } from "./source";
 
 export type Activity =
   | { readonly kind: "idle" }
@@ -46,7 +47,7 @@ export class Studio {
   activity = $state.raw<Activity>({ kind: "idle" });
   models = $state.raw<readonly string[]>([]);
   model = $state.raw<string | null>(null); // that the next text is asked of; null: the server's first
-  description = $state.raw<ModelDescription | null>(null); // of that model; null: not known
+  description = $state.raw<DescribedModel | null>(null); // of that model; null: not known
   loading = $state.raw(false); // whether that model is being loaded
   raw = $state.raw(false); // without the chat template
   thinking = $state.raw(false); // whether the model is to think before it answers
@@ -217,10 +218,10 @@ export class Studio {
     this.model = model;
     this.description = null;
     const name = model ?? this.models[0];
-    if (!this.source.describe || name === undefined) return;
+    if (name === undefined) return;
     this.loading = true;
     try {
-      const description = await this.source.describe(name);
+      const description = await describeModel(this.source, name);
       if (this.model === model) this.description = description;
     } catch (error) {
       const known = error instanceof SourceError && error.kind !== "refused"; // asking for a text says it again
@@ -233,7 +234,7 @@ export class Studio {
   /** Ask the model; in a chat, after what was said before. */
   async ask(text: string): Promise<void> {
     const { model, sampling, seed, maxTokens, description } = this;
-    const raw = this.raw || description?.chat === false;
+    const raw = this.raw || description?.chat_template === false;
     const thinking = !raw && description?.thinking ? this.thinking : null;
     await this.put({ text, model, raw, thinking, sampling, seed, maxTokens });
   }

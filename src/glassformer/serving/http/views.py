@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +35,7 @@ from glassformer.views.patching import PatchedPart
 router = APIRouter(tags=["glass"], prefix="/glass")
 Number = Annotated[int, Field(ge=0)]
 TokenId = Annotated[int, Field(strict=True)]  # checked against the vocabulary later
+Prompt: TypeAlias = str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
 
 
 class ModelRequest(BaseModel):
@@ -59,7 +60,7 @@ class ModelRequest(BaseModel):
 class PromptRequest(ModelRequest):
     """POST /glass/look"""
 
-    prompt: str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
+    prompt: Prompt
 
     def prompt_of(self, model: Model) -> Any:
         return _prompt(self.prompt, model)
@@ -68,7 +69,7 @@ class PromptRequest(ModelRequest):
 class ReadingRequest(ModelRequest):
     """A text to look into: a prompt, or the ids of a prompt and of what was written after it."""
 
-    prompt: str | Annotated[list[Message], Field(min_length=1)] | None = None
+    prompt: Prompt | None = None
     target: str | None = None  # an encoder-decoder's output
     prompt_ids: Annotated[list[Number], Field(min_length=1)] | None = None
     answer_ids: list[Number] = []
