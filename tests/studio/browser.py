@@ -59,7 +59,7 @@ class StudioPage:
         self.page.context.set_offline(True)
         self.page.goto("about:blank")
         self.page.goto(f"{path.absolute().as_uri()}#{fragment}")
-        self.answer.first.wait_for()
+        self.why.locator(".token").wait_for()
 
     def drop(self, path: Path) -> None:
         """Drop a file on the page."""

@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 390, 844
 def test_the_sheet_is_pressed_dragged_and_walked_to_each_size(open_page: OpenPage, address: str) -> None:
     page = open_page(WIDTH, HEIGHT)
     page.show(address, "token=2")
-    expect(page.page.get_by_role("combobox", name="The model")).to_be_visible()  # once the models are known
+    expect(page.page.get_by_label("thinking")).to_be_visible()  # the last to come, when the model is known
     room: float = page.page.locator("main").evaluate("main => main.clientHeight")
     handle = page.why.locator(".handle")
 
