@@ -32,6 +32,12 @@ export const VIEWS: readonly ViewEntry[] = [
     load: () => import("./Lens.svelte"),
   },
   {
+    id: "inside",
+    label: "Step inside",
+    title: "From the whole model into a block, a head, a neuron, one dot product, with this run's numbers",
+    load: () => import("./Inside.svelte"),
+  },
+  {
     id: "tree",
     label: "Tree",
     title: "All branches of the answer, and the likeliest ways to go on",
@@ -66,12 +72,6 @@ export const VIEWS: readonly ViewEntry[] = [
     label: "Parameters",
     title: "What the model is made of: every tensor with its shape, its size and its values",
     load: () => import("./Parameters.svelte"),
-  },
-  {
-    id: "inside",
-    label: "Step inside",
-    title: "From the whole model into a block, a head, a neuron, one dot product, with this run's numbers",
-    load: () => import("./Inside.svelte"),
   },
 ];
 
