@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 
 from PIL import Image
@@ -58,22 +59,37 @@ def picture(page: Page) -> Image.Image:
 
 
 def walk(page: Page) -> Iterator[Image.Image]:
-    """A reader goes through the answer, drags the temperature up and down, and looks into the layers."""
-    answer = page.get_by_role("group", name="The answer's tokens").get_by_role("button")
+    """A reader goes through the answer, drags the temperature, goes on from another candidate, and looks into the model."""
+    answer = page.get_by_role("group", name="The answer's tokens").first.get_by_role("button")
     for number in (7, 7, 7, 3, 3, 3, 0, 0, 0, 0):
         answer.nth(number).click()
         page.mouse.move(0, 0)
         yield picture(page)
     slider = page.get_by_role("slider", name="temperature")
-    for hundredth in [*range(100, 10, -10), *range(10, 200, 10), *range(200, 95, -15)]:
+    for hundredth in [*range(100, 10, -15), *range(10, 200, 15), *range(200, 95, -15)]:
         slider.fill(str(hundredth / 100))
         yield picture(page)
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Lens").click()
-    page.mouse.move(0, 0)
-    page.get_by_role("region", name="Lens").wait_for()
-    page.wait_for_load_state("networkidle")
-    for _ in range(12):
+    page.get_by_label("at most").fill("24")
+    why = page.get_by_role("region", name="Why this token")
+    why.get_by_role("button", name="How").click()
+    yield from rest(page, 5)
+    why.get_by_role("button", name="Go on from here").click()
+    while page.get_by_role("button", name="Stop").is_visible():
         yield picture(page)
+    yield from rest(page, 8)
+    for view in ("Attention", "Lens", "Step inside"):
+        page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
+        page.get_by_role("region", name=view).wait_for()
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(500)  # until what is asked for is being read
+        page.get_by_text("reading…").wait_for(state="detached")
+        page.wait_for_load_state("networkidle")
+        yield from rest(page, 10)
+
+
+def rest(page: Page, frames: int) -> Iterator[Image.Image]:
+    """Nothing moves for a while, so that a reader can look."""
+    return repeat(picture(page), frames)
 
 
 def save(image: Image.Image, name: str) -> None:
