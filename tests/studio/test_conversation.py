@@ -271,3 +271,20 @@ def test_a_link_that_makes_no_sense_opens_the_page(open_page: OpenPage, address:
     page.show(address, f"run={link}&branch=7&token=3")
     assert page.selected >= 0
     expect(page.page.get_by_role("button", name="Run")).to_be_visible()
+
+
+def test_what_is_typed_is_not_lost(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    box = page.page.get_by_role("textbox", name="A message to the model")
+    views = page.page.get_by_role("navigation", name="Views")
+    box.fill("half a thought")
+    views.get_by_role("button", name="Tokens").click()
+    views.get_by_role("button", name="Conversation").click()
+    expect(box).to_have_value("half a thought")
+    page.page.route("**/glass/record", lambda route: None)  # an answer that never begins
+    page.page.keyboard.press("Escape")
+    box.press("Enter")
+    expect(box).to_have_value("")
+    page.page.get_by_role("button", name="Stop").click()
+    expect(box).to_have_value("half a thought")

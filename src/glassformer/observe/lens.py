@@ -51,5 +51,5 @@ def _prediction(tokenizer: Tokenizer, logs: LogProbabilities, last: LogProbabili
     token, final = int(logs.argmax()), int(last.argmax())
     rank = int(np.count_nonzero(logs > logs[final])) + 1
     probabilities = float(np.exp(logs[token])), rank, float(np.exp(logs[final]))
-    entropy = -float(np.exp(logs) @ logs) / math.log(2)
+    entropy = -float((np.exp(logs) * logs).sum()) / math.log(2)  # no dot product: BLAS would start threads for it
     return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs), entropy)

@@ -15,7 +15,7 @@ const LABELS: Readonly<Record<string, string>> = {
   embedding: "vectors",
   final: "norm",
   "next scores": "next scores",
-  "best id": "best id",
+  "best id": "chosen id",
   "next text": "token",
 };
 

@@ -15,6 +15,8 @@ export const KEYS: readonly KeyHelp[] = [
   { keys: ["Home", "End"], effect: "Select the answer's first or last token" },
   { keys: ["Alt", "↑", "↓"], effect: "Show the branch before or after, at the same token" },
   { keys: ["Alt", "←", "→"], effect: "The same as ← and →, wherever the focus is" },
+  { keys: ["Enter", "Esc"], effect: "In “Step inside”: go in, and out again" },
+  { keys: ["←", "→", "↑", "↓"], effect: "In views: walk heads, cells, layers and tokens" },
   { keys: ["Tab"], effect: "Go to the next control" },
   { keys: ["Enter"], effect: "Run what is typed; press what is focused" },
   { keys: ["Shift", "Enter"], effect: "A new line in what is typed" },

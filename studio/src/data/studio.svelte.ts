@@ -53,6 +53,7 @@ export class Studio {
   thinking = $state.raw(false); // whether the model is to think before it answers
   seed = $state.raw<number | null>(null); // of the next text; null: drawn
   maxTokens = $state.raw(MAX_TOKENS);
+  draft = $state.raw(""); // what is typed and not sent yet
   private branchCount = 0; // of this page, for their keys
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
 
