@@ -24,7 +24,8 @@ def document() -> dict[str, Any]:
     components = api["components"]["schemas"]
     for module in pkgutil.iter_modules(glassformer.views.__path__, "glassformer.views."):
         importlib.import_module(module.name)
-    for view in sorted(View.__subclasses__(), key=lambda view: view.__name__):
+    views = [view for view in View.__subclasses__() if view.__module__.startswith(f"{glassformer.views.__name__}.")]
+    for view in sorted(views, key=lambda view: view.__name__):
         root = json.loads(json.dumps(schema(view)).replace("#/$defs/", "#/components/schemas/"))
         for name, part in {f"{view.__name__}Json": root, **root.pop("$defs")}.items():
             part.pop("$schema", None)

@@ -147,6 +147,7 @@ def test_a_server_that_asks_for_a_key_or_is_gone_is_explained(open_page: OpenPag
         page.page.get_by_label("The server's key").fill(KEY)
         page.ask("hi")
         expect(page.page.get_by_role("banner")).to_contain_text("tiny")
+        expect(page.page.get_by_role("button", name="Run")).to_be_visible()  # the answer is whole
         answered = page.answer.count()
     page.ask("hi")
     expect(page.alert).to_have_text(re.compile("^The server cannot be reached."))

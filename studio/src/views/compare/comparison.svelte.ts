@@ -2,6 +2,7 @@
 import type { Recording } from "../../api/types";
 import { Remote } from "../../data/remote.svelte";
 import { SourceError } from "../../data/source";
+import { runId } from "../../data/run-id";
 import type { Studio } from "../../data/studio.svelte";
 import { recordRequest, sameAs, type Variant } from "./variant";
 
@@ -39,11 +40,14 @@ export class Comparison {
   }
 }
 
-const comparisons = new WeakMap<Recording, Comparison>();
+const comparisons = new WeakMap<Studio, Map<string, Comparison>>();
 
-/** The comparison that a run is the first answer of. */
+/** The comparison that a run is the first answer of; the same for a run whose lens came later. */
 export function comparisonOf(studio: Studio, run: Recording): Comparison {
-  const comparison = comparisons.get(run) ?? new Comparison(studio, run);
-  comparisons.set(run, comparison);
+  const ofStudio = comparisons.get(studio) ?? new Map<string, Comparison>();
+  comparisons.set(studio, ofStudio);
+  const id = runId(run);
+  const comparison = ofStudio.get(id) ?? new Comparison(studio, run);
+  ofStudio.set(id, comparison);
   return comparison;
 }
