@@ -286,5 +286,6 @@ def test_what_is_typed_is_not_lost(open_page: OpenPage, address: str) -> None:
     page.page.keyboard.press("Escape")
     box.press("Enter")
     expect(box).to_have_value("")
+    expect(page.page.get_by_text("The model is reading “half a thought”…")).to_be_visible()
     page.page.get_by_role("button", name="Stop").click()
     expect(box).to_have_value("half a thought")

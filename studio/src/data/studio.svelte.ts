@@ -54,6 +54,7 @@ export class Studio {
   seed = $state.raw<number | null>(null); // of the next text; null: drawn
   maxTokens = $state.raw(MAX_TOKENS);
   draft = $state.raw(""); // what is typed and not sent yet
+  asking = $state.raw<string | null>(null); // what was sent and is not answered yet
   private branchCount = 0; // of this page, for their keys
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
 
@@ -237,7 +238,9 @@ export class Studio {
     const { model, sampling, seed, maxTokens, description } = this;
     const raw = this.raw || description?.chat_template === false;
     const thinking = !raw && description?.thinking ? this.thinking : null;
+    this.asking = text;
     await this.put({ text, model, raw, thinking, sampling, seed, maxTokens });
+    this.asking = null;
   }
 
   /** Forget what was said. */
