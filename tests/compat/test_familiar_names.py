@@ -216,9 +216,11 @@ class TestModelParts:
         recomputed = gradients()
         assert len(passes) == 2
         assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(kept, recomputed, strict=True))
+        assert model(ids).past_key_values is None
+        assert model.eval()(ids).past_key_values is not None
         model.gradient_checkpointing_disable()
         assert not model.is_gradient_checkpointing
-        assert model.config.use_cache
+        assert model.train()(ids).past_key_values is not None
 
     def test_gradients_reach_the_embeddings_of_frozen_weights(self) -> None:
         model = tiny()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
+from glassformer.families import BaseModel
 from glassformer.families.shared.heads import ModelWithHead
 from glassformer.layers import Block
 
@@ -104,7 +105,7 @@ class ModelParts:
     def gradient_checkpointing_enable(self: Any, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         """Keep no activations inside the blocks, and compute them again for the gradients: less memory, a third more time.
 
-        No cache is filled meanwhile. The keywords of torch's checkpoint are accepted for familiarity.
+        In training, no cache is filled unless asked for. The keywords of torch's checkpoint are accepted for familiarity.
         """
         self._set_recomputing(True)
 
@@ -112,14 +113,13 @@ class ModelParts:
         self._set_recomputing(False)
 
     def _set_recomputing(self: Any, recompute: bool) -> None:
-        for module in self.modules():
-            if isinstance(module, Block):
+        for module in (self.base_model, *self.modules()):
+            if isinstance(module, (Block, BaseModel)):
                 module.recompute = recompute
-        self.config.use_cache = not recompute
 
     @property
     def is_gradient_checkpointing(self: Any) -> bool:
-        return any(module.recompute for module in self.modules() if isinstance(module, Block))
+        return bool(self.base_model.recompute)
 
     def enable_input_require_grads(self: Any) -> None:
         """Let gradients flow to the embeddings' output, as adapters on frozen weights need."""

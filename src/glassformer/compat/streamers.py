@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from queue import Empty, Queue
+from queue import Queue
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -53,11 +53,8 @@ class TextStreamer:
         print(text, end="\n" if stream_end else "", flush=True)
 
 
-class TextIteratorStreamer(TextStreamer):
-    """Hands the pieces of a text that another thread generates to a `for` loop.
-
-    `timeout`: how many seconds the loop waits for a piece before it raises `queue.Empty`; None: for ever.
-    """
+class _WithTimeout(TextStreamer):
+    """A streamer that is read from elsewhere, where somebody may not want to wait for ever."""
 
     def __init__(
         self,
@@ -68,6 +65,16 @@ class TextIteratorStreamer(TextStreamer):
     ) -> None:
         super().__init__(tokenizer, skip_prompt, skip_special_tokens)
         self.timeout = timeout
+
+
+class TextIteratorStreamer(_WithTimeout):
+    """Hands the pieces of a text that another thread generates to a `for` loop.
+
+    `timeout`: how many seconds the loop waits for a piece before it raises `queue.Empty`; None: for ever.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.text_queue: Queue[str | None] = Queue()  # None: the text has ended
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -85,18 +92,11 @@ class TextIteratorStreamer(TextStreamer):
         return text
 
 
-class AsyncTextIteratorStreamer(TextStreamer):
+class AsyncTextIteratorStreamer(_WithTimeout):
     """The same for an `async for` loop; make it inside the event loop that it is read in."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        skip_prompt: bool = False,
-        timeout: float | None = None,
-        skip_special_tokens: bool = False,
-    ) -> None:
-        super().__init__(tokenizer, skip_prompt, skip_special_tokens)
-        self.timeout = timeout
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError as error:
@@ -126,4 +126,4 @@ def _one_row(value: Tensor) -> list[int]:
     return ids
 
 
-__all__ = ["AsyncTextIteratorStreamer", "Empty", "Streamer", "TextIteratorStreamer", "TextStreamer"]
+__all__ = ["AsyncTextIteratorStreamer", "Streamer", "TextIteratorStreamer", "TextStreamer"]

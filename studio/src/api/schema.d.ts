@@ -823,11 +823,6 @@ export interface components {
             seed?: number | null;
             /** Stop */
             stop?: string | string[] | null;
-            /**
-             * Stream
-             * @default false
-             */
-            stream: boolean;
             /** System */
             system?: string | null;
             /** Temperature */

@@ -38,6 +38,7 @@ class BaseModel(FamilyModule):
     class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
     optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
     absent_modules: ClassVar[tuple[str, ...]] = ()  # of the whole model's checkpoints: what this part of it does not have
+    recompute = False  # as in its blocks
     config: Any
 
     def __init__(self, config: Config) -> None:
@@ -62,6 +63,10 @@ class BaseModel(FamilyModule):
             return vectors
         assert ids is not None
         return self.token_embedding(ids)
+
+    def wants_cache(self, use_cache: bool | None) -> bool:
+        """Whether a pass fills a cache: as asked for, else as the config says, but not where blocks are computed twice."""
+        return self.config.use_cache and not (self.recompute and self.training) if use_cache is None else use_cache
 
     def drop_unread(self, head: nn.Module) -> None:
         """Called when a head is attached: drop the modules that it does not read."""

@@ -78,7 +78,7 @@ class Decoder(BaseModel):
     ) -> ForwardPass:
         """Check a caller's tensors and make the pass that they describe."""
         tokens = self.check_inputs(input_ids, inputs_embeds)
-        if cache is None and (self.config.use_cache if use_cache is None else use_cache):
+        if cache is None and self.wants_cache(use_cache):
             cache = DynamicCache()
         past = cache.get_seq_length() if cache is not None else 0
         positions, mask = self.positions_and_mask(tokens, attention_mask, position_ids, past)

@@ -87,7 +87,7 @@ class EncoderDecoder(BaseModel):
             target = self.check_inputs(
                 decoder_input_ids, decoder_inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds")
             )
-            if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
+            if past_key_values is None and self.wants_cache(use_cache):
                 past_key_values = EncoderDecoderCache()
             elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
                 past_key_values = EncoderDecoderCache(past_key_values)  # of the decoder's own tokens

@@ -160,7 +160,7 @@ class PatchRequest(CompareRequest):
     against: Number | str | None = None
 
 
-class AlignmentRequest(RecordRequest):
+class AlignmentRequest(TextRequest):
     """POST /glass/alignment: a head's cross-attention; without one a layer's mean, without a layer all layers' mean."""
 
     layer: Number | None = None
