@@ -1,36 +1,21 @@
-"""The server's OpenAPI document with every view's schema, which the studio's types are generated from: `make studio`."""
+"""The server's OpenAPI document, which the studio's types are generated from: `make studio`."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import pkgutil
 from pathlib import Path
 from typing import Any
 
-import glassformer.views
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.views.schema import schema
-from glassformer.views.view import View
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document; a view's schema stands among its components under its name and "Json"."""
+    """The OpenAPI document of a server, whatever its models."""
     registry = Registry([ModelSource("model", _no_model)])
     api: dict[str, Any] = create_app(registry).openapi()
     registry.close()
-    components = api["components"]["schemas"]
-    for module in pkgutil.iter_modules(glassformer.views.__path__, "glassformer.views."):
-        importlib.import_module(module.name)
-    views = [view for view in View.__subclasses__() if view.__module__.startswith(f"{glassformer.views.__name__}.")]
-    for view in sorted(views, key=lambda view: view.__name__):
-        root = json.loads(json.dumps(schema(view)).replace("#/$defs/", "#/components/schemas/"))
-        for name, part in {f"{view.__name__}Json": root, **root.pop("$defs")}.items():
-            part.pop("$schema", None)
-            if components.setdefault(name, part) != part:
-                raise SystemExit(f"two schemas are called {name}. Rename one of the classes.")
     return api
 
 

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
 import pytest
 from playwright.sync_api import Locator, expect
 
-import glassformer
-from glassformer.serving.http.app import create_app
-from glassformer.serving.limits import Limits
-from glassformer.serving.registry import ModelSource, Registry
-from tests.observe.models import folder
-from tests.serving.conftest import serving
+from tests.studio.api import post
 from tests.studio.browser import OpenPage, StudioPage, visible
 
 TEXT = "the cat sat on the mat"
-T5 = folder("t5", "seq2seq")[0]
 ASKED = "The model that the next text is asked of"
-
-
-@pytest.fixture(scope="module")
-def address(tiny_qwen3: Path, tiny_encoder: Path) -> Iterator[str]:
-    """A server with models of all three shapes; each is served under the name that its runs have."""
-    sources = [ModelSource(str(path), partial(glassformer.load, path)) for path in (tiny_qwen3, tiny_encoder, T5)]
-    limits = Limits(seconds=60, stop_seconds=1, new_tokens=6)
-    with serving(create_app(Registry(sources, limits), limits)) as address:
-        yield address
-
-
-def post(address: str, route: str, **fields: Any) -> Any:
-    response = httpx.post(f"{address}/glass/{route}", json=fields, timeout=30)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def show(page: StudioPage, address: str, **fragment: Any) -> None:
@@ -63,6 +38,7 @@ def attending(page: StudioPage) -> Locator:
 def wait_for_answer(page: StudioPage) -> None:
     """Until another run than the shipped one is shown, of a model with fewer scores."""
     expect(page.page.get_by_role("navigation", name="The journey from text to token")).not_to_contain_text("49,152")
+    page.wait_until_written()
 
 
 def wait_until_exact(page: StudioPage) -> None:
@@ -143,23 +119,28 @@ def test_a_run_is_read_with_its_answer_and_follows_the_selected_token(open_page:
     answer = page.answer.all_text_contents()
     page.answer.last.click()
     page.page.get_by_role("button", name="Attention", exact=True).click()
-    expect(attending(page).last).to_have_attribute("aria-pressed", "true")
+    attending(page).first.wait_for()
     tokens = attending(page).locator(".text").all_text_contents()
     assert tokens[-len(answer) :] == answer
     assert len(tokens) > len(answer)
+    expect(attending(page).nth(-2)).to_have_attribute("aria-pressed", "true")  # where the last token was chosen
+    head = page.page.get_by_role("region", name="Layer")
+    expect(head).to_contain_text(f"from {tokens[-2]}, where {answer[-1]} was chosen")
     attending(page).nth(len(tokens) - len(answer)).click()
-    assert "token=0" in page.value("location.hash")
+    assert "token=1" in page.value("location.hash")
+    page.page.get_by_role("button", name="Step inside").click()
+    expect(page.page.get_by_text(f"at token {len(tokens) - len(answer)}")).to_be_visible()  # the same one
 
 
-def test_an_encoder_has_no_mask(open_page: OpenPage, address: str, tiny_encoder: Path) -> None:
+def test_an_encoder_has_no_mask(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
-    page.page.get_by_label(ASKED).select_option(str(tiny_encoder))
+    page.page.get_by_label(ASKED).select_option("encoder")
     fragment = urlencode({"token": 0, "view": "attention", "text": TEXT, "position": 0, "layer": 0, "head": 0})
     page.value(f"location.hash = '{fragment}'")
     wait_until_exact(page)
     assert attended(page).locator(".text").all_text_contents()[0] == "[CLS]"
-    data = post(address, "attention", model=str(tiny_encoder), prompt=TEXT, raw=True, layer=0, head=0)
+    data = post(address, "attention", model="encoder", prompt=TEXT, raw=True, layer=0, head=0)
     assert shown_weights(page) == pytest.approx(data["weights"][0], rel=0.06, abs=2e-5)
     expect(page.page.locator("section .masked")).to_have_count(0)
 
@@ -167,14 +148,14 @@ def test_an_encoder_has_no_mask(open_page: OpenPage, address: str, tiny_encoder:
 def test_an_encoder_decoder_has_cross_attention_and_its_encoders(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
-    page.page.get_by_label(ASKED).select_option(str(T5))
+    page.page.get_by_label(ASKED).select_option("pair")
     page.page.get_by_role("button", name="raw").click()
     page.page.get_by_role("textbox", name="A text to go on from").fill(TEXT)
     page.page.keyboard.press("Enter")
     wait_for_answer(page)
     answer = page.answer.all_text_contents()
     page.page.get_by_role("button", name="Attention", exact=True).click()
-    source = post(address, "look", model=str(T5), prompt=TEXT, raw=True)
+    source = post(address, "look", model="pair", prompt=TEXT, raw=True)
     expect(attending(page)).to_have_count(1 + len(answer))
     page.page.get_by_role("button", name="cross-attention").click()
     expect(attended(page)).to_have_count(len(source["tokens"]))
@@ -190,6 +171,19 @@ def test_a_refusal_is_said_in_place(open_page: OpenPage, address: str) -> None:
     page.page.goto(f"{address}/#{urlencode({'token': 0, 'view': 'attention', 'text': 'the cat ' * 300})}")
     expect(page.alert).to_contain_text("do not fit into the model's context")
     expect(page.page.get_by_text("model.read(")).to_be_visible()
+
+
+def test_reading_says_how_long_it_takes_and_can_be_cancelled(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.page.route("**/glass/attention-maps", lambda route: None)  # an answer that never comes
+    page.page.goto(f"{address}/#{urlencode({'token': 0, 'view': 'attention', 'text': TEXT})}")
+    status = page.page.get_by_role("region", name="Attention").get_by_role("status")
+    expect(status).to_have_text("reading…")
+    page.page.get_by_role("button", name="Cancel").click()  # offered after a second
+    expect(status).to_have_text("Reading was cancelled.")
+    page.page.unroute("**/glass/attention-maps")
+    page.page.get_by_role("button", name="Read it after all").click()
+    expect(page.page.get_by_role("region", name="All heads")).to_be_visible()
 
 
 def test_of_a_long_text_some_layers_are_shown_at_a_time(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Route, expect
+from playwright.sync_api import Route, expect
 
-import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from tests.observe.models import folder
 from tests.serving.conftest import serving
-from tests.studio.browser import OpenPage, StudioPage, visible
+from tests.studio.api import ask_with_seed, ids, other_rank, post, texts
+from tests.studio.browser import OpenPage, visible
 
 MANY = 200  # tokens; the tiny model has no room for many more
 
@@ -29,66 +27,13 @@ def long_address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
         yield address
 
 
-def record(address: str, **fields: Any) -> Any:
-    """The recording that the API gives."""
-    response = httpx.post(f"{address}/glass/record", json=fields, timeout=60)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def set_field(page: StudioPage, label: str, value: object) -> None:
-    page.page.get_by_label(label).fill(str(value))
-    page.page.keyboard.press("Tab")
-
-
-def requested(page: StudioPage, action: Any) -> dict[str, Any]:
-    """What the page asks the server to write when something is done to it."""
-    with page.page.expect_request("**/glass/record") as request:
-        action()
-    body = request.value.post_data_json
-    assert isinstance(body, dict)
-    assert body.pop("stream") is True
-    return body
-
-
-def whole(page: StudioPage) -> None:
-    """Wait until nothing is being written."""
-    expect(page.page.get_by_role("button", name="Run")).to_be_visible()
-
-
-def texts(recording: Any) -> list[str]:
-    return [visible(step["token"]["text"]) for step in recording["steps"]]
-
-
-def ids(recording: Any) -> list[int]:
-    return [token["id"] for token in recording["prompt_tokens"]] + [step["token"]["id"] for step in recording["steps"]]
-
-
-def tokens(page: StudioPage, branch: str) -> Locator:
-    """The tokens that a branch has of its own."""
-    return page.page.get_by_role("group", name=f"The tokens of branch {branch}").get_by_role("button")
-
-
-def go_on_instead(page: StudioPage, token: int, rank: int) -> None:
-    """Go on from a candidate of a token."""
-    page.answer.nth(token).click()
-    page.why.locator("ol").first.locator(".row").nth(rank).click()
-    page.page.get_by_role("button", name="Go on from here").click()
-
-
-def other_rank(recording: Any, token: int) -> int:
-    """The best candidate of a token that was not chosen."""
-    step = recording["steps"][token]
-    return int(step["candidates"]["ids"][0] == step["token"]["id"])
-
-
 def test_an_answer_is_streamed_and_is_the_one_that_the_api_records(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
-    set_field(page, "The seed of the next text", 5)
-    set_field(page, "Tokens of an answer, at most", 4)
-    body = requested(page, lambda: page.ask("how are you?"))
-    recording = record(address, **body)
+    page.set_field("The seed of the next text", 5)
+    page.set_field("Tokens of an answer, at most", 4)
+    body = page.requested(lambda: page.ask("how are you?"))
+    recording = post(address, "record", **body)
     assert (body["seed"], body["max_tokens"]) == (5, 4)
     expect(page.answer).to_have_text(texts(recording))
     prompt = page.page.get_by_role("region", name="Conversation").locator("p.tokens span")
@@ -103,7 +48,7 @@ def test_an_answer_is_streamed_and_is_the_one_that_the_api_records(open_page: Op
 def test_a_long_answer_stays_small_and_can_be_stopped_and_gone_on_with(open_page: OpenPage, long_address: str) -> None:
     page = open_page()
     page.show(long_address)
-    set_field(page, "Tokens of an answer, at most", MANY)
+    page.set_field("Tokens of an answer, at most", MANY)
     page.page.get_by_role("slider").first.fill("0")  # greedy, the tiny model goes in a circle
     page.ask("tell me more")
     page.answer.nth(20).wait_for()
@@ -114,7 +59,7 @@ def test_a_long_answer_stays_small_and_can_be_stopped_and_gone_on_with(open_page
     assert 20 < stopped < MANY
     page.page.get_by_role("button", name="Read this token's").click()
     page.why.locator("ol").nth(1).wait_for()
-    body = requested(page, page.page.get_by_role("button", name="Go on from there").click)
+    body = page.requested(page.page.get_by_role("button", name="Go on from there").click)
     assert len(body["prompt"]) > stopped
     assert body["max_tokens"] == MANY - stopped
     expect(page.answer).to_have_count(MANY)
@@ -138,9 +83,9 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: O
     expect(page.alert).to_contain_text("The answer was cut off: the connection to the server was lost.")
     assert page.answer.count() == 2
     page.page.unroute("**/glass/record")
-    body = requested(page, page.page.get_by_role("button", name="Go on from there").click)
-    whole(page)
-    rest = record(address, **body)
+    body = page.requested(page.page.get_by_role("button", name="Go on from there").click)
+    page.wait_until_written()
+    rest = post(address, "record", **body)
     assert body["prompt"] == ids(rest)[: len(body["prompt"])]
     expect(page.answer).to_have_count(2 + len(rest["steps"]))
     assert page.answer.all_text_contents()[2:] == texts(rest)
@@ -153,26 +98,22 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: O
 
 def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page: OpenPage, address: str) -> None:
     page = open_page()
-    page.show(address)
-    set_field(page, "The seed of the next text", 11)
-    first = record(address, **requested(page, lambda: page.ask("how are you?")))
-    expect(page.answer).to_have_text(texts(first))
-    whole(page)
-    body = requested(page, lambda: go_on_instead(page, 2, other_rank(first, 2)))
-    whole(page)
-    branch = record(address, **body)
+    first = ask_with_seed(page, address)
+    body = page.requested(lambda: page.go_on_instead(2, other_rank(first, 2)))
+    page.wait_until_written()
+    branch = post(address, "record", **body)
     candidates = first["steps"][2]["candidates"]
     rank = other_rank(first, 2)
     assert body["seed"] == 11
     assert body["prompt"] == [*ids(first)[: len(first["prompt_tokens"]) + 2], candidates["ids"][rank]]
     candidate = visible(candidates["texts"][rank])
-    expect(tokens(page, "B")).to_have_text([candidate, *texts(branch)])
+    expect(page.branch("B")).to_have_text([candidate, *texts(branch)])
     expect(page.why.locator("li").filter(has_text="● by hand")).to_contain_text(candidate)
     expect(page.answer).to_have_text(texts(first))
 
     page.page.locator("body").click(position={"x": 2, "y": 300})
     page.page.keyboard.press("Alt+ArrowRight")
-    expect(tokens(page, "B").nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(page.branch("B").nth(1)).to_have_attribute("aria-pressed", "true")
     page.page.keyboard.press("Alt+ArrowUp")
     expect(page.answer.nth(3)).to_have_attribute("aria-pressed", "true")
     page.page.keyboard.press("Alt+ArrowDown")
@@ -181,51 +122,54 @@ def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page
     fragment = page.value("location.hash.slice(1)")
     again = open_page()
     again.show(address, fragment)
-    expect(tokens(again, "B")).to_have_text([candidate, *texts(branch)])
-    whole(again)
+    expect(again.branch("B")).to_have_text([candidate, *texts(branch)])
+    again.wait_until_written()
     expect(again.answer).to_have_text(texts(first))
-    expect(tokens(again, "B").nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(again.branch("B").nth(1)).to_have_attribute("aria-pressed", "true")
     assert again.value("location.hash.slice(1)") == fragment
+    for token in (2, 1, 0):  # what was chosen by hand, and what both answers begin with
+        again.page.keyboard.press("Alt+ArrowLeft")
+        lens = again.why.locator("ol").nth(1).locator(".text")
+        expect(lens).to_have_text([visible(text) for text in first["steps"][token]["lens"]["texts"]])
 
 
 def test_the_shipped_run_branches_too(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
     shown = page.answer.count()
-    body = requested(page, lambda: go_on_instead(page, 1, 1))
-    whole(page)
+    body = page.requested(lambda: page.go_on_instead(1, 1))
+    page.wait_until_written()
     assert (body["top_k"], body["top_p"], body["temperature"]) == (50, 0.95, 1)
-    expect(tokens(page, "B").first).to_be_visible()
+    expect(page.branch("B").first).to_be_visible()
     assert page.answer.count() == shown
 
 
-def test_an_encoder_decoders_answer_branches_too(open_page: OpenPage) -> None:
-    limits = Limits(stop_seconds=1, new_tokens=6)
-    source = ModelSource("t5", lambda: glassformer.load(folder("t5", "seq2seq")[0]))
+def test_an_encoder_decoders_answer_branches_too(open_page: OpenPage, address: str) -> None:
     page = open_page()
-    with serving(create_app(Registry([source], limits), limits)) as address:
-        page.show(address)
-        page.page.get_by_role("slider").first.fill("0")
-        page.page.get_by_role("textbox", name="A text to go on from").fill("the cat")  # it has no chat template
-        first = record(address, **requested(page, lambda: page.page.keyboard.press("Enter")))
-        expect(page.answer).to_have_text(texts(first))
-        whole(page)
-        rank = other_rank(first, 1)
-        body = requested(page, lambda: go_on_instead(page, 1, rank))
-        start, candidate = first["steps"][0]["token"]["id"], first["steps"][1]["candidates"]["ids"][rank]
-        assert body["prompt"] == [token["id"] for token in first["prompt_tokens"]]
-        assert body["forced_tokens"] == [[0, start], [1, candidate]]
-        expect(tokens(page, "B")).to_have_text(texts(record(address, **body))[1:])
-        whole(page)
+    page.show(address)
+    page.page.get_by_label("The model that the next text is asked of").select_option("pair")
+    page.page.get_by_role("slider").first.fill("0")
+    page.page.get_by_role("textbox", name="A text to go on from").fill("the cat")  # it has no chat template
+    first = post(address, "record", **page.requested(lambda: page.page.keyboard.press("Enter")))
+    expect(page.answer).to_have_text(texts(first))
+    page.wait_until_written()
+    rank = other_rank(first, 1)
+    body = page.requested(lambda: page.go_on_instead(1, rank))
+    start, candidate = first["steps"][0]["token"]["id"], first["steps"][1]["candidates"]["ids"][rank]
+    assert body["prompt"] == [token["id"] for token in first["prompt_tokens"]]
+    assert body["forced_tokens"] == [[0, start], [1, candidate]]
+    expect(page.branch("B")).to_have_text(texts(post(address, "record", **body))[1:])
+    page.wait_until_written()
 
 
 def test_a_conversation_goes_on_and_begins_anew(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
     page.ask("how are you?")
-    whole(page)
-    expect(page.page.get_by_role("banner")).to_contain_text("tiny")
-    body = requested(page, lambda: page.ask("and why?"))
+    expect(page.page.get_by_role("button", name="New conversation")).to_be_visible()
+    page.wait_until_written()
+    first = page.answer.all_text_contents()
+    body = page.requested(lambda: page.ask("and why?"))
     roles = [(message["role"], message["content"]) for message in body["prompt"]]
     assert [role for role, _ in roles] == ["user", "assistant", "user"]
     assert (roles[0][1], roles[2][1]) == ("how are you?", "and why?")
@@ -233,10 +177,19 @@ def test_a_conversation_goes_on_and_begins_anew(open_page: OpenPage, address: st
     expect(earlier.first).to_have_text("how are you?")
     assert earlier.last.inner_text().strip() == roles[1][1].strip()
     expect(page.page.get_by_role("button", name=re.compile(r"\d+ tokens as above"))).to_be_visible()
-    whole(page)
+    page.wait_until_written()
+    second = page.answer.all_text_contents()
+    page.page.get_by_role("button", name="Look into it").click()  # the turn before
+    expect(page.answer).to_have_text(first)
+    assert "turn=0" in page.value("location.hash")
+    page.why.locator("ol").first.locator(".row").nth(1).click()
+    expect(page.page.get_by_role("button", name="Go on from here")).to_have_count(0)  # the conversation went on already
+    page.page.get_by_role("button", name="Look into it").click()
+    expect(page.answer).to_have_text(second)
+    assert "turn=" not in page.value("location.hash")
     page.page.get_by_role("button", name="New conversation").click()
     expect(page.page.get_by_text("A new conversation")).to_be_visible()
-    body = requested(page, lambda: page.ask("hello"))
+    body = page.requested(lambda: page.ask("hello"))
     assert len(body["prompt"]) == 1
 
 
@@ -244,33 +197,30 @@ def test_thinking_raw_and_a_model_that_only_reads(open_page: OpenPage, address: 
     page = open_page()
     page.show(address)
     page.page.get_by_label("thinking").check()
-    body = requested(page, lambda: page.ask("how are you?"))
+    body = page.requested(lambda: page.ask("how are you?"))
     assert body["chat_template_kwargs"] == {"enable_thinking": True}
-    whole(page)
+    page.wait_until_written()
     page.page.get_by_role("button", name="raw").click()
     expect(page.page.get_by_label("thinking")).to_have_count(0)
     page.page.get_by_role("textbox", name="A text to go on from").fill("the cat ")
-    body = requested(page, lambda: page.page.keyboard.press("Enter"))
+    body = page.requested(lambda: page.page.keyboard.press("Enter"))
     assert (body["prompt"], body["raw"], "chat_template_kwargs" in body) == ("the cat ", True, False)
-    whole(page)
+    page.wait_until_written()
     page.page.get_by_role("combobox", name="The model").select_option("encoder")
     expect(page.page.get_by_role("note")).to_contain_text("it reads text and writes none")
 
 
-@pytest.mark.parametrize(
-    "link",
-    [
+def test_a_link_that_makes_no_sense_opens_the_page(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    for link in (
         '[["hi"]]',
         "[[null,[[null,0,[],[null]],[0,99,[1],[null]]],0]]",
         "[[null,[[5,0,[7],[null]]],9]]",
         '[[["",null,false,null,1,1,0,4],[],0]]',
-    ],
-)
-def test_a_link_that_makes_no_sense_opens_the_page(open_page: OpenPage, address: str, link: str) -> None:
-    page = open_page()
-    page.show(address, f"run={link}&branch=7&token=3")
-    assert page.selected >= 0
-    expect(page.page.get_by_role("button", name="Run")).to_be_visible()
+    ):
+        page.show(address, f"run={link}&branch=7&token=3&turn=4")
+        assert page.selected >= 0, link
+        page.wait_until_written()
 
 
 def test_what_is_typed_is_not_lost(open_page: OpenPage, address: str) -> None:

@@ -4,56 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import Locator, expect
 
 import glassformer
 from glassformer.serving.http.app import create_app
-from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.studio.saved_page import saved_page
-from tests.serving.conftest import make, pair_source, serving
+from tests.serving.conftest import serving
+from tests.studio.api import post
 from tests.studio.browser import OpenPage, StudioPage, visible
+from tests.studio.conftest import LIMITS
 from tests.studio.test_static import SOURCES
-from tests.tasks.conftest import Make, named_labels
-
-__all__ = ["make", "named_labels", "pair_source"]
-
-LIMITS = Limits(seconds=60, stop_seconds=1, new_tokens=6, loaded_models=12)
-HEADS = {
-    "labels": "SequenceClassification",
-    "entities": "TokenClassification",
-    "gaps": "MaskedLM",
-    "answers": "QuestionAnswering",
-}
-
-
-@pytest.fixture(scope="module")
-def readers(make: Make, named_labels: dict[str, Any], pair_source: ModelSource) -> tuple[ModelSource, ...]:
-    """A tiny BERT with each head, and a tiny T5."""
-
-    def source(name: str, head: str) -> ModelSource:
-        folder = make("bert", head, **(named_labels if name in ("labels", "entities") else {}))
-        return ModelSource(name, lambda: glassformer.load(folder))
-
-    return (*(source(name, head) for name, head in HEADS.items()), pair_source)
-
-
-@pytest.fixture(scope="module")
-def address(sources: tuple[ModelSource, ...], readers: tuple[ModelSource, ...]) -> Iterator[str]:
-    with serving(create_app(Registry((*sources, *readers), LIMITS), LIMITS)) as address:
-        yield address
-
-
-def post(address: str, route: str, **body: Any) -> Any:
-    response = httpx.post(f"{address}/glass/{route}", json=body, timeout=60)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def show_view(page: StudioPage, address: str, fragment: str) -> Locator:
@@ -227,7 +192,9 @@ def test_similarity_and_an_alignment(open_page: OpenPage, address: str) -> None:
     run_task(view, "pair", "Rewrite a text")
     view.get_by_role("button", name="Show what each token attended to").first.click()
     source = "translate English to German: How old are you?"
-    data = post(address, "alignment", model="pair", prompt=source, raw=True, max_tokens=48, temperature=0)
+    run = post(address, "record", model="pair", prompt=source, raw=True, max_tokens=48, temperature=0)
+    prompt, answer = ([token["id"] for token in run["prompt_tokens"]], [step["token"]["id"] for step in run["steps"]])
+    data = post(address, "attention", model="pair", prompt=prompt, answer_ids=answer, kind="cross")
     written = view.get_by_role("group", name="Written tokens").get_by_role("button")
     expect(written).to_have_count(len(data["queries"]) - 1)
     written.nth(1).focus()

@@ -6,9 +6,9 @@ import re
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
 from playwright.sync_api import expect
 
+from tests.studio.api import post
 from tests.studio.browser import OpenPage, StudioPage, visible
 
 CLEAN, CORRUPTED = "the cat sat on the mat", "the dog sat on the mat"
@@ -17,13 +17,16 @@ CLEAN, CORRUPTED = "the cat sat on the mat", "the dog sat on the mat"
 def show(page: StudioPage, address: str, *lines: str, **fragment: Any) -> None:
     page.page.goto("about:blank")
     page.page.goto(f"{address}/#{urlencode({'token': 0, 'view': 'patch', 'text': chr(10).join(lines), **fragment})}")
+    expect(page.page.get_by_text("Press Patch: the corrupted text is read once for each")).to_be_visible()
+    press_patch(page)
+
+
+def press_patch(page: StudioPage) -> None:
+    page.page.get_by_role("region", name="Patch").get_by_role("button", name="Patch").click()
 
 
 def patching(address: str, part: str, **fields: Any) -> Any:
-    body = {"first": CLEAN, "second": CORRUPTED, "raw": True, "part": part, **fields}
-    response = httpx.post(f"{address}/glass/patch", json=body, timeout=30)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return post(address, "patch", first=CLEAN, second=CORRUPTED, raw=True, part=part, **fields)
 
 
 def signed(value: float) -> str:
@@ -73,7 +76,7 @@ def test_texts_are_typed_and_what_is_wrong_with_them_is_said_in_place(open_page:
     show(page, address, CLEAN, CORRUPTED)
     page.page.get_by_label("corrupted text", exact=True).fill("the dog")
     page.page.get_by_role("grid").locator("[data-row]").first.click()  # what was typed stays
-    page.page.get_by_role("region", name="Patch").get_by_role("button", name="Patch").click()
+    press_patch(page)
     expect(page.alert).to_contain_text(re.compile(r"the texts have \d+ and \d+ tokens"))
     expect(page.page.get_by_text("model.patch(")).to_be_visible()
     page.page.get_by_label("corrupted text", exact=True).fill(CORRUPTED)

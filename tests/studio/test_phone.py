@@ -52,6 +52,20 @@ def test_the_sheet_is_pressed_dragged_and_walked_to_each_size(open_page: OpenPag
     expect(handle).to_have_attribute("aria-label", "Why this token: closed. Press for the next size")
 
 
+def test_a_hint_leads_to_the_views_beyond_the_edge(open_page: OpenPage, address: str) -> None:
+    page = open_page(WIDTH, HEIGHT)
+    page.show(address)
+    views = page.page.get_by_role("navigation", name="Views")
+    last = views.get_by_role("button").last
+    expect(last).not_to_be_in_viewport()
+    hint = page.page.get_by_text("›", exact=True)
+    for _ in range(10):
+        if hint.count():
+            hint.click()
+    expect(last).to_be_in_viewport()
+    expect(hint).to_have_count(0)
+
+
 def test_a_token_above_the_sheet_can_be_chosen(open_page: OpenPage, address: str) -> None:
     page = open_page(WIDTH, HEIGHT)
     page.show(address)

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from glassformer.errors import InputError
+from glassformer.runtime.run import Run
 from glassformer.studio.saved_page import javascript_json, saved_page, script, template
 from glassformer.views.recording import Recording
 from tests.studio.browser import OpenPage, visible
@@ -29,7 +30,7 @@ def page_file(recording: Recording, tmp_path: Path) -> Path:
 
 
 def embedded_data(html: str) -> Any:
-    (text,) = re.findall(r'<script type="application/json" data-recording>(.*?)</script>', html, re.DOTALL)
+    (text,) = re.findall(r'<script type="application/json" data-recording data-selection="">(.*?)</script>', html, re.DOTALL)
     return json.loads(text)
 
 
@@ -66,6 +67,26 @@ def test_it_works_from_the_disk_without_a_network(open_page: OpenPage, recording
     assert page.selected == 4
 
 
+def test_attention_and_the_prompts_lens_are_there_without_a_model(open_page: OpenPage, run: Run, tmp_path: Path) -> None:
+    page = open_page()
+    page.show_file(run.record(views=True).save(tmp_path / "run.html"), "view=attention&token=2&layer=1&head=0")
+    attending = page.page.get_by_role("group", name="Tokens that attend").get_by_role("button")
+    expect(attending).to_have_count(len(run.prompt_ids) + len(run.ids))
+    query = len(run.prompt_ids) + 1  # where token 2 was chosen
+    weights = run.attention(1, 0).weights[query][: query + 1]
+    attended = page.page.get_by_role("list", name="Tokens that are attended to").get_by_role("listitem")
+    shown = attended.evaluate_all("tokens => tokens.map(token => token.title)")[: query + 1]
+    assert [float(re.sub("[<≈ %]", "", title)) / 100 for title in shown] == pytest.approx(weights.tolist(), abs=0.006)
+
+    page.page.get_by_role("navigation", name="Views").get_by_role("button", name="Lens").click()
+    page.page.get_by_label("the prompt's tokens too").check()
+    grid = page.page.get_by_role("grid")
+    grid.focus()
+    page.page.keyboard.press("Home")
+    cells = grid.locator('[data-column="0"] .text')
+    expect(cells).to_have_text([visible(layer[0].text) for layer in run.reading.lens([0]).predictions])
+
+
 def test_the_save_button_gives_the_same_bytes_as_python(
     open_page: OpenPage, address: str, recording: Recording, page_file: Path, tmp_path: Path
 ) -> None:
@@ -82,25 +103,45 @@ def test_the_save_button_gives_the_same_bytes_as_python(
     assert page.answer.count() == len(recording.steps)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("a.json", "{", "it is not JSON."),
-        ("a.json", '{"schema": "glassformer.trace/1"}', 'This is "glassformer.trace/1"; the studio opens'),
-        ("a.html", "<p>hi</p><script>document.title = 1</script>", "it is a page without a recording."),
-    ],
-)  # fmt: skip
-def test_a_file_that_holds_no_recording_is_refused(
-    open_page: OpenPage, page_file: Path, tmp_path: Path, name: str, content: str, reason: str
+def test_a_saved_page_opens_with_what_was_selected_and_names_views_that_need_a_model(
+    open_page: OpenPage, address: str, recording: Recording, tmp_path: Path
 ) -> None:
-    (tmp_path / name).write_text(content, "utf-8")
+    page = open_page()
+    page.show(address)
+    page.drop(recording.save(tmp_path / "run.json"))
+    expect(page.notice).to_have_text(re.compile("run.json is shown."))
+    page.answer.nth(1).click()
+    page.why.locator("ol").first.locator(".row").nth(2).click()
+    page.page.get_by_role("navigation", name="Views").get_by_role("button", name="Lens").click()
+    with page.page.expect_download() as download:
+        page.page.get_by_role("button", name="Save").click()
+    saved = tmp_path / "saved.html"
+    download.value.save_as(saved)
+    page.show_file(saved)
+    expect(page.page.get_by_role("grid")).to_be_visible()
+    expect(page.why.locator(".token")).to_have_text(visible(recording.steps[1].token.text))
+    expect(page.why.locator("ol").first.locator(".row").nth(2)).to_have_attribute("aria-expanded", "true")
+    views = page.page.get_by_role("navigation", name="Views")
+    expect(views.get_by_text("need the model, which a saved run has not:")).to_be_visible()
+    reason = "This page has no model: it shows the Python that does it."
+    for view in ("Step inside", "Patch", "Compare", "Tasks", "Parameters"):
+        expect(views.get_by_role("button", name=view)).to_have_attribute("title", re.compile(re.escape(reason)))
+
+
+def test_a_file_that_holds_no_recording_is_refused(open_page: OpenPage, page_file: Path, tmp_path: Path) -> None:
     page = open_page()
     page.show_file(page_file)
     answered = page.answer.count()
-    page.drop(tmp_path / name)
-    expect(page.notice).to_contain_text(f"{name} cannot be opened: {reason}")
-    assert page.answer.count() == answered
-    assert page.page.title() == "Glassformer Studio"
+    for name, content, reason in (
+        ("a.json", "{", "it is not JSON."),
+        ("b.json", '{"schema": "glassformer.trace/1"}', 'This is "glassformer.trace/1"; the studio opens'),
+        ("c.html", "<p>hi</p><script>document.title = 1</script>", "it is a page without a recording."),
+    ):
+        (tmp_path / name).write_text(content, "utf-8")
+        page.drop(tmp_path / name)
+        expect(page.notice).to_contain_text(f"{name} cannot be opened: {reason}")
+        assert page.answer.count() == answered
+        assert page.page.title() == "Glassformer Studio"
 
 
 def test_numbers_and_texts_are_written_as_javascript_writes_them(open_page: OpenPage) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
+from tests.studio.api import ask_with_seed, ids, other_rank, post, texts
 from tests.studio.browser import OpenPage, visible
-from tests.studio.test_conversation import go_on_instead, ids, other_rank, record, requested, set_field, texts, tokens, whole
 
 
 def flat(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -19,13 +18,9 @@ def flat(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_branches_share_what_they_have_in_common(open_page: OpenPage, address: str) -> None:
     page = open_page()
-    page.show(address)
-    set_field(page, "The seed of the next text", 11)
-    first = record(address, **requested(page, lambda: page.ask("how are you?")))
-    expect(page.answer).to_have_text(texts(first))
-    whole(page)
-    body = requested(page, lambda: go_on_instead(page, 2, other_rank(first, 2)))
-    second = record(address, **body)
+    first = ask_with_seed(page, address)
+    body = page.requested(lambda: page.go_on_instead(2, other_rank(first, 2)))
+    second = post(address, "record", **body)
     page.page.get_by_role("button", name="Tree").click()
     tree = page.page.get_by_role("region", name="The branches of this answer")
     groups = tree.get_by_role("group")
@@ -47,19 +42,14 @@ def test_branches_share_what_they_have_in_common(open_page: OpenPage, address: s
 
 def test_the_likeliest_continuations_are_the_apis_and_can_be_gone_on_from(open_page: OpenPage, address: str) -> None:
     page = open_page()
-    page.show(address)
-    set_field(page, "The seed of the next text", 11)
-    first = record(address, **requested(page, lambda: page.ask("how are you?")))
-    expect(page.answer).to_have_text(texts(first))
-    whole(page)
+    first = ask_with_seed(page, address)
     page.page.get_by_role("button", name="Tree").click()
     page.page.get_by_label("width").fill("2")
     page.page.get_by_label("depth").fill("2")
     page.page.get_by_role("button", name="Show").click()
     rows = page.page.get_by_role("region", name="The likeliest continuations").locator("[data-ids]")
     prompt = ids(first)[: len(first["prompt_tokens"])]
-    body = {"model": "tiny", "prompt": prompt, "width": 2, "depth": 2}
-    nodes = flat(httpx.post(f"{address}/glass/tree", json=body, timeout=60).json()["root"])
+    nodes = flat(post(address, "tree", model="tiny", prompt=prompt, width=2, depth=2)["root"])
     expect(rows.locator(".text")).to_have_text([visible(node["text"]) for node in nodes])
     widths = rows.locator(".bar").evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
     assert widths == pytest.approx([100 * node["probability"] for node in nodes], abs=0.01)
@@ -67,10 +57,10 @@ def test_the_likeliest_continuations_are_the_apis_and_can_be_gone_on_from(open_p
     rows.first.focus()
     page.page.keyboard.press("ArrowDown")
     page.page.keyboard.press("Enter")
-    body = requested(page, page.page.get_by_role("button", name="Go on from here").click)
+    body = page.requested(page.page.get_by_role("button", name="Go on from here").click)
     first_node, second_node = nodes[:2]
     assert (body["prompt"], body["forced_tokens"]) == ([*prompt, *first_node["ids"]], [[0, second_node["id"]]])
     page.page.get_by_role("button", name="Conversation").click()
-    whole(page)
+    page.wait_until_written()
     begun = [visible(node["text"]) for node in (first_node, second_node)]
-    assert tokens(page, "B").all_text_contents()[:2] == begun
+    assert page.branch("B").all_text_contents()[:2] == begun

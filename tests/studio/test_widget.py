@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
 
+import glassformer
 from glassformer.errors import SettingError
 from glassformer.runtime.run import Run
 from glassformer.studio import widget
 from glassformer.studio.saved_page import script
 from glassformer.views.recording import Recording
 from tests.conftest import unavailable
-from tests.studio.browser import OpenPage, visible
+from tests.studio.browser import OpenPage, StudioPage, visible
 from tests.studio.test_page import shares
 
 NOTEBOOK = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>notebook</title>
@@ -50,6 +52,7 @@ def test_the_widget_carries_the_recording(run: Run) -> None:
     shown = run.widget(height=500)
     state = shown.get_state()
     assert state["recording"] == run.recording.to_dict()
+    assert state["slices"].keys() == {"attention-maps/self", "lens"}
     assert state["height"] == 500
     assert shown._esm == script()
 
@@ -64,11 +67,11 @@ def bars(cell: Locator) -> list[float]:
     return widths
 
 
-def test_two_widgets_share_a_notebook(open_page: OpenPage, recording: Recording) -> None:
-    page = open_page()
-    traits = json.dumps({"recording": recording.to_dict(), "height": 640})
-    files: dict[str, Any] = {
-        "": (NOTEBOOK, "text/html"), "widget.js": (script(), "text/javascript"), "traits.json": (traits, "application/json")
+def show_notebook(page: StudioPage, traits: dict[str, Any], module: str) -> None:
+    """A page with two cells, in which a widget's module renders its traits as anywidget lets it."""
+    files = {
+        "": (NOTEBOOK, "text/html"), "widget.js": (module, "text/javascript"),
+        "traits.json": (json.dumps(traits), "application/json"),
     }  # fmt: skip
 
     def answer(route: Any) -> None:
@@ -77,6 +80,11 @@ def test_two_widgets_share_a_notebook(open_page: OpenPage, recording: Recording)
 
     page.page.route("http://notebook.test/*", answer)
     page.page.goto("http://notebook.test/")
+
+
+def test_two_widgets_share_a_notebook(open_page: OpenPage, recording: Recording) -> None:
+    page = open_page()
+    show_notebook(page, {"recording": recording.to_dict(), "slices": {}, "height": 640}, script())
     first, second = page.page.locator(".cell").first, page.page.locator(".cell").last
     for cell, number in ((first, 1), (second, 4)):
         tokens = cell.get_by_role("group", name="The answer's tokens").get_by_role("button")
@@ -109,6 +117,46 @@ def test_two_widgets_share_a_notebook(open_page: OpenPage, recording: Recording)
 
     page.value("window.ends.map((end) => end())")
     assert page.answer.count() == 0
+
+
+@pytest.fixture(scope="module")
+def executed(tiny_qwen3: Path) -> dict[str, Any]:
+    """The state of a widget that a notebook's cell has made in a kernel of its own."""
+    try:
+        import anywidget  # noqa: F401
+        import ipykernel  # noqa: F401
+        import nbclient
+        import nbformat
+    except ImportError as error:
+        unavailable(f"a notebook's kernel ({error.name})")
+    cell = f"""
+        import glassformer
+        run = glassformer.load({str(tiny_qwen3)!r}).watch("how are you?", look=64, max_new_tokens=3, do_sample=False)
+        run.widget()
+    """
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
+    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs
+    shown = output["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
+    state: dict[str, Any] = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"][shown][
+        "state"
+    ]
+    return state
+
+
+def test_a_kernel_makes_the_widget_that_a_notebook_shows(
+    open_page: OpenPage, executed: dict[str, Any], tiny_qwen3: Path
+) -> None:
+    run = glassformer.load(tiny_qwen3).watch("how are you?", look=64, max_new_tokens=3, do_sample=False)
+    page = open_page()
+    show_notebook(page, {name: executed[name] for name in ("recording", "slices", "height")}, executed["_esm"])
+    cell = page.page.locator(".cell").first
+    tokens = cell.get_by_role("group", name="The answer's tokens").get_by_role("button")
+    expect(tokens).to_have_text([visible(step.token.text) for step in run.recording.steps])
+    cell.get_by_role("button", name="Attention").click()
+    expect(cell.get_by_role("group", name="Tokens that attend").get_by_role("button")).to_have_count(
+        len(run.prompt_ids) + len(run.ids)
+    )
 
 
 def test_the_module_reaches_for_nothing_outside() -> None:

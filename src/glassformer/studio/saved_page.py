@@ -17,15 +17,23 @@ from typing import Any
 from glassformer.studio import static_files
 
 PLACEHOLDER = "__RECORDING__"
+SLICES = "__SLICES__"
+SELECTION = "__SELECTION__"  # what the page opens with: here, whatever it chooses itself
 SCRIPT = '<script type="module">'
 SAFE_INTEGER = 2**53  # JavaScript's numbers are float64
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
-def saved_page(recording: Mapping[str, Any]) -> str:
-    """The page with a recording's data in it."""
-    before, _, after = template().partition(PLACEHOLDER)
-    return before + javascript_json(recording).replace("<", "\\u003c") + after  # nothing ends the element it stands in
+def saved_page(recording: Mapping[str, Any], slices: Mapping[str, Any] | None = None) -> str:
+    """The page with a recording's data in it, and with what its views would ask a model for."""
+    before, _, rest = template().replace(SELECTION, "", 1).partition(PLACEHOLDER)
+    between, _, after = rest.partition(SLICES)
+    return before + _inert(recording) + between + _inert(slices or {}) + after
+
+
+def _inert(data: Mapping[str, Any]) -> str:
+    """JSON in which nothing ends the element it stands in."""
+    return javascript_json(data).replace("<", "\\u003c")
 
 
 @cache

@@ -12,9 +12,9 @@ from glassformer.studio.saved_page import script
 HEIGHT = 720  # pixels
 
 
-def recording_widget(recording: Mapping[str, Any], height: int = HEIGHT) -> Any:
-    """A widget that shows a recording's data."""
-    return _widget_class()(recording=recording, height=height)
+def recording_widget(recording: Mapping[str, Any], slices: Mapping[str, Any], height: int = HEIGHT) -> Any:
+    """A widget that shows a recording's data, and in its views the slices that there are."""
+    return _widget_class()(recording=recording, slices=slices, height=height)
 
 
 @cache
@@ -31,6 +31,7 @@ def _widget_class() -> Any:
 
         _esm = script()
         recording = traitlets.Dict().tag(sync=True)
+        slices = traitlets.Dict().tag(sync=True)
         height = traitlets.Int(HEIGHT).tag(sync=True)
 
     return StudioWidget

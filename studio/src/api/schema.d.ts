@@ -204,26 +204,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/glass/alignment": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Alignment
-         * @description A text of an encoder-decoder, and which tokens of the prompt each of its tokens attended to.
-         */
-        post: operations["alignment_glass_alignment_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/glass/attention": {
         parameters: {
             query?: never;
@@ -278,6 +258,26 @@ export interface paths {
          * @description Where two texts part in one model, and what the same token is in each.
          */
         post: operations["compare_texts_glass_compare_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/experts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Experts
+         * @description To which experts of a mixture each token went.
+         */
+        post: operations["experts_glass_experts_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -788,50 +788,6 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * AlignmentRequest
-         * @description POST /glass/alignment: a head's cross-attention; without one a layer's mean, without a layer all layers' mean.
-         */
-        AlignmentRequest: {
-            /**
-             * Change
-             * @default {}
-             */
-            change: {
-                [key: string]: components["schemas"]["SiteChange"];
-            };
-            /** Chat Template Kwargs */
-            chat_template_kwargs?: {
-                [key: string]: unknown;
-            } | null;
-            /** Head */
-            head?: number | null;
-            /** Layer */
-            layer?: number | null;
-            /** Max Tokens */
-            max_tokens?: number | null;
-            /** Model */
-            model?: string | null;
-            /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
-            /**
-             * Raw
-             * @default false
-             */
-            raw: boolean;
-            /** Seed */
-            seed?: number | null;
-            /** Stop */
-            stop?: string | string[] | null;
-            /** System */
-            system?: string | null;
-            /** Temperature */
-            temperature?: number | null;
-            /** Top P */
-            top_p?: number | null;
-        } & {
-            [key: string]: unknown;
-        };
         Answer: {
             about: string;
             candidates: components["schemas"]["Candidate"][];
@@ -928,9 +884,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
-            /** Prompt Ids */
-            prompt_ids?: number[] | null;
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -975,9 +929,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
-            /** Prompt Ids */
-            prompt_ids?: number[] | null;
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -1402,6 +1354,66 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        ExpertLayer: {
+            layer: number;
+            loads: components["schemas"]["ExpertLoad"][];
+            tokens: components["schemas"]["ExpertShare"][][];
+        };
+        ExpertLoad: {
+            expert: number;
+            share: number | null;
+            tokens: number;
+        };
+        ExpertShare: {
+            expert: number;
+            score: number | null;
+            share: number | null;
+        };
+        /** glassformer.experts/1 */
+        ExpertsJson: {
+            chosen: number;
+            experts: number;
+            layers: components["schemas"]["ExpertLayer"][];
+            model: string;
+            /** @constant */
+            schema: "glassformer.experts/1";
+            tokens: string[];
+        };
+        /**
+         * ExpertsRequest
+         * @description POST /glass/experts
+         */
+        ExpertsRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+        };
         ExplainedCandidate: {
             chosen: boolean;
             id: number;
@@ -1496,11 +1508,6 @@ export interface components {
             template?: string | null;
             /** Think */
             think?: boolean | string | null;
-        };
-        /** HTTPValidationError */
-        HTTPValidationError: {
-            /** Detail */
-            detail?: components["schemas"]["ValidationError"][];
         };
         HeadRow: {
             best: number;
@@ -1604,9 +1611,7 @@ export interface components {
              */
             position: number;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
-            /** Prompt Ids */
-            prompt_ids?: number[] | null;
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -1743,9 +1748,7 @@ export interface components {
             /** Positions */
             positions?: (number | string)[] | null;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
-            /** Prompt Ids */
-            prompt_ids?: number[] | null;
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
              * Raw
              * @default false
@@ -2070,6 +2073,9 @@ export interface components {
         };
         /** glassformer.run/1 */
         ReceiptJson: {
+            adapters: {
+                [key: string]: number | null;
+            };
             changes: {
                 [key: string]: unknown;
             };
@@ -2568,6 +2574,21 @@ export interface components {
                 string[]
             ];
         };
+        /** glassformer.evaluation/1 */
+        TextEvaluationJson: {
+            bits_per_byte: number | null;
+            bytes: number;
+            loss: number | null;
+            model: string;
+            nats: number | null;
+            perplexity: number | null;
+            /** @constant */
+            schema: "glassformer.evaluation/1";
+            seconds: number | null;
+            stride: number;
+            tokens: number;
+            window: number;
+        };
         /** TextFormat */
         TextFormat: {
             /** Description */
@@ -2795,19 +2816,6 @@ export interface components {
             text: string;
             tokens: number;
         };
-        /** ValidationError */
-        ValidationError: {
-            /** Context */
-            ctx?: Record<string, never>;
-            /** Input */
-            input?: unknown;
-            /** Location */
-            loc: (string | number)[];
-            /** Message */
-            msg: string;
-            /** Error Type */
-            type: string;
-        };
         VocabularySizes: {
             beyond: number;
             embedded: number | null;
@@ -3017,7 +3025,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "text/html": string;
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3041,16 +3065,34 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        created_at: string;
+                        done: boolean;
+                        model: string;
+                    };
+                    "application/x-ndjson": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3074,16 +3116,32 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        embeddings: number[][];
+                        model: string;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3107,16 +3165,34 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        created_at: string;
+                        done: boolean;
+                        model: string;
+                    };
+                    "application/x-ndjson": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3136,7 +3212,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        models: {
+                            name: string;
+                        }[];
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3160,16 +3251,34 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        capabilities: string[];
+                        details: {
+                            family: string;
+                        };
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3189,7 +3298,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        models: {
+                            name: string;
+                        }[];
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3209,7 +3333,20 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        version: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
                 };
             };
         };
@@ -3233,16 +3370,41 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        prompt: string;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3266,49 +3428,41 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        content: string;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
-        };
-    };
-    alignment_glass_alignment_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["AlignmentRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3332,16 +3486,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["AttentionMapJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3365,16 +3542,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["AttentionMapsJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3398,16 +3598,95 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["TextComparisonJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    experts_glass_experts_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExpertsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExpertsJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3431,16 +3710,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["InsideJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3464,16 +3766,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["LensJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3497,16 +3822,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JourneyJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3530,16 +3878,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ModelDescriptionJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3563,16 +3934,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ParametersJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3596,16 +3990,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["PatchingJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3629,16 +4046,40 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RecordingJson"];
+                    "text/event-stream": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3662,16 +4103,44 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        receipt: components["schemas"]["ReceiptJson"];
+                        text: string;
+                        trace: components["schemas"]["TraceJson"];
+                        whys: components["schemas"]["WhysJson"];
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3697,16 +4166,45 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        outputs: {
+                            error?: string;
+                            output?: unknown;
+                        }[];
+                        task: string;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3730,16 +4228,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["TokenizedTextJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3763,16 +4284,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["TraceJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3796,16 +4340,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["TreeJson"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3825,7 +4392,25 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        status: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3845,7 +4430,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "text/plain": string;
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3867,16 +4468,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "*/*": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3900,16 +4524,43 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        count: number;
+                        max_model_len: number | null;
+                        tokens: (number | Record<string, never>)[];
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3933,16 +4584,57 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        choices: {
+                            finish_reason: string;
+                            index: number;
+                            message: {
+                                role: string;
+                            };
+                        }[];
+                        created: number;
+                        id: string;
+                        model: string;
+                        object: string;
+                        usage: {
+                            completion_tokens: number;
+                            prompt_tokens: number;
+                            total_tokens: number;
+                        };
+                    };
+                    "text/event-stream": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3966,16 +4658,55 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        choices: {
+                            finish_reason: string;
+                            index: number;
+                            text: string;
+                        }[];
+                        created: number;
+                        id: string;
+                        model: string;
+                        object: string;
+                        usage: {
+                            completion_tokens: number;
+                            prompt_tokens: number;
+                            total_tokens: number;
+                        };
+                    };
+                    "text/event-stream": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -3999,16 +4730,50 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        data: {
+                            index: number;
+                            object: string;
+                        }[];
+                        model: string;
+                        object: string;
+                        usage: {
+                            prompt_tokens: number;
+                            total_tokens: number;
+                        };
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -4032,16 +4797,51 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        content: {
+                            type: string;
+                        }[];
+                        id: string;
+                        model: string;
+                        role: string;
+                        stop_reason: string;
+                        type: string;
+                        usage: {
+                            input_tokens: number;
+                            output_tokens: number;
+                        };
+                    };
+                    "text/event-stream": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
                 };
             };
         };
@@ -4065,16 +4865,39 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        input_tokens: number;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
                 };
             };
         };
@@ -4094,7 +4917,31 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        data: {
+                            created: number;
+                            id: string;
+                            object: string;
+                            owned_by: string;
+                        }[];
+                        object: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -4116,16 +4963,44 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        created: number;
+                        id: string;
+                        object: string;
+                        owned_by: string;
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -4149,16 +5024,49 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        id: string;
+                        model: string;
+                        results: {
+                            index: number;
+                            relevance_score: number;
+                        }[];
+                        usage: {
+                            total_tokens: number;
+                        };
+                    };
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };
@@ -4182,16 +5090,54 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": {
+                        created_at: number;
+                        id: string;
+                        model: string;
+                        object: string;
+                        output: {
+                            type: string;
+                        }[];
+                        status: string;
+                        usage: {
+                            input_tokens: number;
+                            output_tokens: number;
+                            total_tokens: number;
+                        };
+                    };
+                    "text/event-stream": string;
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
                 };
             };
         };

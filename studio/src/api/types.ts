@@ -11,6 +11,7 @@ export type Stage = Schemas["Stage"];
 export type AttentionMap = Schemas["AttentionMapJson"];
 export type AttentionMaps = Schemas["AttentionMapsJson"];
 export type Lens = Schemas["LensJson"];
+export type Experts = Schemas["ExpertsJson"];
 export type Patching = Schemas["PatchingJson"];
 export type AlignmentMap = Schemas["AttentionMapJson"];
 export type DescribedModel = Schemas["ModelDescriptionJson"];

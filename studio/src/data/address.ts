@@ -12,8 +12,11 @@ export interface Address {
 }
 
 export class PageAddress implements Address {
+  /** `home`: what an address without a fragment leads to. */
+  constructor(private readonly home = "") {}
+
   read(): string {
-    return location.hash.slice(1);
+    return location.hash.slice(1) || this.home;
   }
 
   write(fragment: string, entry = false): void {

@@ -1,13 +1,15 @@
 // What can be done with the page as a whole, by a button, a key or the palette.
 import { getContext, setContext } from "svelte";
 import type { Recording } from "../api/types";
-import { VIEWS } from "../views/registry";
+import { viewsOf } from "../views/registry";
 import { percent, visible } from "./format";
 import { DEFAULT_SERVER, type Host } from "./host";
 import { runId } from "./run-id";
+import { readRunSlices } from "./run-slices";
 import { readSavedRun, savedPage } from "./saved-page";
-import { toFragment } from "./selection";
+import { fromFragment, toFragment } from "./selection";
 import { SNIPPET_KINDS, snippet, type SnippetKind } from "./snippets";
+import { mostSurprising } from "./conversation";
 import type { Studio } from "./studio.svelte";
 import { Theme } from "./theme.svelte";
 
@@ -17,8 +19,6 @@ export interface Command {
   readonly detail: string;
   readonly run: () => void;
 }
-
-const RUN_ID = "shown"; // which run a link is to, beside what is selected in it
 
 export type Panel = "palette" | "keys";
 
@@ -55,14 +55,14 @@ export class Commands {
 
   async share(): Promise<void> {
     const { run, selection } = this.studio;
-    const link = run && this.host.address.link(toFragment(selection, { [RUN_ID]: runId(run) }));
+    const link = run && this.host.address.link(toFragment({ ...selection, shown: runId(run) }));
     if (link) await this.toClipboard(link, "A link to what is shown was copied.");
   }
 
   /** Say so if the link that led here is to another run than the one that is shown. */
   checkLink(fragment: string): void {
     const { run } = this.studio;
-    const linked = new URLSearchParams(fragment).get(RUN_ID);
+    const linked = fromFragment(fragment).shown;
     if (run && linked !== null && linked !== runId(run)) {
       this.notice = "This link is to a run that this page does not have, so another is shown. Ask for that run as a file, and drop it here.";
     }
@@ -72,18 +72,28 @@ export class Commands {
   async save(): Promise<void> {
     const { run, source } = this.studio;
     if (!run || !source.pageTemplate) return;
+    this.notice = "Reading the run's attention, to save it too…";
     try {
-      download("run.html", savedPage(await source.pageTemplate(), run));
-      this.notice = "Saved as run.html: a page that opens without a server.";
+      const slices = await readRunSlices(source, run);
+      download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), slices));
+      const attention = Object.keys(slices).length ? "." : ", without its attention: the model that wrote it is not here.";
+      this.notice = `Saved as run.html: a page that opens without a server${attention}`;
     } catch (error) {
       this.notice = `The page could not be saved: ${message(error)}`;
     }
   }
 
+  /** What the saved page opens with: what is selected in the run, unless that is what it would open with anyway. */
+  private selectionToSave(): string {
+    const { run, selection } = this.studio;
+    const { token } = selection;
+    return toFragment({ ...selection, run: null, shown: null, turn: null, branch: 0, token: run && token === mostSurprising(run) ? null : token });
+  }
+
   /** Show the run in a file. */
   async open(file: File): Promise<void> {
     try {
-      this.studio.show(readSavedRun(await file.text()));
+      this.studio.showFile(readSavedRun(await file.text()));
       this.notice = `${file.name} is shown.`;
     } catch (error) {
       this.notice = `${file.name} cannot be opened: ${message(error)}`;
@@ -98,7 +108,7 @@ export class Commands {
     const { studio } = this;
     const open = (view: string | null) => () => studio.select({ view });
     const conversation: Command = { kind: "view", label: "Conversation", detail: "The prompt and the answer", run: open(null) };
-    return [conversation, ...VIEWS.map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
+    return [conversation, ...viewsOf(studio.run).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
   }
 
   private actions(): Command[] {
@@ -108,7 +118,7 @@ export class Commands {
       ...(this.canSave ? [action("Save", "Download the run as one HTML file", () => void this.save())] : []),
       action("Open a file", "A saved run: .json or .html", () => this.chooseFile()),
       ...SNIPPET_KINDS.map((kind) => action(`Copy as ${kind}`, "What writes this text again", () => void this.copy(kind))),
-      action("Reset the sliders", "Temperature and top-p of the run", () => this.studio.resetSampling()),
+      action("Reset the sliders", "Temperature, top-k and top-p of the run", () => this.studio.resetSampling()),
       action("Switch light and dark", "The page's colours", () => this.theme.toggle()),
       action("Keys", "What the keyboard does", () => (this.panel = "keys")),
     ];

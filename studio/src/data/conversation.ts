@@ -85,6 +85,21 @@ export function idsUpTo(run: Recording, steps: number): number[] {
   return [...run.prompt_tokens.map((token) => token.id), ...run.steps.slice(0, steps).map((step) => step.token.id)];
 }
 
+/** The step to look at first: where the model expected the chosen token least. */
+export function mostSurprising(run: Recording): number | null {
+  let most = -1;
+  run.steps.forEach((step, number) => {
+    if (most < 0 || (step.surprisal ?? 0) > (run.steps[most]?.surprisal ?? 0)) most = number;
+  });
+  return most < 0 ? null : most;
+}
+
+/** How many tokens two answers begin with in common. */
+export function commonSteps(first: Recording, second: Recording): number {
+  const parting = first.steps.findIndex(({ token }, number) => token.id !== second.steps[number]?.token.id);
+  return parting < 0 ? first.steps.length : parting;
+}
+
 /** Whether a run is of an encoder-decoder: its answer is not read after its prompt. */
 export function isEncoderDecoder(run: Recording): boolean {
   return run.stages.some((stage) => stage.name === "start");
@@ -153,7 +168,7 @@ export function toLink(turns: readonly Turn[]): string | null {
 }
 
 function questionLink({ text, model, raw, thinking, sampling, maxTokens }: Question, seed: number | null): unknown[] {
-  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens];
+  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens, sampling.topK];
 }
 
 /** An answer that was stopped is as long the next time; draws begin anew wherever it was gone on with. */
@@ -180,13 +195,13 @@ export function fromLink(text: string | null): TurnLink[] | null {
   }
 }
 
-function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTokens]: unknown[]): Question {
+function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTokens, topK = 0]: unknown[]): Question {
   return {
     text: string(text),
     model: model === null ? null : string(model),
     raw: raw === true,
     thinking: typeof thinking === "boolean" ? thinking : null,
-    sampling: { temperature: number(temperature, 0, 100), topK: 0, topP: number(topP, 0, 1) },
+    sampling: { temperature: number(temperature, 0, 100), topK: count(topK), topP: number(topP, 0, 1) },
     seed: seed === null ? null : count(seed),
     maxTokens: Math.max(1, count(maxTokens)),
   };

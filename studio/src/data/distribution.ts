@@ -99,6 +99,10 @@ function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, number) => total + number, 0);
 }
 
+export function sameSampling(first: Sampling, second: Sampling): boolean {
+  return first.temperature === second.temperature && first.topK === second.topK && first.topP === second.topP;
+}
+
 /** The sampling settings that a run was made with. */
 export function samplingOf(settings: Readonly<Record<string, unknown>>): Sampling {
   const number = (name: string, absent: number): number => {

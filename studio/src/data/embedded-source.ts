@@ -1,11 +1,12 @@
 // A run that came with its page, or was handed over by a notebook: everything is there, and there is no model.
 import type { Recording } from "../api/types";
+import { heldSlice, type Slices } from "./run-slices";
 import { type SliceRequest, type Source, SourceError } from "./source";
 
 export class EmbeddedSource implements Source {
   constructor(
     private readonly recording: Recording,
-    private readonly slices: Readonly<Record<string, unknown>> = {},
+    private readonly slices: Slices = {},
   ) {}
 
   async run(): Promise<Recording> {
@@ -13,12 +14,8 @@ export class EmbeddedSource implements Source {
   }
 
   async slice(request: SliceRequest): Promise<unknown> {
-    const slice = this.slices[sliceKey(request)];
+    const slice = heldSlice(this.slices, this.recording, request);
     if (slice === undefined) throw new SourceError("This saved run does not hold that part.", "not recorded");
     return slice;
   }
-}
-
-export function sliceKey({ view, body }: SliceRequest): string {
-  return `${view} ${JSON.stringify(body)}`;
 }

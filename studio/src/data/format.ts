@@ -42,8 +42,10 @@ export function ruleName(rule: string): string {
   return rule.replaceAll("_", "-");
 }
 
+const NUMBERS = new Intl.NumberFormat("en-US"); // made once: grids write hundreds of numbers in a frame
+
 export function count(number: number): string {
-  return number.toLocaleString("en-US");
+  return NUMBERS.format(number);
 }
 
 /** A tensor's shape, 1×34×576; of a text its length. */

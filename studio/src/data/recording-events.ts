@@ -1,5 +1,6 @@
 // A recording while it is being made: the events of POST /glass/record.
 import type { RecordedLens, RecordedStep, Recording } from "../api/types";
+import { withLens } from "./conversation";
 
 export type RecordingEvent =
   | { readonly kind: "start"; readonly run: Recording }
@@ -56,4 +57,35 @@ export class FrameBuffer {
     this.text = "";
     this.flushed(growth);
   }
+}
+
+/** With the steps that have come, counted from the answer's first. */
+export function grownBy(run: Recording, growth: Growth): Recording {
+  const steps = growth.steps.map((step, number) => ({ ...step, token: { ...step.token, position: run.steps.length + number } }));
+  return { ...run, steps: [...run.steps, ...steps], text: run.text + growth.text };
+}
+
+/** A recording as it comes: handed on when it begins, then at most once a frame; at last the whole. */
+export async function follow(events: AsyncIterable<RecordingEvent>, grown: (run: Recording) => void): Promise<Recording | null> {
+  let run: Recording | null = null;
+  const show = (next: Recording | null): void => {
+    run = next;
+    if (next) grown(next);
+  };
+  const buffer = new FrameBuffer((growth) => show(run && grownBy(run, growth)));
+  try {
+    for await (const event of events) {
+      if (event.kind === "step") {
+        buffer.add(event.step, event.text);
+        continue;
+      }
+      buffer.flush();
+      if (event.kind === "start") show(event.run);
+      else if (event.kind === "lens") show(run && withLens(run, event.first, event.lens));
+      else show(run && { ...(run as Recording), tokens_per_second: event.tokens_per_second });
+    }
+  } finally {
+    buffer.flush();
+  }
+  return run;
 }

@@ -2,7 +2,9 @@
 
 export interface Selection {
   readonly view: string | null; // in the conversation's place
-  readonly run: string | null;
+  readonly run: string | null; // the conversation, as what was asked
+  readonly shown: string | null; // the id of a run that was opened from a file
+  readonly turn: number | null; // null: the last
   readonly branch: number;
   readonly token: number | null;
   readonly layer: number | null;
@@ -13,11 +15,11 @@ export interface Selection {
   readonly text: string | null; // that a view was asked about, in place of the run
 }
 
-export const NOTHING: Selection = { view: null, run: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, text: null };
+export const NOTHING: Selection = { view: null, run: null, shown: null, turn: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, text: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
-export function toFragment(selection: Selection, others: Readonly<Record<string, string>> = {}): string {
-  const parameters = new URLSearchParams(others);
+export function toFragment(selection: Selection): string {
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(selection)) {
     if (value !== NOTHING[name as keyof Selection]) parameters.set(name, String(value));
   }
@@ -34,6 +36,8 @@ export function fromFragment(fragment: string): Selection {
   return {
     view: parameters.get("view"),
     run: parameters.get("run"),
+    shown: parameters.get("shown"),
+    turn: index("turn"),
     branch: index("branch") ?? NOTHING.branch,
     token: index("token"),
     layer: index("layer"),

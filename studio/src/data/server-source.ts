@@ -18,12 +18,8 @@ export class ServerSource implements Source {
     return asRecording(await this.request(this.shippedRun, {}));
   }
 
-  async slice({ view, body }: SliceRequest): Promise<unknown> {
-    return this.post(`./glass/${view}`, body);
-  }
-
-  async generate(request: RecordRequest, signal: AbortSignal): Promise<Recording> {
-    return asRecording(await this.post("./glass/record", request, signal));
+  async slice({ view, body }: SliceRequest, signal?: AbortSignal): Promise<unknown> {
+    return this.post(`./glass/${view}`, body, signal);
   }
 
   async *stream(request: RecordRequest, signal: AbortSignal): AsyncGenerator<RecordingEvent> {

@@ -6,9 +6,9 @@ import type { RecordingEvent } from "./recording-events";
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
 export interface SliceRequest {
   readonly view:
-    | "alignment"
     | "attention"
     | "attention-maps"
+    | "experts"
     | "inside"
     | "lens"
     | "look"
@@ -22,16 +22,19 @@ export interface SliceRequest {
   readonly body: Readonly<Record<string, unknown>>;
 }
 
+/** The same for the same part. */
+export function sliceKey({ view, body }: SliceRequest): string {
+  return `${view} ${JSON.stringify(body)}`;
+}
+
 export interface Source {
   /** The run to open with. */
   run(): Promise<Recording>;
   /** A part of a run that its recording does not hold. */
-  slice(request: SliceRequest): Promise<unknown>;
-  /** A new run; hosts without a model have none. */
-  generate?(request: RecordRequest, signal: AbortSignal): Promise<Recording>;
-  /** The same while it is being made; without its last event it was cut off, which is an error. */
+  slice(request: SliceRequest, signal?: AbortSignal): Promise<unknown>;
+  /** A new run while it is being made; without its last event it was cut off, which is an error. Hosts without a model have none. */
   stream?(request: RecordRequest, signal: AbortSignal): AsyncIterable<RecordingEvent>;
-  /** The models that `generate` can be asked for. */
+  /** The models that `stream` can be asked for. */
   models?(): Promise<string[]>;
   /** The page that a run is saved in; hosts that cannot save have none. */
   pageTemplate?(): Promise<string>;

@@ -1,16 +1,18 @@
 // The page's state: the conversation, the branch of it that is shown, what is selected there, and what happens at the moment.
-import type { DescribedModel, Lens, Recording, RecordRequest } from "../api/types";
+import type { DescribedModel, Lens, RecordedLens, Recording, RecordRequest } from "../api/types";
 import type { Address } from "./address";
 import {
   type Branch,
   type BranchLink,
   type BranchState,
   branchWith,
+  commonSteps,
   endsText,
   fromLink,
   idsUpTo,
   isEncoderDecoder,
   messagesOf,
+  mostSurprising,
   otherChoice,
   ownerOf,
   type Question,
@@ -19,10 +21,11 @@ import {
   type TurnLink,
   withLens,
 } from "./conversation";
-import { type Sampling, samplingOf } from "./distribution";
-import { FrameBuffer, type Growth } from "./recording-events";
+import { type Sampling, sameSampling, samplingOf } from "./distribution";
+import { FrameBuffer, grownBy } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
 import { describeModel } from "./models";
+import { keepRun, keptRun } from "./run-store";
 import { type Source, SourceError } from "./source";
 
 export type Activity =
@@ -56,6 +59,7 @@ export class Studio {
   draft = $state.raw(""); // what is typed and not sent yet
   asking = $state.raw<string | null>(null); // what was sent and is not answered yet
   private branchCount = 0; // of this page, for their keys
+  private receiving = $state.raw<ReadonlySet<number>>(new Set()); // the keys of branches whose stream is open
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
 
   constructor(
@@ -63,7 +67,13 @@ export class Studio {
     private readonly address: Address,
   ) {}
 
+  /** The turn that is looked into. */
   get turn(): Turn | null {
+    return this.turns[this.selection.turn ?? this.turns.length - 1] ?? null;
+  }
+
+  /** The turn that the conversation goes on from. */
+  get lastTurn(): Turn | null {
     return this.turns.at(-1) ?? null;
   }
 
@@ -105,11 +115,21 @@ export class Studio {
     return this.source.stream !== undefined && !this.writing;
   }
 
+  /** Whether the answer that is looked into can be gone on with: what comes after an earlier one is there already. */
+  get canGoOn(): boolean {
+    return this.canWrite && this.turn === this.lastTurn;
+  }
+
+  /** Whether the layers of the answer that is looked into are still being read. */
+  get readingLens(): boolean {
+    return this.branches.some(({ key }) => this.receiving.has(key));
+  }
+
   /** Whether the sliders stand elsewhere than in the run. */
   get reshaped(): boolean {
     if (!this.run) return false;
     const own = samplingOf(this.run.settings);
-    return own.temperature !== this.sampling.temperature || own.topP !== this.sampling.topP;
+    return !sameSampling(own, this.sampling);
   }
 
   // Opening ---------------------------------------------------------------------------------------------------------------
@@ -118,7 +138,8 @@ export class Studio {
   async open(fragment: string): Promise<void> {
     const selection = fromFragment(fragment);
     const link = this.source.stream ? fromLink(selection.run) : null;
-    await this.attempt(async () => this.show(await this.source.run(), { ...selection, branch: 0, run: link ? selection.run : null }));
+    const kept = selection.shown === null ? null : keptRun(selection.shown);
+    await this.attempt(async () => this.show(kept ?? (await this.source.run()), { ...selection, branch: 0, turn: null, run: link ? selection.run : null }));
     try {
       this.models = (await this.source.models?.()) ?? [];
     } catch {
@@ -137,6 +158,12 @@ export class Studio {
     this.selection = inside ? { ...selection, branch: 0 } : { ...selection, run: null, branch: 0, token: mostSurprising(run), cell: null };
   }
 
+  /** Show a run from a file; this window can open it again. */
+  showFile(run: Recording): void {
+    this.show(run);
+    this.select({ shown: keepRun(run) });
+  }
+
   /** Go where an address leads that was put in while the page was open. */
   async follow(fragment: string): Promise<void> {
     const selection = fromFragment(fragment);
@@ -147,11 +174,11 @@ export class Studio {
 
   /** Write a conversation once more, and show the place of it that was linked to. */
   private async restore(turns: readonly TurnLink[], selection: Selection): Promise<void> {
-    if (turns[0]?.question === null && this.turn?.question) await this.attempt(async () => this.show(await this.source.run()));
+    if (turns[0]?.question === null && this.lastTurn?.question) await this.attempt(async () => this.show(await this.source.run()));
     for (const { question, branches, chosen } of turns) {
       if (question && question.model !== this.model) void this.choose(question.model);
       for (const branch of branches) if (!(await this.restoreBranch(question, branch))) return;
-      this.selection = this.inside({ ...this.selection, branch: chosen });
+      this.selection = this.inside({ ...this.selection, turn: null, branch: chosen });
     }
     this.selection = this.inside({ ...selection, run: toLink(this.turns) });
     this.mirror();
@@ -171,10 +198,12 @@ export class Studio {
 
   /** A selection, as far as there is such a branch and such a token. */
   private inside(selection: Selection): Selection {
-    const branch = selection.branch < this.branches.length ? selection.branch : 0;
-    const steps = this.branches[branch]?.run.steps.length ?? 0;
+    const turn = selection.turn !== null && selection.turn < this.turns.length - 1 ? selection.turn : null;
+    const branches = this.turns[turn ?? this.turns.length - 1]?.branches ?? [];
+    const branch = selection.branch < branches.length ? selection.branch : 0;
+    const steps = branches[branch]?.run.steps.length ?? 0;
     const token = selection.token === null || !steps ? null : Math.min(selection.token, steps - 1);
-    return { ...selection, branch, token };
+    return { ...selection, turn, branch, token };
   }
 
   // Selecting -------------------------------------------------------------------------------------------------------------
@@ -186,6 +215,17 @@ export class Studio {
     const moved = same ? {} : { cell: null, position: null }; // another step has other candidates
     this.selection = { ...this.selection, ...moved, ...change };
     this.mirror(visit);
+  }
+
+  /** Look into another turn, at the branch that the conversation went on from. */
+  lookInto(number: number): void {
+    const { branch, turn } = this.selection;
+    if (turn === null) this.turns = this.turns.map((each) => (each === this.lastTurn ? { ...each, chosen: branch } : each));
+    const target = this.turns[number];
+    if (!target) return;
+    const last = number === this.turns.length - 1;
+    this.select({ turn: last ? null : number, branch: target.chosen, token: 0, cell: null, position: null });
+    if (this.run) this.sampling = samplingOf(this.run.settings);
   }
 
   /** To a token of the branch that is shown, so many further. */
@@ -253,8 +293,9 @@ export class Studio {
   /** `length`: the answer's own, where it is known from the last time. */
   private async put(question: Question, length: number | null = null): Promise<boolean> {
     const { text, model, raw, thinking, sampling, seed, maxTokens } = question;
-    const chosen = this.selection.branch;
-    const said = raw || !this.turn?.question || this.turn.question.raw ? [] : [...this.turns.slice(0, -1), { ...this.turn, chosen }];
+    const last = this.lastTurn;
+    const chosen = this.selection.turn === null ? this.selection.branch : (last?.chosen ?? 0);
+    const said = raw || !last?.question || last.question.raw ? [] : [...this.turns.slice(0, -1), { ...last, chosen }];
     const request = {
       model,
       prompt: raw ? text : [...messagesOf(said), { role: "user", content: text }],
@@ -262,7 +303,7 @@ export class Studio {
       max_tokens: length ?? maxTokens,
       seed,
       temperature: sampling.temperature,
-      ...(sampling.temperature > 0 ? { top_p: sampling.topP } : {}),
+      ...(sampling.temperature > 0 ? { top_p: sampling.topP, top_k: sampling.topK } : {}),
       ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
     } as unknown as RecordRequest;
     return this.write(request, { ...FROM_THE_START, length }, null, (run) => {
@@ -295,7 +336,7 @@ export class Studio {
       return true;
     }
     const choice = otherChoice(step, first, endsText(run, first));
-    if (!choice || !this.canWrite) return false;
+    if (!choice || !this.canGoOn) return false;
     const parent = at > 0 ? ownerOf(branches, branch, at - 1) : 0; // whose tokens it shares up to there
     const steps = [...run.steps.slice(0, at), choice];
     const grown = { ...run, steps, text: textOf(steps) };
@@ -309,7 +350,7 @@ export class Studio {
 
   /** Go on after the last token of the branch that is shown; at first with certain tokens. */
   async goOnWriting(next: readonly number[] = [], length: number | null = null): Promise<boolean> {
-    if (!this.branch) return false;
+    if (!this.branch || !this.canGoOn) return false;
     const { run, key } = this.branch;
     const had = run.steps.length;
     const usual = this.turn?.question?.maxTokens ?? run.settings["max_new_tokens"];
@@ -355,7 +396,7 @@ export class Studio {
         ranks: column.map(({ rank }) => rank),
         entropies: column.map(({ entropy }) => entropy),
       };
-      this.change(key, (branch) => ({ ...branch, run: withLens(branch.run, token, [lens]) }));
+      this.spreadLens(key, token, [lens]);
     });
   }
 
@@ -408,12 +449,13 @@ export class Studio {
       for await (const event of this.source.stream?.(request, abort.signal) ?? []) {
         if (event.kind === "start") {
           key = start(event.run);
+          this.receiving = new Set([...this.receiving, key]);
           this.link();
         } else if (event.kind === "step") {
           buffer.add(steps++ < skipped ? null : event.step, event.text);
           if (event.step.finish !== null) end({ kind: "whole" });
         } else if (event.kind === "lens") {
-          change((branch) => ({ ...branch, run: withLens(branch.run, event.first + offset, event.lens) }));
+          if (key !== null) this.spreadLens(key, event.first + offset, event.lens);
         } else {
           change((branch) => ({ ...branch, run: { ...branch.run, tokens_per_second: event.tokens_per_second } }));
         }
@@ -423,7 +465,23 @@ export class Studio {
       const failed = !over && !abort.signal.aborted && (key === null || needsKey(error));
       end(abort.signal.aborted ? { kind: "stopped" } : { kind: "cut off", reason: messageOf(error) });
       if (failed) this.fail(error);
+    } finally {
+      this.receiving = new Set([...this.receiving].filter((other) => other !== key));
     }
+  }
+
+  /** What the layers predict depends on what stands before alone: branches that begin in the same way have it in common. */
+  private spreadLens(key: number, first: number, lenses: readonly RecordedLens[]): void {
+    const own = this.turns.flatMap(({ branches }) => branches).find((branch) => branch.key === key);
+    if (!own) return;
+    this.turns = this.turns.map((turn) => {
+      if (!turn.branches.includes(own)) return turn;
+      const branches = turn.branches.map((branch) => {
+        const shared = lenses.slice(0, Math.max(0, commonSteps(own.run, branch.run) + 1 - first));
+        return { ...branch, run: withLens(branch.run, first, shared) };
+      });
+      return { ...turn, branches };
+    });
   }
 
   private change(key: number, change: (branch: Branch) => Branch): void {
@@ -463,12 +521,6 @@ function needsKey(error: unknown): boolean {
   return error instanceof SourceError && error.kind === "key needed";
 }
 
-/** With the steps of a continuation, which are counted from the answer's first. */
-function grownBy(run: Recording, growth: Growth): Recording {
-  const steps = growth.steps.map((step, number) => ({ ...step, token: { ...step.token, position: run.steps.length + number } }));
-  return { ...run, steps: [...run.steps, ...steps], text: run.text + growth.text };
-}
-
 /** The text of an answer's beginning, from the prompt of what goes on from it. */
 function textBetween(run: Recording, continuation: Recording): string {
   return continuation.prompt.startsWith(run.prompt) ? continuation.prompt.slice(run.prompt.length) : textOf(run.steps);
@@ -476,13 +528,4 @@ function textBetween(run: Recording, continuation: Recording): string {
 
 function textOf(steps: Recording["steps"]): string {
   return steps.map(({ token }) => (token.special ? "" : token.text)).join("");
-}
-
-/** The step to look at first: where the model expected the chosen token least. */
-function mostSurprising(run: Recording): number | null {
-  let most = -1;
-  run.steps.forEach((step, number) => {
-    if (most < 0 || (step.surprisal ?? 0) > (run.steps[most]?.surprisal ?? 0)) most = number;
-  });
-  return most < 0 ? null : most;
 }

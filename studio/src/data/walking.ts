@@ -17,10 +17,6 @@ export function walk(studio: Studio, key: string): boolean {
   return step !== undefined;
 }
 
-export function isPlain(event: KeyboardEvent): boolean {
-  return !event.altKey && !event.ctrlKey && !event.metaKey;
-}
-
 /** Focus the selected token, where it stands among these elements: those of a token have `data-place`, its branch and number. */
 export function focusSelected(root: ParentNode, studio: Studio): void {
   const { branch, token } = studio.selection;

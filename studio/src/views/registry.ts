@@ -1,6 +1,7 @@
 // The views that can take the conversation's place. Each is loaded when it is first opened; a new one is a component and a line here.
 import type { Component } from "svelte";
 import type { Recording } from "../api/types";
+import { hasExperts } from "../data/reading";
 import type { Studio } from "../data/studio.svelte";
 
 /** What every view is given: the page's state, and the run that it shows. */
@@ -15,7 +16,11 @@ export interface ViewEntry {
   readonly label: string;
   /** One line for people who have not opened it. */
   readonly title: string;
+  /** Whether there is nothing in it without a model, so that a saved page has it for its Python alone. */
+  readonly needsModel?: boolean;
   readonly load: () => Promise<{ readonly default: Component<ViewProps> }>;
+  /** Whether there is anything to see of a run; without it there always is. */
+  readonly fits?: (run: Recording) => boolean;
 }
 
 export const VIEWS: readonly ViewEntry[] = [
@@ -32,9 +37,18 @@ export const VIEWS: readonly ViewEntry[] = [
     load: () => import("./Lens.svelte"),
   },
   {
+    id: "experts",
+    label: "Experts",
+    title: "To which experts of a mixture each token goes, layer by layer",
+    needsModel: true,
+    load: () => import("./Experts.svelte"),
+    fits: hasExperts,
+  },
+  {
     id: "inside",
     label: "Step inside",
     title: "From the whole model into a block, a head, a neuron, one dot product, with this run's numbers",
+    needsModel: true,
     load: () => import("./Inside.svelte"),
   },
   {
@@ -47,12 +61,14 @@ export const VIEWS: readonly ViewEntry[] = [
     id: "patch",
     label: "Patch",
     title: "Which places inside the model carry the difference between two texts",
+    needsModel: true,
     load: () => import("./Patch.svelte"),
   },
   {
     id: "compare",
     label: "Compare",
     title: "Two answers side by side: another setting, another model, or a part of the model switched off",
+    needsModel: true,
     load: () => import("./Compare.svelte"),
   },
   {
@@ -65,15 +81,22 @@ export const VIEWS: readonly ViewEntry[] = [
     id: "tasks",
     label: "Tasks",
     title: "Labels, entities, gaps, answers, rewritten texts, similarity",
+    needsModel: true,
     load: () => import("./Tasks.svelte"),
   },
   {
     id: "parameters",
     label: "Parameters",
     title: "What the model is made of: every tensor with its shape, its size and its values",
+    needsModel: true,
     load: () => import("./Parameters.svelte"),
   },
 ];
+
+/** The views of a run: those that do not fit it are left out. */
+export function viewsOf(run: Recording | null): readonly ViewEntry[] {
+  return VIEWS.filter(({ fits }) => !fits || (run !== null && fits(run)));
+}
 
 export function findView(id: string | null): ViewEntry | null {
   return VIEWS.find((view) => view.id === id) ?? null;

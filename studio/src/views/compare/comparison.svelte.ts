@@ -1,6 +1,7 @@
 // The two answers that are compared. They outlive the view, so that one can look elsewhere and come back.
 import type { Recording } from "../../api/types";
-import { Remote } from "../../data/remote.svelte";
+import { Loader } from "../../data/loader.svelte";
+import { follow } from "../../data/recording-events";
 import { SourceError } from "../../data/source";
 import { runId } from "../../data/run-id";
 import type { Studio } from "../../data/studio.svelte";
@@ -8,35 +9,40 @@ import { recordRequest, sameAs, type Variant } from "./variant";
 
 export class Comparison {
   variant = $state.raw<Variant | null>(null); // null: nothing was changed yet
-  second = new Remote<Recording>();
+  /** B, as far as it is written. */
+  second = $state.raw<Recording | null>(null);
   /** What B was written with. */
   written = $state.raw<Variant | null>(null);
-  private abort: AbortController | null = null;
+  readonly loader = new Loader<Recording | null>();
 
   constructor(
     private readonly studio: Studio,
     readonly first: Recording,
   ) {}
 
+  get writing(): boolean {
+    return this.loader.state.kind === "reading";
+  }
+
   variantFor(model: string): Variant {
     return this.variant ?? sameAs(this.first, model, this.studio.selection);
   }
 
+  /** Write B; what there is of it when it is stopped or fails stays. */
   async write(variant: Variant): Promise<void> {
-    const { source } = this.studio;
-    this.abort?.abort();
-    const abort = (this.abort = new AbortController());
-    await this.second.read(async () => {
-      if (!source.generate) throw new SourceError("This page has no model, so it cannot write a second answer.", "not recorded");
-      const run = await source.generate(recordRequest(this.first, variant), abort.signal);
+    await this.loader.load(async (signal) => {
+      const { stream } = this.studio.source;
+      if (!stream) throw new SourceError("This page has no model, so it cannot write a second answer.", "not recorded");
+      this.second = null;
       this.written = variant;
-      return run;
+      return follow(stream.call(this.studio.source, recordRequest(this.first, variant), signal), (run) => {
+        if (!signal.aborted) this.second = run;
+      });
     });
   }
 
   stop(): void {
-    this.abort?.abort();
-    this.second.clear();
+    this.loader.cancel();
   }
 }
 

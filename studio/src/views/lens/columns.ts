@@ -1,6 +1,6 @@
 // The lens's columns: one for each token that the model could have predicted, from the recording or read on demand.
 import type { Lens, Recording } from "../../api/types";
-import { answerStart, hasEncoder } from "../../data/reading";
+import { hasEncoder, positionBefore } from "../../data/reading";
 
 export interface LensCell {
   readonly text: string;
@@ -26,7 +26,7 @@ export function answerColumns(run: Recording): LensColumn[] {
       rank: lens.ranks?.[layer] ?? null,
       entropy: lens.entropies?.[layer] ?? null,
     }));
-    return { token: step.token.text, position: answerStart(run) - 1 + number, step: number, cells: cells ?? null };
+    return { token: step.token.text, position: positionBefore(run, number), step: number, cells: cells ?? null };
   });
 }
 

@@ -1,15 +1,12 @@
 // A task's answers, as the pipelines give them, in the form that they are drawn in.
+import type { Bar } from "../../data/bars";
 
-export interface Scored {
-  readonly label: string;
-  readonly share: number;
-}
 
 export interface Span {
   readonly start: number;
   readonly end: number;
   readonly label: string;
-  readonly share: number;
+  readonly value: number; // its probability
 }
 
 /** A piece of a text, with the span that it is in. */
@@ -36,16 +33,16 @@ function textAt(fields: Fields, name: string): string {
   return typeof fields[name] === "string" ? fields[name] : "";
 }
 
-export function labels(output: unknown): Scored[] {
-  return listOf(output).map(fieldsOf).map((entry) => ({ label: textAt(entry, "label"), share: numberAt(entry, "score") }));
+export function labels(output: unknown): Bar[] {
+  return listOf(output).map(fieldsOf).map((entry) => ({ label: textAt(entry, "label"), value: numberAt(entry, "score") }));
 }
 
 /** The candidates of each gap: one list for one gap, a list of lists for several. */
-export function gaps(output: unknown): Scored[][] {
+export function gaps(output: unknown): Bar[][] {
   const list = listOf(output);
   const lists = Array.isArray(list[0]) ? list : [list];
   return lists.map((candidates) =>
-    listOf(candidates).map(fieldsOf).map((entry) => ({ label: textAt(entry, "token_str"), share: numberAt(entry, "score") })),
+    listOf(candidates).map(fieldsOf).map((entry) => ({ label: textAt(entry, "token_str"), value: numberAt(entry, "score") })),
   );
 }
 
@@ -57,7 +54,7 @@ export function spans(output: unknown): Span[] {
       start: numberAt(entry, "start"),
       end: numberAt(entry, "end"),
       label: textAt(entry, "entity_group") || textAt(entry, "answer"),
-      share: numberAt(entry, "score"),
+      value: numberAt(entry, "score"),
     }));
 }
 

@@ -2,7 +2,7 @@
 // request at a time.
 import { SvelteMap } from "svelte/reactivity";
 import type { TokenizedText } from "../../api/types";
-import { Remote } from "../../data/remote.svelte";
+import { Loader } from "../../data/loader.svelte";
 
 export interface TokensRequest {
   readonly text: string;
@@ -12,7 +12,7 @@ export interface TokensRequest {
 type Ask = (model: string, request: TokensRequest) => Promise<TokenizedText>;
 
 export class Tokenizations {
-  private readonly remotes = new SvelteMap<string, Remote<TokenizedText>>();
+  private readonly loaders = new SvelteMap<string, Loader<TokenizedText>>();
   private readonly busy = new Set<string>();
   private readonly answered = new Map<string, TokensRequest>(); // what was asked last, of each tokenizer
   private wanted: { models: readonly string[]; request: TokensRequest } | null = null;
@@ -20,8 +20,8 @@ export class Tokenizations {
 
   constructor(private readonly ask: Ask) {}
 
-  of(model: string): Remote<TokenizedText> {
-    return this.remotes.get(model) ?? NONE;
+  of(model: string): Loader<TokenizedText> {
+    return this.loaders.get(model) ?? NONE;
   }
 
   request(models: readonly string[], request: TokensRequest): void {
@@ -42,14 +42,14 @@ export class Tokenizations {
   private async send(model: string): Promise<void> {
     const request = this.wanted?.request;
     if (!request || this.busy.has(model) || this.answered.get(model) === request) return;
-    const remote = this.remotes.get(model) ?? new Remote<TokenizedText>();
-    this.remotes.set(model, remote);
+    const loader = this.loaders.get(model) ?? new Loader<TokenizedText>();
+    this.loaders.set(model, loader);
     this.busy.add(model);
     this.answered.set(model, request);
-    await remote.read(() => this.ask(model, request));
+    await loader.load(() => this.ask(model, request));
     this.busy.delete(model);
     if (this.wanted?.models.includes(model)) await this.send(model);
   }
 }
 
-const NONE = new Remote<TokenizedText>();
+const NONE = new Loader<TokenizedText>();
