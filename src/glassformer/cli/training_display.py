@@ -1,0 +1,135 @@
+"""A training on the terminal: how far it is, its losses as a curve, and what the model writes by now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from glassformer.cli import common
+from glassformer.page.format import escape_control
+from glassformer.training.events import Evaluated, Event, Sampled, StepDone
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 60  # columns of the curve
+RECENT = 20  # steps that the shown loss and speed are a mean of
+
+
+class TrainingDisplay:
+    """What is known of a training so far, in words."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self.steps, self.first = steps, done
+        self.losses: list[float] = []
+        self.recent: list[StepDone] = []
+        self.evaluated: Evaluated | None = None
+        self.sample: Sampled | None = None
+        self.started = time.perf_counter()
+
+    def add(self, event: Event) -> None:
+        match event:
+            case StepDone():
+                self.losses.append(event.loss)
+                self.recent = [*self.recent, event][-RECENT:]
+            case Evaluated():
+                self.evaluated = event
+            case Sampled():
+                self.sample = event
+
+    @property
+    def step(self) -> int:
+        return self.recent[-1].step if self.recent else self.first
+
+    def status(self) -> str:
+        """One line: losses, speed and the time that is left."""
+        if not self.recent:
+            return f"step {self.first} of {self.steps}"
+        loss = sum(step.loss for step in self.recent) / len(self.recent)
+        seconds = sum(step.seconds for step in self.recent)
+        speed = sum(step.tokens for step in self.recent) / seconds
+        left = (time.perf_counter() - self.started) / max(1, self.step - self.first) * (self.steps - self.step)
+        parts = [f"step {self.step} of {self.steps}", f"loss {loss:.3f}", *self.held_out()]
+        return " · ".join([*parts, f"{speed:,.0f} tokens/s", f"{clock(left)} left"])
+
+    def held_out(self) -> list[str]:
+        """The last evaluation, in words."""
+        if self.evaluated is None:
+            return []
+        measures = [f"{value:.3f} {name.replace('_', ' ')}" for name, value in self.evaluated.measures.items()]
+        return [f"held-out {self.evaluated.loss:.3f}", *measures]
+
+    def curve(self) -> str:
+        """The losses from the first step to now, each column the mean of some."""
+        return curve(self.losses, WIDTH)
+
+
+def curve(values: Sequence[float], width: int) -> str:
+    """Numbers as a line of blocks, the largest the highest.
+
+    >>> curve([3.0, 2.0, 1.0], 3)
+    '█▅▁'
+    """
+    if not values:
+        return ""
+    count = min(width, len(values))
+    bounds = [number * len(values) // count for number in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(bounds)]
+    low, high = min(means), max(means)
+    spread = high - low or 1.0
+    return "".join(BLOCKS[round((mean - low) / spread * (len(BLOCKS) - 1))] for mean in means)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@contextmanager
+def reports(steps: int, done: int, as_json: bool) -> Iterator[Callable[[Event], None]]:
+    """What is called with each event: a live display on a terminal, lines elsewhere, JSON where it was asked for."""
+    display = TrainingDisplay(steps, done)
+    if as_json:
+        yield lambda event: common.print_json(event.to_dict(), flush=True)
+    elif sys.stderr.isatty():
+        with _live(display) as update:
+            yield update
+    else:
+        yield lambda event: _print_line(display, event)
+
+
+def _print_line(display: TrainingDisplay, event: Event) -> None:
+    display.add(event)
+    if isinstance(event, Evaluated):
+        common.note(display.status())
+    elif isinstance(event, Sampled):
+        common.note(f"  {escape_control(event.text)!r}")
+
+
+@contextmanager
+def _live(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    def picture() -> Any:
+        parts = [Text(display.status(), style="bold")]
+        if display.losses:
+            ends = f"loss {display.losses[0]:.2f} "
+            parts.append(Text(ends + display.curve() + f" {display.losses[-1]:.2f}"))
+        if display.sample is not None:
+            text = escape_control(display.sample.text)
+            parts += [Text(f"after step {display.sample.step} it writes:", style="dim"), Text(text)]
+        return Group(*parts)
+
+    with Live(picture(), console=Console(stderr=True), refresh_per_second=4) as live:
+
+        def update(event: Event) -> None:
+            display.add(event)
+            live.update(picture())
+
+        yield update

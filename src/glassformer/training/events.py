@@ -1,0 +1,58 @@
+"""What a training tells of itself while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class StepDone:
+    step: int  # counted from 1
+    loss: float  # the mean over the step's targets, in nats
+    learning_rate: float
+    gradient_norm: float  # before it was clipped
+    tokens: int  # that were read
+    seconds: float
+    epoch: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "step", **vars(self)}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The model on the held-out examples, after so many steps."""
+
+    step: int
+    loss: float
+    seconds: float
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "evaluation", "step": self.step, "loss": self.loss, "seconds": self.seconds, **self.measures}
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What the model writes, after so many steps."""
+
+    step: int
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "sample", **vars(self)}
+
+
+@dataclass(frozen=True)
+class Saved:
+    step: int
+    path: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "checkpoint", "step": self.step, "path": self.path.name}
+
+
+Event: TypeAlias = StepDone | Evaluated | Sampled | Saved

@@ -1,0 +1,86 @@
+"""The loss of a language model's last layer, without ever having all of its scores at once.
+
+The scores of a batch are by far its largest tensor: tokens × vocabulary. Here they are made a chunk of tokens at a time, and
+the chunk's gradients are taken right then, while it is in the cache. The result and the gradients are those of
+`cross_entropy(linear(states))`; so are the products that are computed.
+
+Shapes: states (tokens, hidden); weight (vocabulary, hidden); targets (tokens,).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glassformer.families.shared.base import IGNORED
+
+CHUNK_BYTES = {
+    "cpu": 4 << 20,
+    "cuda": 512 << 20,
+}  # of a chunk's scores in float32: what a cache holds; what is not worth sparing
+
+
+def linear_cross_entropy(
+    states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
+    """The sum of the losses of all targets but the ignored ones, in float32."""
+    if torch.is_autocast_enabled(states.device.type):
+        dtype = torch.get_autocast_dtype(states.device.type)
+        states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    rows = max(16, CHUNK_BYTES.get(states.device.type, CHUNK_BYTES["cuda"]) // (4 * len(weight)))
+    with torch.autocast(states.device.type, enabled=False):
+        result: Tensor = _LinearCrossEntropy.apply(states, weight, bias, targets, label_smoothing, rows)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, rows: int
+    ) -> Tensor:
+        wanted = any(ctx.needs_input_grad[:3])
+        total = torch.zeros((), dtype=torch.float32, device=states.device)
+        of_states = torch.empty_like(states) if wanted else None
+        of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wanted else None
+        of_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if wanted and bias is not None else None
+        for x, target, place in zip(
+            torch.split(states, rows), torch.split(targets, rows), range(0, len(states), rows), strict=True
+        ):
+            known = target != IGNORED
+            column = target.where(known, 0)[:, None]
+            logs = F.linear(x, weight, bias).float()
+            logs -= logs.logsumexp(-1, keepdim=True)
+            picked = logs.gather(-1, column)[:, 0]
+            losses = (1 - smoothing) * picked + smoothing * logs.mean(-1) if smoothing else picked
+            total -= (losses * known).sum()
+            if of_states is None or of_weight is None:
+                continue
+            slope = logs.exp_()  # of the loss by each score: the probability, less what was to be there
+            if smoothing:
+                slope -= smoothing / len(weight)
+            slope.scatter_add_(-1, column, torch.full_like(column, smoothing - 1, dtype=slope.dtype))
+            slope = (slope * known[:, None]).to(states.dtype)
+            of_states[place : place + len(x)] = slope @ weight
+            if of_weight.dtype == states.dtype:
+                of_weight.addmm_(slope.T, x)
+            else:
+                of_weight += slope.T @ x
+            if of_bias is not None:
+                of_bias += slope.float().sum(0)
+        if of_states is not None:
+            ctx.save_for_backward(of_states, of_weight, of_bias)
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> Any:
+        of_states, of_weight, of_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        gradients = (
+            of_states * scale.to(of_states.dtype), (of_weight * scale).to(weight_dtype),
+            None if of_bias is None else (of_bias * scale).to(bias_dtype),
+        )  # fmt: skip
+        return (*gradients, None, None, None)

@@ -1,0 +1,1 @@
+"""What a model can be trained to do; one file each."""

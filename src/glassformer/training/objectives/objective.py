@@ -1,0 +1,124 @@
+"""What a model is trained to do: examples, and the loss of a batch of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glassformer.blueprints import Head
+from glassformer.families.shared.base import IGNORED
+from glassformer.layers import Linear
+from glassformer.training.linear_cross_entropy import linear_cross_entropy
+
+Measures = Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples as tensors."""
+
+    inputs: Mapping[str, Tensor]  # of the model
+    targets: Tensor  # what is to come out; -100 where nothing is
+    rows: Sequence[int] = ()  # the examples' numbers, for messages
+
+    @cached_property
+    def count(self) -> int:
+        """How many targets there are, over which the loss is a mean."""
+        return int((self.targets != IGNORED).sum())
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are read, padding included."""
+        return sum(value.numel() for name, value in self.inputs.items() if name.endswith("input_ids")) or len(self.targets)
+
+    def to(self, device: torch.device) -> Batch:
+        """On another device; what was counted here need not be counted there, where that would be waited for."""
+        if device.type == "cpu":
+            return self
+        moved = {name: value.to(device, non_blocking=True) for name, value in {**self.inputs, "": self.targets}.items()}
+        targets = moved.pop("")
+        batch = replace(self, inputs=moved, targets=targets)
+        batch.__dict__["count"] = self.count
+        return batch
+
+
+class Objective(ABC):
+    """Examples are numbered; `held_out` ones are never trained on."""
+
+    head: ClassVar[Head]  # of the model that it needs
+    label_smoothing: float = 0.0
+
+    @property
+    @abstractmethod
+    def examples(self) -> int:
+        """How many there are to train on."""
+
+    @property
+    @abstractmethod
+    def held_out(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+        """These examples as tensors."""
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Batch) -> Tensor:
+        """The sum of the losses of all targets."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What the examples are, so that a training goes on with the same ones only."""
+
+    def held_out_batches(self, size: int, most: int | None = None) -> Iterator[Batch]:
+        count = self.held_out if most is None else min(self.held_out, most)
+        for start in range(0, count, size):
+            yield self.batch(range(start, min(start + size, count)), held_out=True)
+
+    def measures(self, model: Any, loss: float, most: int | None = None) -> Measures:
+        """What else is measured on the first so many held-out examples, given their mean loss."""
+        return {}
+
+
+def scores_loss(model: Any, states: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The summed loss of the vocabulary's scores: of a head that is one matrix without having all scores at once."""
+    head: Any = model.head_module
+    states, targets = states.flatten(0, -2), targets.flatten()
+    if isinstance(head, Linear) and hasattr(head, "output") and type(head).forward is Linear.forward:
+        return linear_cross_entropy(states, head.weight, head.bias, targets, label_smoothing)
+    logits = head(states).float()
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
+
+
+class RaggedRows:
+    """Rows of ids of any lengths, one after the other in one array; some of them as a padded batch at once."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self._ids = np.fromiter((number for row in rows for number in row), np.int32)
+        self._ends = np.cumsum([0, *map(len, rows)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> tuple[int, ...]:
+        return tuple(self._ids[self._ends[row] : self._ends[row + 1]].tolist())
+
+    def padded(self, rows: Sequence[int], fill: int) -> tuple[Tensor, Tensor]:
+        """(batch, longest), padded at the end; and which of it is real, as 1 and 0."""
+        starts, lengths = self._ends[rows], self._ends[np.asarray(rows) + 1] - self._ends[rows]
+        columns = np.arange(lengths.max(initial=0))
+        real = columns < lengths[:, None]
+        ids = self._ids[np.where(real, starts[:, None] + columns, 0)]
+        return torch.from_numpy(np.where(real, ids, fill).astype(np.int64)), torch.from_numpy(real.astype(np.int64))
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
+    """The same of rows that are at hand."""
+    return RaggedRows(rows).padded(range(len(rows)), fill)

@@ -1,0 +1,109 @@
+"""Write a target, given a source: encoder-decoders.
+
+Shapes: source (batch, source); target (batch, length), ending with the end token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import InputError
+from glassformer.families.shared.base import IGNORED
+from glassformer.families.shared.seq2seq import shift_right
+from glassformer.text import Tokenizer
+from glassformer.training.measures import edit_distance
+from glassformer.training.objectives.objective import Batch, Measures, Objective, RaggedRows, padded, scores_loss
+from glassformer.training.rows import SOURCE, TARGET, Row, rows_digest
+
+
+class TextPairs:
+    """Sources, and targets with their end token."""
+
+    def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+        self.sources, self.targets = RaggedRows([source for source, _ in pairs]), RaggedRows([target for _, target in pairs])
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.sources[number], self.targets[number]
+
+
+class TextToText(Objective):
+    head = "seq2seq"
+
+    def __init__(self, tokenizer: Tokenizer, config: Any, rows: Sequence[Row], held_out: Sequence[Row]) -> None:
+        self.config = config
+        self._end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else config.eos_token_id
+        self._pairs, self._held_out = TextPairs(self._encode(tokenizer, rows)), TextPairs(self._encode(tokenizer, held_out))
+        self._digest = rows_digest([*rows, *held_out])
+        self._answers: dict[tuple[int, ...], set[tuple[int, ...]]] = {}  # a source may have several right targets
+        for number in range(len(self._held_out)):
+            source, target = self._held_out[number]
+            self._answers.setdefault(source, set()).add(target)
+
+    @property
+    def examples(self) -> int:
+        return len(self._pairs)
+
+    @property
+    def held_out(self) -> int:
+        return len(self._held_out)
+
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+        pairs = self._held_out if held_out else self._pairs
+        sources, mask = pairs.sources.padded(rows, self.config.pad_token_id)
+        targets, _ = pairs.targets.padded(rows, IGNORED)
+        inputs = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": shift_right(targets, self.config)}
+        return Batch(inputs, targets, list(rows))
+
+    def loss(self, model: Any, batch: Batch) -> Tensor:
+        states = model.base_model(**batch.inputs, use_cache=False).last_hidden_state
+        return scores_loss(model, states, batch.targets, self.label_smoothing)
+
+    @torch.no_grad()
+    def measures(self, model: Any, loss: float, most: int | None = None) -> Measures:
+        """The share of sources with an error, and the errors per token; against the nearest right target."""
+        sources = list(self._answers)[:most]
+        wrong, errors, length = 0, 0, 0
+        for source, answer in zip(sources, self.answer(model, sources), strict=True):
+            distance, tokens = min((edit_distance(answer, target[:-1]), len(target) - 1) for target in self._answers[source])
+            wrong, errors, length = wrong + (distance > 0), errors + distance, length + tokens
+        return {"error_rate": wrong / max(1, len(sources)), "token_error_rate": errors / max(1, length)}
+
+    def answer(self, model: Any, sources: Sequence[tuple[int, ...]], **settings: Any) -> list[tuple[int, ...]]:
+        """What the model writes for each source, without start and end."""
+        answers: list[tuple[int, ...]] = []
+        longest = max((len(target) for targets in self._answers.values() for target in targets), default=1)
+        for start in range(0, len(sources), 256):
+            part = sources[start : start + 256]
+            ids, mask = padded(part, self.config.pad_token_id)
+            written: list[list[int]] = [[] for _ in part]
+            options = {"max_new_tokens": 2 * longest, "do_sample": False, "eos_token_id": self._end, **settings}
+            for row, step in model.steps(ids.to(model.device), attention_mask=mask.to(model.device), **options):
+                written[row].append(step.id)
+            answers += [tuple(ids[: ids.index(self._end)] if self._end in ids else ids) for ids in written]
+        return answers
+
+    def fingerprint(self) -> str:
+        return self._digest
+
+    def _encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[tuple[list[int], list[int]]]:
+        """Each row's source, and its target with the end token."""
+        sources = tokenizer([row.text(SOURCE) for row in rows])["input_ids"] if rows else []
+        targets = [row.tokens(TARGET) for row in rows]
+        pairs = []
+        for row, source, target in zip(rows, sources, targets, strict=True):
+            whole = tokenizer.convert_tokens_to_ids(target) if isinstance(target, list) else tokenizer.encode(target)
+            ids = [*(whole[:-1] if whole[-1:] == [self._end] else whole), self._end]
+            for name, values in (("source", source), ("target", ids)):
+                if len(values) > self.config.context:
+                    raise InputError(
+                        f"{row.place}: its {name} has {len(values)} tokens; the model's context is {self.config.context}."
+                    )
+            pairs.append((source, ids))
+        return pairs

@@ -1,0 +1,1 @@
+"""Trainings that are known by name: data, model and settings together, so that anybody can repeat them."""

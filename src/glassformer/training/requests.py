@@ -1,0 +1,23 @@
+"""The kinds of training that there are, by the name that they have in a training's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glassformer.errors import CheckpointError
+from glassformer.training.prepared import TrainingRequest
+from glassformer.training.recipes.g2p import G2pRequest
+from glassformer.training.text_training import TextRequest
+
+RECIPES: Mapping[str, type[G2pRequest]] = {G2pRequest.KIND: G2pRequest}
+KINDS: Mapping[str, type[Any]] = {TextRequest.KIND: TextRequest, **RECIPES}
+
+
+def read_request(about: Mapping[str, Any]) -> TrainingRequest:
+    """What a training was begun with, out of its file."""
+    try:
+        request: TrainingRequest = KINDS[about["kind"]](**about["request"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"training.json does not say what is trained ({error!r}). Begin the training anew.") from error
+    return request

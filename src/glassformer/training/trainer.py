@@ -1,0 +1,252 @@
+"""The loop: batches to losses to gradients to weights, with everything on the disk that a killed training needs.
+
+What a step computes follows from the settings, the data, the step's number and the weights before it: which examples it
+sees and what dropout drops are drawn anew for each step from its number. So a training that was stopped, in whatever way,
+ends with the weights of an unbroken one; and how its batches are cut into parts, over time or over processes, changes
+rounding alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from glassformer.errors import CheckpointError, NotNumbers
+from glassformer.training.events import Evaluated, Event, Sampled, Saved, StepDone
+from glassformer.training.example_order import ExampleOrder
+from glassformer.training.objectives.objective import Batch, Objective
+from glassformer.training.optimizer import make_optimizer, set_learning_rate
+from glassformer.training.ranks import Ranks
+from glassformer.training.settings import TrainingSettings
+from glassformer.training.training_folder import TrainingFolder
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+KEPT_STATES = 2  # checkpoints that a training can go on from
+
+
+class LossOf(nn.Module):
+    """A model and what it is trained to do, as one module: what compiles, and what several processes share."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        return self.objective.loss(self.model, Batch(inputs, targets))
+
+
+class Trainer:
+    """Trains a model in place.
+
+    Args:
+        model: of an Auto class, with the objective's head.
+        objective: the examples, and their loss.
+        settings: how many steps of which size, at which learning rate.
+        folder: where checkpoints and metrics go, and where an earlier part of the training may lie.
+        ranks: this process's place among several.
+        sample: what the model writes, for people to look at when it is evaluated.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        settings: TrainingSettings,
+        folder: TrainingFolder | None = None,
+        ranks: Ranks | None = None,
+        sample: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.ranks = ranks or Ranks()
+        self.model, self.objective, self.settings, self.folder, self.sample = model, objective, settings, folder, sample
+        objective.label_smoothing = settings.label_smoothing
+        self.model.to(self.ranks.device)
+        self.model.use_gpu_engine = False  # it would be made anew for each evaluation
+        if settings.recompute:
+            model.gradient_checkpointing_enable()
+        self.optimizer = make_optimizer(model.parameters(), settings)
+        self.order = ExampleOrder(objective.examples, settings.batch_size, settings.seed)
+        self.step = 0  # done so far
+        self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
+        self._loss: Any = LossOf(model, objective)
+        if settings.compile:
+            self._loss = torch.compile(self._loss)
+        if self.ranks.count > 1:
+            self._loss = DistributedDataParallel(self._loss)
+
+    # The loop -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[Event]:
+        """Train to the last step, telling each; evaluated and saved now and then, and at the end."""
+        settings = self.settings
+        while self.step < settings.steps:
+            yield self._write(self.train_step())
+            last = self.step == settings.steps
+            if self.stopping and not last:
+                if self.folder is not None:
+                    yield self._write(self.save())
+                return
+            if last or self.step % settings.evaluate_every == 0:
+                yield from map(self._write, self.evaluate())
+            if self.folder is not None and (last or self.step % settings.save_every == 0):
+                yield self._write(self.save())
+
+    def train_step(self) -> StepDone:
+        """One update of the weights."""
+        started, settings, number = time.perf_counter(), self.settings, self.step
+        rate = settings.learning_rate_at(number)
+        set_learning_rate(self.optimizer, rate)
+        self.model.train()
+        batches = self._batches(number)
+        targets = self._sum(sum(batch.count for batch in batches))
+        losses = []
+        for part, batch in enumerate(batches):
+            torch.manual_seed(_mixed(settings.seed, number, self.ranks.rank, part))
+            with self._precision(), self._synced(part == len(batches) - 1):
+                loss = self._loss(batch.inputs, batch.targets)
+                (loss * (self.ranks.count / max(1.0, targets))).backward()  # processes average their gradients
+            losses.append(loss.detach())
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
+        total, size = torch.stack((torch.stack(losses).sum(), norm)).tolist()  # waits for the device, once
+        mean = self._sum(total) / max(1.0, targets)
+        if not math.isfinite(mean) or not math.isfinite(size):
+            raise NotNumbers(self._diagnosis(number, batches, losses))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        tokens = int(self._sum(sum(batch.tokens for batch in batches)))
+        seconds = time.perf_counter() - started
+        return StepDone(self.step, mean, rate, size, tokens, seconds, self.order.epoch(self.step))
+
+    @torch.no_grad()
+    def evaluate(self) -> Iterator[Evaluated | Sampled]:
+        """The loss and what else the objective measures on the held-out examples, and a sample."""
+        if self.objective.held_out:
+            started = time.perf_counter()
+            self.model.eval()
+            total, count = 0.0, 0
+            most = None if self.step == self.settings.steps else self.settings.evaluation_examples
+            batches = self.objective.held_out_batches(self._micro_batch_size(), most)
+            for number, batch in enumerate(batches):
+                if number % self.ranks.count == self.ranks.rank:
+                    batch = batch.to(self.ranks.device)
+                    with self._precision():
+                        total += float(self.objective.loss(self.model, batch))
+                    count += batch.count
+            loss = self._sum(total) / max(1.0, self._sum(count))
+            measures = self.objective.measures(self.model, loss, most) if self.ranks.first else {}
+            yield Evaluated(self.step, loss, time.perf_counter() - started, measures)
+        if self.sample is not None and self.ranks.first:
+            self.model.eval()
+            yield Sampled(self.step, self.sample(self.model))
+
+    def _batches(self, step: int) -> list[Batch]:
+        """This process's share of a step, in parts that fit into memory."""
+        rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
+        size = self._micro_batch_size()
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return [self.objective.batch(part).to(self.ranks.device) for part in parts]
+
+    def _micro_batch_size(self) -> int:
+        return self.settings.micro_batch_size or -(-self.settings.batch_size // self.ranks.count)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.ranks.device.type, torch.bfloat16)
+
+    def _synced(self, last: bool) -> AbstractContextManager[Any]:
+        """Processes exchange gradients with the last part of a step alone."""
+        return nullcontext() if last or self.ranks.count == 1 else self._loss.no_sync()
+
+    def _sum(self, value: float) -> float:
+        if self.ranks.count == 1:
+            return value
+        return float(self.ranks.sum(torch.tensor(value, dtype=torch.float64, device=self.ranks.device)))
+
+    def _write(self, event: Event) -> Event:
+        if self.folder is not None and self.ranks.first:
+            self.folder.append_metrics(event.to_dict())
+        return event
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        assert self.folder is not None
+        if self.ranks.first:
+            path = self.folder.save(self.step, self._weights(), self._moments(), {"epoch": self.order.epoch(self.step)})
+            self.folder.keep_latest(KEPT_STATES)
+        else:
+            path = self.folder.path
+        self.ranks.wait()
+        return Saved(self.step, path)
+
+    def resume(self) -> bool:
+        """Go on after the folder's last checkpoint; False if there is none, and all begins anew."""
+        latest = None if self.folder is None else self.folder.latest()
+        if self.folder is not None and self.ranks.first:
+            self.folder.forget_metrics_after(0 if latest is None else int(latest[2]["step"]))
+        if self.folder is None or latest is None:
+            return False
+        weights, moments, state = latest
+        own = self._weights()
+        if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in weights.items()}:
+            raise CheckpointError(f"{self.folder.path}: its checkpoints are of another model. Choose another folder.")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(weights[name])
+        for name, parameter in self._trained():
+            device = parameter.device
+            self.optimizer.state[parameter] = {
+                key: moments[f"{name}.{key}"].to(device if key != "step" or device.type == "cuda" else "cpu")
+                for key in MOMENTS
+                if f"{name}.{key}" in moments
+            }
+        self.step = int(state["step"])
+        return True
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.data for name, parameter in self._trained()}
+
+    def _moments(self) -> dict[str, Tensor]:
+        state = self.optimizer.state
+        return {
+            f"{name}.{key}": state[parameter][key]
+            for name, parameter in self._trained()
+            for key in MOMENTS
+            if key in state.get(parameter, {})
+        }
+
+    # When numbers are none --------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _diagnosis(self, step: int, batches: list[Batch], losses: list[Tensor]) -> str:
+        """Where the first value that is no number stands: the part of the batch, and the site."""
+        bad = next((part for part, loss in enumerate(losses) if not bool(loss.isfinite())), None)
+        advice = "Lower the learning rate, warm up longer, or take the batch out of the data."
+        if bad is None:
+            return f"step {step + 1}: the gradient is no number, though the loss is {float(losses[0]):.4g}. {advice}"
+        batch = batches[bad]
+        torch.manual_seed(_mixed(self.settings.seed, step, self.ranks.rank, bad))
+        with self._precision():
+            sites = self.model.base_model(**batch.inputs, watch="*").sites or {}
+        site = next((name for name, value in sites.items() if not bool(value.isfinite().all())), "scores")
+        rows = ", ".join(map(str, batch.rows[:8])) + (", …" if len(batch.rows) > 8 else "")
+        return (
+            f"step {step + 1}: the loss is no number, for examples {rows}; the first site that is none is {site}. {advice}"
+        )
+
+
+def _mixed(*numbers: int) -> int:
+    """One number out of several, for a generator's seed."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1

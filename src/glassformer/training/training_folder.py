@@ -1,0 +1,181 @@
+"""The folder of a training: what it is, how far it has come, and what can be taken up again after whatever happened.
+
+    training.json                  the model's config, the settings and what the data are
+    metrics.jsonl                  a line for each report
+    checkpoints/step-00000200/     the weights and the optimizer's state after so many steps
+    config.json, model.safetensors, …   the model, when the training is over
+
+A checkpoint is written under a hidden name and renamed when it is on the disk, so every `step-…` is whole. One process at
+a time writes: the system drops its lock when it ends, in whatever way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
+from glassformer.errors import CheckpointError, SettingError, WriteError
+from glassformer.file_lock import try_lock
+
+STEP = re.compile(r"step-(\d{8})")
+ABOUT, METRICS, CHECKPOINTS, LOCK = "training.json", "metrics.jsonl", "checkpoints", ".training.lock"
+WEIGHTS, MOMENTS, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+class TrainingFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains into this folder meanwhile."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / LOCK).open("ab") as file:
+                if not try_lock(file):
+                    raise WriteError(f"{self.path}: another training writes there. Wait for it, or choose another folder.")
+                yield
+        except WriteError:
+            raise
+        except OSError as error:
+            raise write_error(self.path, error) from error
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """A new training; a folder that has one already is refused."""
+        if (self.path / ABOUT).exists():
+            raise SettingError(
+                f"{self.path}: holds a training already. Go on with it by --resume, or choose another folder."
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / ABOUT, json.dumps(about, indent=1))
+
+    def read_about(self) -> dict[str, Any]:
+        try:
+            about: dict[str, Any] = json.loads((self.path / ABOUT).read_text("utf-8"))
+        except FileNotFoundError:
+            raise SettingError(f"{self.path}: holds no training to go on with. Leave --resume out to begin one.") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / ABOUT}: cannot be read ({error}). Begin the training anew.") from error
+        return about
+
+    def check_same(self, about: Mapping[str, Any]) -> None:
+        """Refuse to go on with another model, other data or other settings than it was begun with."""
+        earlier = self.read_about()
+        now: dict[str, Any] = json.loads(json.dumps(about))
+        for part in sorted({*earlier, *now}):
+            before, after = earlier.get(part), now.get(part)
+            if before == after:
+                continue
+            if isinstance(before, dict) and isinstance(after, dict):
+                name = next(name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+                part, before, after = f"{part}: {name}", before.get(name), after.get(name)
+            raise SettingError(
+                f"{self.path}: the training was begun with {part} {_short(before)}, and now it is {_short(after)}. Give "
+                "what it was begun with, or choose another folder."
+            )
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """Those that are whole, by step."""
+        folder = self.path / CHECKPOINTS
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        return {int(match[1]): path for path in paths if (match := STEP.fullmatch(path.name))}
+
+    def save(
+        self, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]
+    ) -> Path:
+        """A checkpoint after so many steps."""
+        folder = self.path / CHECKPOINTS
+        target = folder / f"step-{step:08}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if target.exists():  # saved before the training was stopped and taken up from an earlier one
+                return target
+            with temporary_folder(folder, ".saving-") as work:
+                inner = work / target.name
+                inner.mkdir()
+                safetensors.torch.save_file(_contiguous(weights), inner / WEIGHTS)
+                safetensors.torch.save_file(_contiguous(moments), inner / MOMENTS)
+                (inner / STATE).write_text(json.dumps({"step": step, **state}, indent=1), "utf-8")
+                sync_tree(inner)
+                inner.rename(target)
+                sync_folder(folder)
+        except safetensors.SafetensorError as error:  # a full disk, in the library's words
+            raise write_error(target, str(error)) from error
+        except OSError as error:
+            raise write_error(target, error) from error
+        return target
+
+    def keep_latest(self, count: int) -> None:
+        """Remove the optimizer's state of all but the last checkpoints; the weights stay, to see how the model learned."""
+        for path in list(self.checkpoints.values())[:-count]:
+            with suppress(FileNotFoundError):
+                (path / MOMENTS).unlink()
+
+    def latest(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
+        """The weights, the optimizer's state and the rest of the last checkpoint, if there is one."""
+        for path in reversed(self.checkpoints.values()):
+            if (path / MOMENTS).exists():
+                try:
+                    state: dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
+                    tensors = [safetensors.torch.load_file(path / name) for name in (WEIGHTS, MOMENTS)]
+                except (OSError, ValueError, safetensors.SafetensorError) as error:
+                    raise CheckpointError(
+                        f"{path}: cannot be read ({error}). Remove it, and the training goes on from the one before."
+                    ) from error
+                return tensors[0], tensors[1], state
+        return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path / CHECKPOINTS)
+
+    # Metrics --------------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines written so far; a last one that was cut off is left out."""
+        lines = []
+        with suppress(FileNotFoundError):
+            for line in (self.path / METRICS).read_text("utf-8", "replace").splitlines():
+                with suppress(ValueError):
+                    lines.append(json.loads(line))
+        return lines
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Steps that will be done again are not reported twice."""
+        lines = self.metrics()
+        if (kept := [line for line in lines if line.get("step", 0) <= step]) != lines:
+            write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**line, "time": time.time()}) + "\n")
+        except OSError as error:
+            raise write_error(self.path / METRICS, error) from error
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _short(value: Any) -> str:
+    text = os.fspath(value) if isinstance(value, Path) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,70 @@
+"""docs/training.md: its commands, on small texts and for a few steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from glassformer.cli.app import app
+from tests.test_docs import ROOT, blocks
+
+PAGE = ROOT / "docs" / "training.md"
+COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE.read_text("utf-8"), re.S) for line in block.splitlines()]
+BOOK = "".join(
+    f"Chapter {number}. It was a dark and stormy night, and the {number} of us sat by the fire.\n" for number in range(90)
+)
+SMALL = ["--length", "48", "--vocabulary", "300", "--batch-size", "2"]  # added to commands that train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def glass(command: str, *more: str) -> str:
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], *more])
+    assert done.exit_code == 0, (command, done.output, done.exception)
+    return done.stdout + done.stderr
+
+
+def find(*words: str) -> str:
+    (command,) = (line for line in COMMANDS if all(word in line for word in words))
+    return command
+
+
+def test_every_command_is_known() -> None:
+    assert len(COMMANDS) == 9
+    assert {line.split()[0] for line in COMMANDS} == {"glass", "torchrun"}
+
+
+def test_a_book_is_trained_on_resumed_and_evaluated(command_folder: Path) -> None:
+    (command_folder / "book.txt").write_text(BOOK)
+    shown = glass(find("train --text book.txt --out book "), *SMALL, "--evaluate-every", "15")
+    assert "step 30 of 30" in shown
+    assert "the model is in book" in shown
+    assert glass(find("--resume")).count("the model is in book") == 1
+    for command in (find("glass run"), find("glass look")):
+        glass(command.replace("-m speeches", "-m book"))
+    assert "bits per byte" in glass(find("eval book --text book.txt --window"))
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(BOOK)
+    words = shlex.split(find("torchrun"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:], *SMALL, "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "book2" / "model.safetensors").exists()
+
+
+def test_python(command_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks(PAGE, "python")
+    exec(compile(block, str(PAGE), "exec"), {})
+    printed = capsys.readouterr().out
+    assert "StepDone(step=20," in printed
+    assert "Evaluated(step=20," in printed

@@ -1,0 +1,170 @@
+"""The loop: the same weights however a step is cut, and after whatever interruption."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.errors import CheckpointError, NotNumbers, SettingError, WriteError
+from glassformer.training.events import Evaluated, Saved, StepDone
+from glassformer.training.example_order import ExampleOrder
+from glassformer.training.settings import TrainingSettings
+from glassformer.training.trainer import Trainer
+from glassformer.training.training_folder import TrainingFolder
+from tests.training.models import SETTINGS, language_model, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def trained(settings: TrainingSettings = SETTINGS, folder: Path | None = None, **model: Any) -> tuple[Trainer, list[Any]]:
+    trainer = Trainer(tiny_model(**model), language_model(), settings, None if folder is None else TrainingFolder(folder))
+    return trainer, list(trainer.run())
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def same(first: Trainer, second: Trainer) -> bool:
+    mine, yours = weights(first), weights(second)
+    return mine.keys() == yours.keys() and all(torch.equal(mine[name], yours[name]) for name in mine)
+
+
+def test_an_epoch_has_every_example_once_and_depends_on_the_step_alone() -> None:
+    order = ExampleOrder(10, 4, seed=3)
+    seen = [number for step in range(5) for number in order.at(step).tolist()]
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
+    assert seen[:10] != seen[10:]
+    assert ExampleOrder(10, 4, seed=3).at(3).tolist() == order.at(3).tolist()
+    assert ExampleOrder(10, 4, seed=4).at(0).tolist() != order.at(0).tolist()
+    assert order.epoch(5) == 2.0
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    settings = replace(SETTINGS, steps=100, learning_rate=1.0, warmup_steps=10, final_learning_rate=0.2)
+    rates = [settings.learning_rate_at(step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert rates[10] == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.2)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_a_model_learns_and_says_how_well() -> None:
+    trainer, events = trained(replace(SETTINGS, steps=60, evaluate_every=20))
+    steps = [event for event in events if isinstance(event, StepDone)]
+    evaluations = [event for event in events if isinstance(event, Evaluated)]
+    assert [event.step for event in steps] == list(range(1, 61))
+    assert [event.step for event in evaluations] == [20, 40, 60]
+    assert steps[0].loss == pytest.approx(3.69, abs=0.2)  # the logarithm of the vocabulary
+    assert evaluations[-1].loss < steps[0].loss - 0.5
+    assert evaluations[-1].measures["bits_per_byte"] == pytest.approx(evaluations[-1].loss / 0.6931 / 4, rel=0.01)
+    assert trainer.model.training is False
+
+
+@pytest.mark.parametrize("micro", [1, 4])
+def test_parts_of_a_batch_give_the_same_curve(micro: int) -> None:
+    (_, whole), (_, parts) = trained(), trained(replace(SETTINGS, micro_batch_size=micro))
+    losses = [[event.loss for event in events if isinstance(event, StepDone | Evaluated)] for events in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("model", [{}, {"model_type": "gpt2"}, {"model_type": "scratch", "dropout": 0.3}], ids=str)
+def test_a_resumed_training_ends_with_the_same_weights(model: dict[str, Any], tmp_path: Path) -> None:
+    """The second one is taken up after each checkpoint by a new trainer with other weights."""
+    unbroken, events = trained(folder=tmp_path / "unbroken", **model)
+    folder = TrainingFolder(tmp_path / "broken")
+    for stop in (2, 5, 6):
+        trainer = Trainer(tiny_model(**model), language_model(), SETTINGS, folder)
+        if folder.checkpoints:
+            with torch.no_grad():
+                next(trainer.model.parameters()).add_(0.1)
+        assert trainer.resume() == bool(folder.checkpoints)
+        for event in trainer.run():
+            if isinstance(event, StepDone) and event.step == stop != 6:
+                break  # killed before the checkpoint that may be due
+    assert same(trainer, unbroken)
+    kept = [{k: v for k, v in line.items() if k not in ("seconds", "time")} for line in folder.metrics()]
+    told = [{k: v for k, v in event.to_dict().items() if k not in ("seconds",)} for event in events]
+    assert kept == json.loads(json.dumps(told))
+
+
+def test_a_training_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    trainer = Trainer(tiny_model(), language_model(), SETTINGS, folder)
+    events = []
+    for event in trainer.run():
+        events.append(event)
+        trainer.stopping = True
+    assert [type(event) for event in events] == [StepDone, Saved]
+    assert list(folder.checkpoints) == [1]
+    assert trainer.step == 1
+
+
+def test_only_the_last_checkpoints_keep_what_a_training_goes_on_from(tmp_path: Path) -> None:
+    trained(folder=tmp_path)
+    files = {
+        step: sorted(file.name for file in path.iterdir()) for step, path in TrainingFolder(tmp_path).checkpoints.items()
+    }
+    assert [step for step, names in files.items() if "optimizer.safetensors" in names] == [4, 6]
+    assert all("weights.safetensors" in names for names in files.values())
+
+
+def test_numbers_that_are_none_are_traced_to_their_site() -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 0] = torch.nan
+    trainer = Trainer(model, language_model(), SETTINGS)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(
+        NotNumbers, match=r"^step 1: the loss is no number, for examples .*; the first .* is blocks.1.mlp.update"
+    ):
+        trainer.train_step()
+    assert torch.equal(before["model.norm.weight"], model.model.norm.weight)
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    with TrainingFolder(tmp_path).locked(), pytest.raises(WriteError, match="another training writes there"):  # noqa: SIM117
+        with TrainingFolder(tmp_path).locked():
+            pass
+
+
+def test_another_model_or_other_settings_do_not_go_on(tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    with pytest.raises(SettingError, match="holds no training to go on with"):
+        folder.read_about()
+    folder.begin({"request": {"text": "a", "steps": 3}, "data": "x"})
+    with pytest.raises(SettingError, match="holds a training already"):
+        folder.begin({})
+    folder.check_same({"request": {"text": "a", "steps": 3}, "data": "x"})
+    with pytest.raises(SettingError, match="was begun with request: steps 3, and now it is 4"):
+        folder.check_same({"request": {"text": "a", "steps": 4}, "data": "x"})
+    with pytest.raises(SettingError, match="was begun with data 'x', and now it is 'y'"):
+        folder.check_same({"request": {"text": "a", "steps": 3}, "data": "y"})
+    trained(folder=tmp_path)
+    other = Trainer(tiny_model(hidden_size=32), language_model(), SETTINGS, folder)
+    with pytest.raises(CheckpointError, match="its checkpoints are of another model"):
+        other.resume()
+    (folder.checkpoints[6] / "weights.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match=r"step-00000006: cannot be read .*Remove it"):
+        Trainer(tiny_model(), language_model(), SETTINGS, folder).resume()
+    (tmp_path / "training.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        folder.read_about()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("steps", 0), ("learning_rate", -1.0), ("beta1", 2.0), ("label_smoothing", 1.0)]
+)
+def test_settings_have_bounds(name: str, value: float) -> None:
+    with pytest.raises(SettingError, match=f"{name}={value} is not from"):
+        replace(SETTINGS, **{name: value})
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(SettingError, match="precision='float8' is neither"):
+        replace(SETTINGS, precision="float8")  # type: ignore[arg-type]
