@@ -254,9 +254,9 @@ def test_damaged_safetensors_are_refused(tmp_path: Path, what: str) -> None:
     refused(lambda: FolderCheckpoint(tmp_path).tensors, path, why, "again.")
 
 
-@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "U16", "U32", "U64"])
+@pytest.mark.parametrize("kind", ["U16", "U32", "U64"])
 def test_unsupported_safetensors_dtype(tmp_path: Path, kind: str) -> None:
-    width = {"U16": 2, "U32": 4, "U64": 8}.get(kind, 1)
+    width = {"U16": 2, "U32": 4, "U64": 8}[kind]
     table = listed(dtype=kind, data_offsets=[0, 4 * width])
     path = replace(tmp_path / "model.safetensors", safetensors_bytes(table, bytes(4 * width)))
     refused(

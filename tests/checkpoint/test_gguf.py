@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from glassformer.blueprints import Rope, read_config
 from glassformer.checkpoint import gguf
 from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
+from glassformer.checkpoint.gguf_names import TABLES
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.errors import CheckpointError, ConfigError
 from glassformer.opened import open_model
@@ -510,11 +511,11 @@ def without(name: str) -> dict[str, np.ndarray]:
 UNFIT: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "architecture": (
         lambda path: write_gguf(path, "lama", metadata={}),
-        ("'general.architecture' is 'lama'", "Did you mean 'llama'?", "Known: llama, qwen2, qwen3, gemma3, gpt2, bert, t5."),
+        ("'general.architecture' is 'lama'", "Did you mean 'llama'?", f"Known: {', '.join(TABLES)}."),
     ),
     "no architecture": (
         lambda path: replace(path, header()),
-        ("'general.architecture' is None", "Known: llama, qwen2, qwen3, gemma3, gpt2, bert, t5."),
+        ("'general.architecture' is None", f"Known: {', '.join(TABLES)}."),
     ),
     "no table": (
         lambda path: write_gguf(path, tensors=without("token_embd.weight")),

@@ -50,15 +50,66 @@ BERT: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "type_vocab_size": 2, "layer_norm_eps": 1e-4,
 }  # fmt: skip
+MODERN_BERT: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 5,
+    "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "local_attention": 6, "norm_eps": 1e-4,
+    "layer_types": ["full_attention", *["sliding_attention", "full_attention"] * 2],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+    },
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
+}  # fmt: skip
 T5: dict[str, Any] = {
     "vocab_size": VOCABULARY, "d_model": HIDDEN, "d_kv": 32, "d_ff": INNER, "num_layers": LAYERS, "num_decoder_layers": 3,
     "num_heads": HEADS, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 128,
     "layer_norm_epsilon": 1e-4,
 }  # fmt: skip
+LLAMA: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": HIDDEN // HEADS, "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
+}  # fmt: skip
+GEMMA: dict[str, Any] = {**LLAMA, "head_dim": 32}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 5e4, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 12,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
+}  # fmt: skip
+NEOX: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "layer_norm_eps": 1e-4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the family, and what its config has of its own
+    "phi3": ("phi3", {**LLAMA, "sliding_window": 9}),
+    "phi3 longrope": ("phi3", {**LLAMA, "rope_parameters": LONGROPE, "original_max_position_embeddings": 12}),
+    "olmo2": ("olmo2", LLAMA),
+    "olmo2 windows": (
+        "olmo3",
+        {**LLAMA, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"],
+         "rope_parameters": dict.fromkeys(("sliding_attention", "full_attention"), LLAMA["rope_parameters"])},
+    ),
+    "granite": (
+        "granite",
+        {**LLAMA, "embedding_multiplier": 6.0, "attention_multiplier": 0.25, "residual_multiplier": 0.5,
+         "logits_scaling": 3.0},
+    ),
+    "smollm3": ("smollm3", {**LLAMA, "num_hidden_layers": 5, "tie_word_embeddings": False}),
+    "gemma": ("gemma", GEMMA),
+    "gemma2": ("gemma2", {**GEMMA, "query_pre_attn_scalar": 32, "sliding_window": 5, "attn_logit_softcapping": 1.5}),
+    "gptneox": ("gpt_neox", NEOX),
+    "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
+    "starcoder2": (
+        "starcoder2",
+        {name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")} | {"norm_epsilon": 1e-4},
+    ),
+}  # fmt: skip
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, config
+    **{name: (family, "causal", config) for name, (family, config) in DECODERS.items()},
     "gpt2": ("gpt2", "causal", GPT2),
     "gemma3": ("gemma3_text", "causal", GEMMA3),
     "bert": ("bert", "base", BERT),
+    "modern-bert": ("modernbert", "base", MODERN_BERT),
     "t5": ("t5", "seq2seq", T5),
     "t5 gated": ("t5", "seq2seq", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
 }
@@ -86,12 +137,17 @@ def metadata(name: str) -> dict[str, Typed]:
         real["attention.layer_norm_epsilon"] = c.layer_norm_epsilon
     elif short == "bert":
         real["attention.layer_norm_epsilon"] = c.layer_norm_eps
+    elif short == "modern-bert":
+        whole |= {"block_count": 5, "attention.sliding_window": 6, "attention.sliding_window_pattern": 2}
+        real |= {"attention.layer_norm_epsilon": c.norm_eps, "rope.freq_base": 5e5, "rope.freq_base_swa": 100.0}
     elif short == "t5":
         whole |= {
             "decoder_block_count": 3, "attention.key_length": 32, "attention.value_length": 32,
             "attention.relative_buckets_count": 8, "decoder_start_token_id": 0,
         }  # fmt: skip
         real |= dict.fromkeys(("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"), c.layer_norm_epsilon)
+    elif name in DECODERS:
+        return decoder_metadata(name)
     else:
         whole |= {
             "block_count": 7, "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 5,
@@ -105,10 +161,67 @@ def metadata(name: str) -> dict[str, Typed]:
     return sizes
 
 
+def decoder_metadata(name: str) -> dict[str, Typed]:
+    c, short = theirs(name).config, name.split()[0]
+    whole: dict[str, Typed] = {
+        key: (value, Value.UINT32)
+        for key, value in {
+            "context_length": CONTEXT, "embedding_length": HIDDEN, "block_count": c.num_hidden_layers,
+            "attention.head_count": HEADS, "feed_forward_length": INNER, "tokenizer.ggml.eos_token_id": c.eos_token_id,
+            "tokenizer.ggml.padding_token_id": c.pad_token_id,
+            "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
+            "attention.key_length": 32 if short.startswith("gemma") else None,
+            "attention.sliding_window": getattr(c, "sliding_window", None),
+            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8}.get(name, HIDDEN // HEADS),
+        }.items()
+        if value is not None
+    }  # fmt: skip
+    own: dict[str, Typed] = {
+        "phi3 longrope": {
+            "rope.scaling.original_context_length": (12, Value.UINT32),
+            "rope.scaling.attn_factor": (float(np.sqrt(1 + np.log(CONTEXT / 12) / np.log(12))), Value.FLOAT32),
+        },
+        "olmo2 windows": {"attention.sliding_window_pattern": ([True, False], Value.ARRAY, Value.BOOL)},
+        "granite": {
+            "attention.scale": (0.25, Value.FLOAT32), "embedding_scale": (6.0, Value.FLOAT32),
+            "residual_scale": (0.5, Value.FLOAT32), "logit_scale": (3.0, Value.FLOAT32),
+        },
+        "gemma2": {
+            "attn_logit_softcapping": (1.5, Value.FLOAT32), "final_logit_softcapping": (30.0, Value.FLOAT32),
+        },
+        "gptneox": {"use_parallel_residual": (True, Value.BOOL)},
+        "gptneox serial": {"use_parallel_residual": (False, Value.BOOL)},
+    }.get(name, {})  # type: ignore[assignment]  # fmt: skip
+    norm = "layer_norm_epsilon" if short in ("gptneox", "starcoder2") else "layer_norm_rms_epsilon"
+    own |= {f"attention.{norm}": (1e-4, Value.FLOAT32), "rope.freq_base": (5e4, Value.FLOAT32)}
+    return {key if "." in key and key.startswith("tok") else f"{short}.{key}": typed for key, typed in (whole | own).items()}
+
+
+def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Rotary pairs side by side, as the converter has them for Llama and those that it takes for one."""
+    return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
+    """What the converter does to a tensor of a decoder."""
+    short = name.split()[0]
+    if short in ("granite", "smollm3") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
+        return permuted(value, HEADS if projection[1] == "q" else 2)
+    if "query_key_value" in key:
+        return value.reshape(HEADS, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
+    return value + np.float32(1) if short.startswith("gemma") and key.endswith("norm.weight") else value
+
+
+def rope_factors(name: str) -> Arrays:
+    """The tensors that a file of longrope has."""
+    factors = {f"rope_factors_{kind}.weight": np.float32(LONGROPE[f"{kind}_factor"]) for kind in ("short", "long")}
+    return factors if name == "phi3 longrope" else {}
+
+
 def gguf_names(name: str) -> dict[str, str]:
     """The reference's names to GGUF's, for what the converter writes: no pooler, and a shared table once."""
     short, model = name.split()[0], theirs(name)
-    names, seen = get_tensor_name_map(MODEL_ARCH[short.upper()], 7), set()
+    names, seen = get_tensor_name_map(MODEL_ARCH[short.upper().replace("-", "_")], 7), set()
     found: dict[str, str] = {}
     for key, tensor in model.state_dict(keep_vars=True).items():
         if "pooler" not in key and id(tensor) not in seen:
@@ -130,8 +243,8 @@ def converted(name: str) -> Arrays:
     for key, other in gguf_names(name).items():
         value = state[key].numpy()
         value = np.ascontiguousarray(value.T) if is_transposed(name, key) else value
-        found[other] = value + np.float32(1) if name == "gemma3" and key.endswith("norm.weight") else value
-    return found
+        found[other] = np.ascontiguousarray(as_converted(name, key, value))
+    return found | rope_factors(name)
 
 
 def inputs(name: str) -> dict[str, torch.Tensor]:
@@ -170,7 +283,8 @@ class TestConvertedFamilies:
         for key, other in gguf_names(name).items():
             if (value := tensors[other]).ndim == 2 and value.shape[1] % 32 == 0:
                 tensors[other] = (quantize(value, kind), kind)
-                expanded = torch.from_numpy(dequantize(tensors[other][0], kind))
+                family_rows = quantize(state[key].numpy().T.copy() if is_transposed(name, key) else state[key].numpy(), kind)
+                expanded = torch.from_numpy(dequantize(family_rows, kind))  # blocks run along rows, whatever their order
                 state[key].copy_(expanded.T if is_transposed(name, key) else expanded)
                 packed += 1
         assert packed > 8
@@ -295,10 +409,16 @@ class TestGemma3:
         model = reference.build("gemma3_text", "causal", **{**GEMMA3, "layer_types": ["full_attention"] * 7})
         close(mine(**inputs("gemma3")).logits, model(**inputs("gemma3")).logits, 1e-5)
 
-    def test_capped_scores_are_refused(self, tmp_path: Path) -> None:
+    @torch.no_grad()
+    def test_capped_scores(self, tmp_path: Path) -> None:
+        mine = load_changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (2.0, Value.FLOAT32)})
+        model = reference.build("gemma3_text", "causal", **{**GEMMA3, "final_logit_softcapping": 2.0})
+        close(mine(**inputs("gemma3")).logits, model(**inputs("gemma3")).logits, 1e-5)
+
+    def test_capped_attention_scores_are_refused(self, tmp_path: Path) -> None:
         refused(
-            lambda: load_changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (30.0, Value.FLOAT32)}),
-            "'final_logit_softcapping' is 30.0; soft caps on scores are not supported",
+            lambda: load_changed(tmp_path, "gemma3", {"gemma3.attn_logit_softcapping": (50.0, Value.FLOAT32)}),
+            "'attn_logit_softcapping' is 50.0; this family has no soft caps, as Gemma 2 has them: set it to null",
             kind=ConfigError,
         )
 

@@ -585,8 +585,9 @@ def test_a_cached_snapshot_needs_no_other_files(cache: Path, asked: list[Any], p
 def test_only_the_files_of_the_part_are_fetched(asked: list[Any]) -> None:
     for part in PARTS:
         locate("org/name", part)
-    small = ["*.json", "*.jinja", "*.txt", "*.model"]
-    assert asked == [("org/name", small), ("org/name", small), ("org/name", [*small, "model*.safetensors"])]
+    small = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
+    weights = [*small, "model*.safetensors", "adapter_model.safetensors"]
+    assert asked == [("org/name", small), ("org/name", small), ("org/name", weights)]
 
 
 @pytest.fixture

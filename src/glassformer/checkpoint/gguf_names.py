@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, StoredTensor, Transposed
+from glassformer.checkpoint.stored_tensors import (
+    InterleavedPairs,
+    Layout,
+    OffsetByOne,
+    PartAfterPart,
+    StoredTensor,
+    Transposed,
+)  # fmt: skip
 from glassformer.errors import CheckpointError, did_you_mean
 
 DECODER = {
@@ -34,12 +41,55 @@ HEAD_NORMS = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
     "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
 }
-GEMMA3 = {
+EXPERTS = {  # stacked: * stands for the number of each
+    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.mlp.experts.*.gate_proj",
+    "blk.{}.ffn_up_exps": "model.layers.{}.mlp.experts.*.up_proj",
+    "blk.{}.ffn_down_exps": "model.layers.{}.mlp.experts.*.down_proj",
+}
+MIXTRAL = {
+    **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
+    "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.*.w1",
+    "blk.{}.ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.*.w3",
+    "blk.{}.ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.*.w2",
+}
+GPT_OSS = {
+    **{theirs: ours for theirs, ours in DECODER.items() if "ffn" not in theirs},
+    **EXPERTS,
+    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.router",
+    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.attn_sinks": "model.layers.{}.self_attn.sinks",
+}
+ENDLESS = (".self_attn.sinks",)  # names that are whole without .weight
+GEMMA2 = {
     **DECODER,
-    **HEAD_NORMS,
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
     "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
     "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+GEMMA3 = {**GEMMA2, **HEAD_NORMS}
+OLMO2 = {theirs: ours for theirs, ours in GEMMA3.items() if theirs not in ("blk.{}.attn_norm", "blk.{}.ffn_norm")}
+PHI3 = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))},
+    "blk.{}.attn_qkv": "model.layers.{}.self_attn.qkv_proj",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.gate_up_proj",
+}
+STARCODER2 = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_gate")},
+    "blk.{}.ffn_up": "model.layers.{}.mlp.c_fc",
+    "blk.{}.ffn_down": "model.layers.{}.mlp.c_proj",
+}
+GPTNEOX = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "gpt_neox.layers.{}.input_layernorm",
+    "blk.{}.attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
+    "blk.{}.attn_output": "gpt_neox.layers.{}.attention.dense",
+    "blk.{}.ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+    "blk.{}.ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
 }
 GPT2 = {
     "token_embd": "transformer.wte",
@@ -66,6 +116,17 @@ BERT = {
     "blk.{}.ffn_up": "encoder.layer.{}.intermediate.dense",
     "blk.{}.ffn_down": "encoder.layer.{}.output.dense",
     "blk.{}.layer_output_norm": "encoder.layer.{}.output.LayerNorm",
+}
+MODERN_BERT = {
+    "token_embd": "embeddings.tok_embeddings",
+    "token_embd_norm": "embeddings.norm",
+    "output_norm": "final_norm",
+    "blk.{}.attn_norm": "layers.{}.attn_norm",
+    "blk.{}.attn_qkv": "layers.{}.attn.Wqkv",
+    "blk.{}.attn_output": "layers.{}.attn.Wo",
+    "blk.{}.ffn_norm": "layers.{}.mlp_norm",
+    "blk.{}.ffn_up": "layers.{}.mlp.Wi",
+    "blk.{}.ffn_down": "layers.{}.mlp.Wo",
 }
 T5 = {
     "token_embd": "shared",
@@ -104,11 +165,48 @@ DECODER_SIZES = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
-GEMMA3_SIZES = {
+EXPERT_SIZES = {
+    **DECODER_SIZES,
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+GPT_OSS_SIZES = {
+    **EXPERT_SIZES,
+    "expert_feed_forward_length": "intermediate_size",
+    "attention.sliding_window": "sliding_window",
+}
+GEMMA_SIZES = {
     **DECODER_SIZES,
     "attention.sliding_window": "sliding_window",
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
+}
+WINDOW_SIZES = {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}
+GRANITE_SIZES = {
+    **DECODER_SIZES,
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+STARCODER2_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
+    "attention.layer_norm_epsilon": "norm_epsilon",
+}
+GPTNEOX_SIZES = {
+    **SIZES,
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "use_parallel_residual": "use_parallel_residual",
+    "rope.freq_base": "rope_theta",
+}
+MODERN_BERT_SIZES = {
+    **SIZES,
+    "attention.layer_norm_epsilon": "norm_eps",
+    "attention.sliding_window": "local_attention",
+    "attention.sliding_window_pattern": "global_attn_every_n_layers",
+    "rope.freq_base": "global_rope_theta",
+    "rope.freq_base_swa": "local_rope_theta",
 }
 REQUIRED = ("embedding_length", "block_count", "attention.head_count")
 T5_SIZES = {
@@ -134,24 +232,81 @@ def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**biases, "rope_scaling": _rope_scaling(metadata, raw)}
 
 
-def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+def _partly_rotated(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """The share of a head that is rotated, where a file says how many numbers that is."""
+    rotated, size = metadata.get("rope.dimension_count"), metadata.get("attention.key_length") or _head_width(metadata)
+    share = rotated / size if isinstance(rotated, int) and isinstance(size, int) and size > 0 else 1.0
+    return {**_decoder(metadata, raw), "partial_rotary_factor": share}
+
+
+def _head_width(metadata: Metadata) -> int | None:
+    """The width of a head, where all heads together are as wide as the stream."""
+    width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
+    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
+
+
+def _gptneox(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return _partly_rotated(metadata, raw) | {"attention_bias": "blk.0.attn_qkv.bias" in raw}
+
+
+def _starcoder2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def _olmo2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """OLMo 3 is a file of OLMo 2 that has windows."""
+    if not metadata.get("attention.sliding_window"):
+        return _decoder(metadata, raw)
+    pattern = metadata.get("attention.sliding_window_pattern")
+    kinds = ["sliding_attention" if local else "full_attention" for local in pattern] if isinstance(pattern, list) else None
+    return {**_decoder(metadata, raw), "model_type": "olmo3", "layer_types": kinds}
+
+
+def _query_scalar(metadata: Metadata, largest: int) -> dict[str, Any]:
     """What Gemma's files leave unsaid: its largest model scales by the width of a head as others have it."""
     scalar = metadata.get("attention.key_length")
-    width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
-    if metadata.get("block_count") == 62 and isinstance(width, int) and isinstance(heads, int) and heads > 0:
-        scalar = width // heads
+    if metadata.get("block_count") == largest:
+        scalar = _head_width(metadata) or scalar
+    return {} if scalar is None else {"query_pre_attn_scalar": scalar}
+
+
+def _gemma2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return _decoder(metadata, raw) | _query_scalar(metadata, largest=46)
+
+
+def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     pattern = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
     return {
         **_decoder(metadata, raw),
-        **({} if scalar is None else {"query_pre_attn_scalar": scalar}),
+        **_query_scalar(metadata, largest=62),
         "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
         "sliding_window_pattern": pattern,  # 1: every layer sees everything
     }
 
 
+def _mixtral(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def _qwen3_moe(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Its other readers always make shares add up to one; a layer may be without experts."""
+    dense = sorted(int(name.split(".")[1]) for name in raw if name.endswith(".ffn_gate.weight"))
+    return {**_decoder(metadata, raw), "norm_topk_prob": True, "mlp_only_layers": dense}
+
+
+def _gpt_oss(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    scaling = _rope_scaling(metadata, raw)
+    return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
+
+
 def _bert(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     types = raw.get("token_types.weight")
     return {} if types is None else {"type_vocab_size": types.shape[0]}
+
+
+def _modern_bert(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    biased = {"norm_bias": "output_norm", "attention_bias": "blk.0.attn_qkv", "mlp_bias": "blk.0.ffn_up"}
+    return {name: f"{tensor}.bias" in raw for name, tensor in biased.items()}
 
 
 def _t5(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -168,22 +323,44 @@ class ArchitectureTable:
     model_type: str
     extra: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what the tensors show, or no field says
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
+    part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
+    routed: ArchitectureTable | None = None  # of the models that have experts, where others are of the same architecture
 
 
 TABLES: Mapping[str, ArchitectureTable] = {
-    "llama": ArchitectureTable(DECODER, DECODER_SIZES, "llama", interleaved=True),
+    "llama": ArchitectureTable(
+        DECODER, DECODER_SIZES, "llama", interleaved=True,
+        routed=ArchitectureTable(MIXTRAL, EXPERT_SIZES, "mixtral", _mixtral, interleaved=True),
+    ),
     "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
     "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", _qwen3_moe),
+    "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
+    "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", _gpt_oss),
+    "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", _partly_rotated),
+    "olmo2": ArchitectureTable(OLMO2, WINDOW_SIZES, "olmo2", _olmo2),
+    "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
+    "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
+    "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", _starcoder2),
+    "gptneox": ArchitectureTable(GPTNEOX, GPTNEOX_SIZES, "gpt_neox", _gptneox, part_after_part=True),
+    "gemma": ArchitectureTable(DECODER, DECODER_SIZES, "gemma", layouts={r".*norm\.weight": OffsetByOne()}),
+    "gemma2": ArchitectureTable(
+        GEMMA2, GEMMA_SIZES, "gemma2", _gemma2, layouts={r".*norm\.weight": OffsetByOne()},
+    ),
     "gemma3": ArchitectureTable(
-        GEMMA3, GEMMA3_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": OffsetByOne()},
+        GEMMA3, GEMMA_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": OffsetByOne()},
     ),
     "gpt2": ArchitectureTable(
         GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},
     ),
     "bert": ArchitectureTable(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
+    "modern-bert": ArchitectureTable(
+        MODERN_BERT, MODERN_BERT_SIZES, "modernbert", _modern_bert,
+        ignored=frozenset(f"cls{part}.{kind}" for part in ("", ".norm", ".output") for kind in ("weight", "bias")),  # a head
+    ),
     "t5": ArchitectureTable(T5, T5_SIZES, "t5", _t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
 }  # fmt: skip
 
@@ -210,6 +387,11 @@ def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor
     return config | table.extra(fields, raw)
 
 
+def model_type_of(metadata: Mapping[str, Any], path: Path) -> str:
+    """The family that a file's architecture is."""
+    return _table(metadata, path)[1].model_type
+
+
 def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTable]:
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in TABLES:
@@ -217,7 +399,14 @@ def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTa
             f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
             f"{did_you_mean(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
         )
-    return architecture, TABLES[architecture]
+    table = TABLES[architecture]
+    return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table
+
+
+def table_for(architecture: str, model_type: str) -> ArchitectureTable:
+    """The table of an architecture's models of a type."""
+    table = TABLES[architecture]
+    return table.routed if table.routed is not None and table.routed.model_type == model_type else table
 
 
 def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
@@ -251,32 +440,54 @@ def tensors_from_gguf(
     metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path
 ) -> dict[str, StoredTensor]:
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
-    architecture, table = _table(metadata, path)
-    names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
-    tensors = {}
+    _, table = _table(metadata, path)
+    tensors: dict[str, StoredTensor] = {}
     for name, stored in raw.items():
         if name in table.ignored:
             continue
-        stem, _, ending = name.rpartition(".")
-        number = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
-        pattern = stem.replace(f"blk.{number.group(1)}.", "blk.{}.") if number else stem
-        if pattern not in names:
-            raise CheckpointError(
-                f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
-                f"{did_you_mean(pattern, names)} This variant is not supported; choose another file."
-            )
-        family_name = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
-        layout = _layout(table, name, stored.shape, config, path)
+        family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
-        tensors[family_name] = replace(stored, name=family_name, shape=shape, layout=layout)
+        tensor = replace(stored, name=family_name, shape=shape, layout=layout)
+        tensors |= unstacked(tensor) if "*" in family_name else {family_name: tensor}
     return tensors
+
+
+def family_name_and_layout(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], name: str, shape: tuple[int, ...], path: Path
+) -> tuple[str, Layout | None]:
+    """The family's name for a tensor of GGUF's name and shape, and how it lies in the file."""
+    architecture, table = _table(metadata, path)
+    names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
+    stem, _, ending = name.rpartition(".")
+    number = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
+    pattern = stem.replace(f"blk.{number.group(1)}.", "blk.{}.") if number else stem
+    if pattern not in names:
+        raise CheckpointError(
+            f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
+            f"{did_you_mean(pattern, names)} This variant is not supported; choose another file."
+        )
+    family_name = names[pattern].format(number.group(1) if number else "")
+    family_name += "" if family_name.endswith(ENDLESS) else f".{ending}"
+    return family_name, _layout(table, name, shape, config, path)
+
+
+def unstacked(stacked: StoredTensor) -> dict[str, StoredTensor]:
+    """What one tensor holds for several experts, by the name of each; * stands for the expert's number."""
+    count = max(stacked.shape[0], 1)
+    size = stacked.size // count
+    return {
+        (name := stacked.name.replace("*", str(number))): replace(
+            stacked, name=name, shape=stacked.shape[1:], offset=stacked.offset + number * size, size=size
+        )
+        for number in range(stacked.shape[0])
+    }
 
 
 def gguf_name_and_layout(
     table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
 ) -> tuple[str, Layout | None]:
-    """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`."""
-    stem, _, ending = name.rpartition(".")
+    """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
+    stem, _, ending = re.sub(r"\.experts\.\d+\.", ".experts.*.", name).rpartition(".")
     number = re.search(r"\.(\d+)\.", stem)
     pattern = stem.replace(f".{number.group(1)}.", ".{}.", 1) if number else stem
     gguf_name = next(gguf_pattern for gguf_pattern, family_pattern in table.names.items() if family_pattern == pattern)
@@ -288,19 +499,22 @@ def _layout(
     table: ArchitectureTable, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path
 ) -> Layout | None:
     """How a tensor of GGUF's name lies, where that is not how the family has it."""
+    queries = config.get("num_attention_heads")
+    if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
+        return PartAfterPart(_checked_heads(queries, 3, name, shape[0], path))
     projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
     if projection is None:
         return next((layout for pattern, layout in table.layouts.items() if re.fullmatch(pattern, name)), None)
-    queries = config.get("num_attention_heads")
     heads = queries if projection.group(1) == "q" else config.get("num_key_value_heads") or queries
-    return _interleaved_pairs(heads, name, shape[0], path)
+    return InterleavedPairs(_checked_heads(heads, 2, name, shape[0], path))
 
 
-def _interleaved_pairs(heads: Any, name: str, rows: int, path: Path) -> InterleavedPairs:
-    """The order of a query's or key's rows, refused where its rows are no heads full of pairs."""
-    if type(heads) is not int or heads < 1 or rows % (2 * heads):
+def _checked_heads(heads: Any, parts: int, name: str, rows: int, path: Path) -> int:
+    """How many heads a tensor's rows make, refused where they make none that fall into so many parts."""
+    if type(heads) is not int or heads < 1 or rows % (parts * heads):
+        what = "pairs in" if parts == 2 else "queries, keys and values of"
         raise CheckpointError(
-            f"{path}: GGUF tensor {name!r} has {rows} rows, which do not make pairs in {heads} heads "
+            f"{path}: GGUF tensor {name!r} has {rows} rows, which do not make {what} {heads} heads "
             "(fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."
         )
-    return InterleavedPairs(heads)
+    return heads

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -78,6 +78,35 @@ def rows_in_layout(stored: StoredTensor, layout: Layout) -> RowReader:
     values = layout.to_stored(stored.to_float32())
     values = values.reshape(-1, values.shape[-1])
     return lambda first, last: values[first:last]
+
+
+def stack_experts(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
+    """Tensors of one name, which are those of a layer's experts, as one tensor each."""
+    by_name: dict[str, list[OutputTensor]] = {}
+    for tensor in tensors:
+        by_name.setdefault(tensor.name, []).append(tensor)
+    return [
+        parts[0]
+        if "_exps." not in name
+        else replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts))
+        for name, parts in by_name.items()
+    ]
+
+
+def _rows_of_all(parts: Sequence[OutputTensor]) -> Callable[[], RowReader]:
+    """The rows of tensors of one shape, after one another."""
+    count = int(np.prod(parts[0].shape[:-1], dtype=np.int64))
+
+    def rows(first: int, last: int) -> Floats:
+        pieces = []
+        while first < last:
+            number, own = divmod(first, count)
+            end = min(count, own + last - first)
+            pieces.append(parts[number].open()(own, end))
+            first += end - own
+        return np.concatenate(pieces)
+
+    return lambda: rows
 
 
 def write_gguf(

@@ -12,18 +12,24 @@ from typing import TypeVar
 
 AnyTensor = TypeVar("AnyTensor")
 
-LEGACY_SUFFIXES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of a norm, in old files
-BASES = ("model", "transformer", "bert", "roberta", "distilbert")  # the module below a head
+LEGACY_NAMES = (
+    (re.compile(r"\.gamma$"), ".weight"),  # of a norm, in old files
+    (re.compile(r"\.beta$"), ".bias"),
+    (re.compile(r"^embed_out\."), "lm_head."),  # of GPT-NeoX
+)
+BASES = (  # the module below a head
+    "model", "transformer", "bert", "roberta", "distilbert", "electra", "albert", "deberta", "gpt_neox",
+)  # fmt: skip
 EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
     "lm_head.weight", "model.embed_tokens.weight", "transformer.wte.weight", "shared.weight", "model.shared.weight",
     "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight", "gpt_neox.embed_in.weight",
 )  # fmt: skip
 
 
 def modern_names(stored: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
     tensors = dict(stored)
-    for old, new in LEGACY_SUFFIXES:
+    for old, new in LEGACY_NAMES:
         tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
     return tensors
 

@@ -36,8 +36,8 @@ from glassformer.progress import NamedProgress
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
-WEIGHTS = ["model*.safetensors"]
+SMALL = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
+WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
 PATTERNS: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 
@@ -301,8 +301,13 @@ def _snapshot_under(repository: str, file: str | None, part: CheckpointPart) -> 
         folder = Path(snapshot_download(repository, allow_patterns=PATTERNS[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    serves = FolderCheckpoint(folder).complete if part == "model" else (folder / f"{part}.json").exists()
+    serves = _is_complete(folder) if part == "model" else (folder / f"{part}.json").exists()
     return folder if serves or next(folder.glob("*.gguf"), None) else None
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether a snapshot has all weights of a model, or of an adapter."""
+    return FolderCheckpoint(folder).complete or (folder / "adapter_model.safetensors").exists()
 
 
 def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
@@ -317,7 +322,7 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
         folder = Path(snapshot_download(name, allow_patterns=PATTERNS[part]))
-        if part == "model" and not FolderCheckpoint(folder).complete:
+        if part == "model" and not _is_complete(folder):
             folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
         return folder
     except CheckpointError:

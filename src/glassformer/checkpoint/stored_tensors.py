@@ -11,8 +11,8 @@ import mmap
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -134,6 +134,48 @@ class BufferedFile:
         """Nothing: the memory is the other library's, and freed with the last tensor."""
 
 
+@dataclass(eq=False)
+class ComputedFile:
+    """Bytes that no file holds: numbers computed from other tensors when they are first read, and kept until they are
+    released. Weights that another library has packed, or that an adapter changes, are read as any others by this."""
+
+    path: Path  # of the file that makes them what they are
+    size: int  # bytes
+    compute: Callable[[], Floats | Bytes]
+    sources: tuple[TensorFile, ...]  # the files that they are computed from
+    recipe: str  # how, for digests
+    mapped: None = None
+    _values: Bytes | None = field(default=None, repr=False)
+
+    @property
+    def buffer(self) -> Bytes:
+        values = self._values
+        if values is None:
+            self.check()
+            computed = np.ascontiguousarray(self.compute())
+            self.check()
+            assert computed.nbytes == self.size, (self.recipe, computed.shape)
+            self._values = values = computed.reshape(-1).view(np.uint8)
+        return values
+
+    def read_into(self, target: Bytes, offset: int) -> None:
+        target[...] = self.buffer[offset : offset + target.size]
+
+    def check(self) -> None:
+        for source in self.sources:
+            source.check()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def release(self, offset: int, size: int) -> None:
+        """Forget the numbers; whoever looks into them keeps them, and reading them again computes them again."""
+        self._values = None
+
+
+TensorFile: TypeAlias = MappedFile | BufferedFile | ComputedFile
+
+
 class Layout(Protocol):
     """How a file's numbers lie, where that is not how the family has them."""
 
@@ -148,17 +190,14 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True)
-class InterleavedPairs:
-    """Rows whose rotary pairs stand side by side (GGUF's llama) where the family has them half a head apart.
-
-    A permutation of whole rows: packed blocks run along a row, so it applies to packed bytes too.
-    """
+class RowPermutation:
+    """Whole rows in another order: packed blocks run along a row, so it applies to packed bytes too."""
 
     heads: int
 
     def rows(self, count: int) -> npt.NDArray[np.intp]:
         """For each row in the family's order, the stored row that holds it."""
-        return np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(count)
+        raise NotImplementedError
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
@@ -168,6 +207,20 @@ class InterleavedPairs:
 
     def to_stored(self, values: Floats) -> Floats:
         return values[np.argsort(self.rows(len(values)))]
+
+
+class InterleavedPairs(RowPermutation):
+    """Rows whose rotary pairs stand side by side (GGUF's llama) where the family has them half a head apart."""
+
+    def rows(self, count: int) -> npt.NDArray[np.intp]:
+        return np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(count)
+
+
+class PartAfterPart(RowPermutation):
+    """All heads' queries, then all keys, then all values (GGUF's gptneox), where the family has them head by head."""
+
+    def rows(self, count: int) -> npt.NDArray[np.intp]:
+        return np.arange(count).reshape(3, self.heads, -1).swapaxes(0, 1).reshape(count)
 
 
 @dataclass(frozen=True)
@@ -204,7 +257,7 @@ class StoredTensor:
     name: str
     kind: str  # F32, F16, BF16, I64, … or a packed kind: Q4_1, Q8_0, Q4_K, …
     shape: tuple[int, ...]  # logical, row-major
-    file: MappedFile | BufferedFile
+    file: TensorFile
     offset: int
     size: int  # bytes
     layout: Layout | None = None
@@ -269,6 +322,23 @@ class StoredTensor:
         size = self.size // self.shape[0]
         shape = (len(numbers), *self.shape[1:])
         return replace(self, shape=shape, offset=self.offset + numbers.start * size, size=len(numbers) * size)
+
+
+def computed_tensor(
+    name: str, shape: tuple[int, ...], compute: Callable[[], Floats | Bytes], sources: Sequence[StoredTensor], recipe: str,
+    path: Path | None = None, kind: str = "F32", size: int | None = None,
+) -> StoredTensor:  # fmt: skip
+    """A tensor whose numbers are computed from others when they are read.
+
+    `recipe`: what of the computation the sources do not say, so that two tensors of one digest have the same numbers.
+    `path`: the file that it is known by; that of the first source, unless another is named. `kind`, `size`: where the
+    numbers are not float32.
+    """
+    size = 4 * math.prod(shape) if size is None else size
+    files = tuple({id(source.file): source.file for source in sources}.values())
+    parts = [f"{source.name} {source.kind} {source.shape} {source.offset}" for source in sources]
+    file = ComputedFile(path or sources[0].file.path, size, compute, files, f"{name} {kind} {shape}: {recipe} of {parts}")
+    return StoredTensor(name, kind, shape, file, 0, size)
 
 
 PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element

@@ -1,0 +1,202 @@
+"""Adapters in the layout of peft: adapter_config.json and adapter_model.safetensors.
+
+Which modules are changed, and by what factor, follows peft's own rules: `target_modules` is a list of names' endings or a
+pattern of whole names, `rank_pattern` and `alpha_pattern` map patterns of names' endings to numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.adapters.adapter import Adapter, LowRankUpdate
+from glassformer.adapters.safe_patterns import compile_pattern
+from glassformer.blueprints import Head
+from glassformer.checkpoint import StoredTensor
+from glassformer.checkpoint.folder import read_json, read_weights
+from glassformer.errors import CheckpointError
+from glassformer.typecheck import brief, matches_type
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the best first
+PREFIX = "base_model.model."  # of every name in the file
+INSERTED = re.compile(r"\.(base_layer|modules_to_save(\.default)?)(?=\.)")  # modules that peft puts around the base's own
+PART = re.compile(r"(.+)\.(lora_[AB]\.weight|lora_embedding_[AB]|lora_magnitude_vector(?:\.weight)?)")
+PARTS = {"lora_A.weight": "a", "lora_B.weight": "b", "lora_embedding_A": "a", "lora_embedding_B": "b"}
+HEADS: Mapping[str, Head] = {
+    "CAUSAL_LM": "causal", "SEQ_2_SEQ_LM": "seq2seq", "SEQ_CLS": "sequence", "TOKEN_CLS": "token",
+    "QUESTION_ANS": "question",
+}  # fmt: skip
+MAX_NUMBER = 1 << 32  # of ranks and alphas
+MERGE = "Merge it into its base with peft (merge_and_unload), and open what that saves."
+CHANGING_INITS = ("pissa", "olora", "corda", "lora_ga", "loftq")  # which leave the base with other weights
+REFUSED: Mapping[str, tuple[Any, ...]] = {  # fields that change what is computed, and the values that do not
+    "layer_replication": (None, []),
+    "lora_bias": (None, False),
+    "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "use_qalora": (None, False),
+    "alora_invocation_tokens": (None, []),
+    "arrow_config": (None,),
+    "velora_config": (None,),
+    "monteclora_config": (None,),
+    "use_bdlora": (None, False),
+}
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """The fields of adapter_config.json that change what is computed."""
+
+    path: Path
+    r: int = 8
+    lora_alpha: int | float = 8
+    use_rslora: bool = False
+    use_dora: bool = False
+    target_modules: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
+    modules_to_save: list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, int | float] | None = None
+    base_model_name_or_path: str | None = None
+    task_type: str | None = None
+    _patterns: dict[str, re.Pattern[str]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def read(cls, path: Path) -> PeftConfig:
+        raw = read_json(path)
+        if (kind := raw.get("peft_type")) != "LORA":
+            raise CheckpointError(f"{path}: adapters of the kind {brief(kind)} are not supported, only LORA. {MERGE}")
+        for name, neutral in REFUSED.items():
+            if raw.get(name) not in neutral:
+                raise CheckpointError(f"{path}: {name} is {brief(raw[name])}, which is not supported. {MERGE}")
+        if str(raw.get("init_lora_weights")).lower().startswith(CHANGING_INITS):
+            raise CheckpointError(
+                f"{path}: init_lora_weights is {brief(raw['init_lora_weights'])}, which changes the base model too. {MERGE}"
+            )
+        values = {}
+        for name, hint in _HINTS.items():
+            value = raw.get(name)
+            if value is None:
+                continue
+            numbers = value.values() if isinstance(value, dict) else [value] if name in ("r", "lora_alpha") else ()
+            if not matches_type(value, hint) or not all(_is_number(number) for number in numbers):
+                raise CheckpointError(f"{path}: {name} is {brief(value)}, which is of the wrong type. Fetch it again.")
+            values[name] = value
+        return cls(path, **values)
+
+    def targets(self, module: str) -> bool:
+        """Whether a module is one that the adapter changes, as peft decides it."""
+        if self.exclude_modules and self._names(self.exclude_modules, module):
+            return False
+        if any(self._pattern(rf"(^|.*\.){re.escape(name)}($|\..*)").match(module) for name in self.modules_to_save or ()):
+            return False
+        targets = self.target_modules
+        if targets is None or targets == "all-linear":
+            return False
+        if not self._names(targets, module):
+            return False
+        layers = self.layers_to_transform
+        if isinstance(targets, str) or module in targets or layers is None or layers == []:
+            return True
+        number = self._layer(module)
+        return number is not None and number in ([layers] if isinstance(layers, int) else layers)
+
+    def _names(self, names: str | list[str], module: str) -> bool:
+        """Whether a pattern is a module's whole name, or a list has its name or the end of it."""
+        if isinstance(names, str):
+            return self._pattern(names).fullmatch(module) is not None
+        return module in names or any(module.endswith(f".{name}") for name in names)
+
+    def _layer(self, module: str) -> int | None:
+        patterns = [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern
+        wholes = [rf"(?:^|.*?\.){pattern}\.(?P<layer>\d+)\." for pattern in patterns or ()]
+        for whole in wholes or [r".*?\.[^.]*\.(?P<layer>\d+)\."]:
+            if match := self._pattern(whole).match(module):
+                return int(match["layer"])
+        return None
+
+    def scale(self, module: str, rank: int) -> float:
+        """What an update is multiplied by; refused where its rank is another than the config says."""
+        expected = self._by_pattern(self.rank_pattern or {}, module, self.r)
+        if rank != expected:
+            raise CheckpointError(
+                f"{self.path}: says that the update of {module!r} has the rank {expected}, and it has {rank}. Are these the "
+                "config and the weights of one adapter?"
+            )
+        alpha = self._by_pattern(self.alpha_pattern or {}, module, self.lora_alpha)
+        return float(alpha / (math.sqrt(rank) if self.use_rslora else rank))
+
+    def _by_pattern(self, numbers: Mapping[str, int | float], module: str, default: int | float) -> int | float:
+        matching = (key for key in numbers if self._pattern(rf"(.*\.)?({key})$").match(module))
+        return numbers[key] if (key := next(matching, None)) is not None else default
+
+    def _pattern(self, pattern: str) -> re.Pattern[str]:
+        if pattern not in self._patterns:
+            self._patterns[pattern] = compile_pattern(pattern, self.path)
+        return self._patterns[pattern]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
+
+
+_HINTS: Mapping[str, Any] = {
+    "r": int, "lora_alpha": int | float, "use_rslora": bool, "use_dora": bool, "target_modules": str | list[str],
+    "exclude_modules": str | list[str], "modules_to_save": list[str], "layers_to_transform": int | list[int],
+    "layers_pattern": str | list[str], "rank_pattern": dict[str, int], "alpha_pattern": dict[str, int | float],
+    "base_model_name_or_path": str, "task_type": str,
+}  # fmt: skip
+
+
+def read_folder(folder: Path) -> Adapter:
+    """The adapter in a folder."""
+    config = PeftConfig.read(folder / CONFIG)
+    file = next((path for name in WEIGHTS if os.path.lexists(path := folder / name)), None)
+    if file is None:
+        raise CheckpointError(f"{folder}: holds {CONFIG} and no {' or '.join(WEIGHTS)}. Fetch the adapter's weights.")
+    parts, replacements = split_tensors(read_weights(file))
+    if not parts:
+        raise CheckpointError(f"{file}: holds no lora_A and lora_B. Fetch the adapter again.")
+    updates = {module: _update(config, file, module, tensors) for module, tensors in parts.items()}
+    return Adapter(
+        folder, updates, replacements, config.base_model_name_or_path or None, HEADS.get(config.task_type or ""),
+        _targets(config),
+    )  # fmt: skip
+
+
+def _targets(config: PeftConfig) -> Callable[[str], bool] | None:
+    return None if config.target_modules in (None, "all-linear") else config.targets
+
+
+def split_tensors(tensors: Mapping[str, StoredTensor]) -> tuple[dict[str, dict[str, StoredTensor]], dict[str, StoredTensor]]:
+    """Parts of updates, by module, and whole tensors, by name; both under the names of the base's modules."""
+    parts: dict[str, dict[str, StoredTensor]] = {}
+    replacements: dict[str, StoredTensor] = {}
+    for stored_name, tensor in tensors.items():
+        name = INSERTED.sub("", stored_name.removeprefix(PREFIX))
+        if match := PART.fullmatch(name):
+            parts.setdefault(match[1], {})[PARTS.get(match[2], "magnitude")] = tensor
+        elif ".original_module." not in name:
+            replacements[name] = tensor
+    return parts, replacements
+
+
+def _update(config: PeftConfig, file: Path, module: str, parts: Mapping[str, StoredTensor]) -> LowRankUpdate:
+    needed = {"a": "lora_A", "b": "lora_B"} | ({"magnitude": "lora_magnitude_vector"} if config.use_dora else {})
+    if missing := [name for part, name in needed.items() if part not in parts]:
+        raise CheckpointError(f"{file}: lacks {missing[0]} of {module!r}. Fetch the adapter again.")
+    a, b = parts["a"], parts["b"]
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or 0 in (*a.shape, *b.shape):
+        raise CheckpointError(
+            f"{file}: lora_A and lora_B of {module!r} have the shapes {a.shape} and {b.shape}, which do not make a product. "
+            "Fetch the adapter again."
+        )
+    return LowRankUpdate(a, b, config.scale(module, a.shape[0]), parts["magnitude"] if config.use_dora else None)

@@ -1,0 +1,126 @@
+"""Experts that a folder's files hold stacked in one tensor, as tensors of their own: everybody else knows only those.
+
+    transformers   `mlp.experts.gate_up_proj` (experts, 2 · inner, hidden): rows of the gate, then of up; `down_proj`
+    gpt-oss        the same names, transposed, (experts, hidden, 2 · inner), and columns of gate and up alternate; biases
+    MXFP4          gpt-oss as it was published: `…_blocks` (experts, rows, blocks, 16) of codes, two in a byte, and
+                   `…_scales`; rows of gate and up alternate
+
+Nothing is read here: each tensor knows where its numbers lie. MXFP4's blocks are put together as GGUF has them when they
+are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glassformer.checkpoint.stored_tensors import Bytes, Floats, Layout, StoredTensor, Transposed
+from glassformer.errors import CheckpointError
+
+STACKED = re.compile(r"(.*\.)?mlp\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
+PAIR = ("gate_proj", "up_proj")
+MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+BLOCK, CODE_BYTES = 32, 16  # numbers of a block, and the bytes of their codes
+
+
+@dataclass(frozen=True)
+class EverySecond:
+    """Every second column of a transposed matrix, or every second number of a vector."""
+
+    first: int
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[1:], 2 * shape[0])
+
+    def from_stored(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(values[..., self.first :: 2].T)
+
+    def to_stored(self, values: Floats) -> Floats:
+        raise AssertionError("two tensors make one")  # which `stored_form` of the family does
+
+
+@dataclass(frozen=True)
+class SplitBlocks(StoredTensor):
+    """MXFP4 whose scales are a tensor of their own; its bytes are those that a GGUF file would have."""
+
+    scales: StoredTensor | None = None
+    first: int = 0  # of the rows
+    step: int = 1
+
+    @property
+    def bytes(self) -> Bytes:
+        assert self.scales is not None
+        rows, blocks = self.shape[0] * self.step, self.shape[1] // BLOCK
+        self.file.check()
+        region = np.frombuffer(self.file.buffer, np.uint8, rows * blocks * CODE_BYTES, self.offset)
+        codes = region.reshape(rows, blocks, CODE_BYTES)[self.first :: self.step]
+        neighbours = np.stack((codes & 15, codes >> 4), -1).reshape(*codes.shape[:2], BLOCK)
+        halves = neighbours[..., :CODE_BYTES] | neighbours[..., CODE_BYTES:] << 4
+        scales = self.scales.bytes.reshape(rows, blocks, 1)[self.first :: self.step]
+        return np.concatenate((scales, halves), -1).reshape(-1)
+
+    def rows(self, numbers: range) -> StoredTensor:
+        raise AssertionError("has no rows of its own")
+
+    def row(self, number: int) -> Floats:
+        row: Floats = self.to_float32()[number]
+        return row
+
+
+def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> dict[str, StoredTensor]:
+    """A folder's tensors, those of stacked experts under the names of each."""
+    separate: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        match = STACKED.fullmatch(name)
+        if match is None:
+            renamed = re.sub(r"\.mlp\.(gate\.)", r".block_sparse_moe.\1", name) if model_type == "mixtral" else name
+            separate[renamed] = tensor
+            continue
+        home, which, kind = match.group(1) or "", match.group(2), match.group(3) or ""
+        if kind == "_scales":
+            continue  # read with the blocks
+        if len(tensor.shape) != {"_bias": 2, "_blocks": 4}.get(kind, 3) or not tensor.elements:
+            raise CheckpointError(f"{tensor.label} has shape {tensor.shape}, which are no stacked experts. Fetch it again.")
+        scales = tensors.get(name.replace("_blocks", "_scales"))
+        if kind == "_blocks" and (scales is None or scales.shape != tensor.shape[:3] or tensor.shape[3] != CODE_BYTES):
+            raise CheckpointError(f"{tensor.label} has no scales that fit it. Fetch the file again.")
+        for number in range(tensor.shape[0]):
+            own = _slice(tensor, number)
+            parts = _parts(own, which, kind, model_type, None if scales is None else _slice(scales, number))
+            for projection, part in parts.items():
+                module = MIXTRAL[projection] if model_type == "mixtral" else projection
+                block = "block_sparse_moe" if model_type == "mixtral" else "mlp"
+                full = f"{home}{block}.experts.{number}.{module}.{'bias' if kind == '_bias' else 'weight'}"
+                separate[full] = replace(part, name=full)
+    return separate
+
+
+def _slice(stacked: StoredTensor, number: int) -> StoredTensor:
+    """One expert's part of a stacked tensor."""
+    size = stacked.size // stacked.shape[0]
+    return replace(stacked, shape=stacked.shape[1:], offset=stacked.offset + number * size, size=size)
+
+
+def _parts(
+    own: StoredTensor, which: str, kind: str, model_type: str, scales: StoredTensor | None
+) -> dict[str, StoredTensor]:
+    """What one expert's part of a stacked tensor holds, by projection."""
+    names = PAIR if which == "gate_up_proj" else ("down_proj",)
+    if kind == "_blocks":
+        rows, columns = own.shape[0] // len(names), own.shape[1] * BLOCK
+        packed = SplitBlocks(
+            own.name, "MXFP4", (rows, columns), own.file, own.offset, rows * columns // BLOCK * (CODE_BYTES + 1),
+            scales=scales, step=len(names),
+        )  # fmt: skip
+        return {name: replace(packed, first=first) for first, name in enumerate(names)}
+    if model_type == "gpt_oss":
+        if which == "down_proj":
+            layout: Layout | None = None if kind else Transposed()
+            return {"down_proj": replace(own, shape=own.shape if kind else own.shape[::-1], layout=layout)}
+        shape = (own.shape[-1] // 2, *own.shape[:-1])
+        return {name: replace(own, shape=shape, layout=EverySecond(first)) for first, name in enumerate(names)}
+    rows = own.shape[0] // len(names)
+    return {name: own.rows(range(first * rows, (first + 1) * rows)) for first, name in enumerate(names)}

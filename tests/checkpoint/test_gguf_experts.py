@@ -1,0 +1,163 @@
+"""GGUF files of mixtures of experts, as llama.cpp's converter lays them out: stacked experts, a router, sinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf import GGUFValueType as Value
+from gguf.quants import dequantize, quantize
+
+from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.errors import InputError
+from glassformer.opened import open_model
+from glassformer.quantize.export import model_contents
+from tests.checkpoint.files import Typed, write_gguf
+from tests.engine.executors import Subject
+from tests.parity import reference
+from tests.parity.compare import close, ids_for, load
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "num_experts_per_tok": 2,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, config
+    "mixtral": ("llama", "mixtral", {**SIZES, "num_local_experts": 4, "head_dim": 16}),
+    "qwen3moe": ("qwen3moe", "qwen3_moe", {
+        **SIZES, "num_experts": 4, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16,
+        "mlp_only_layers": [],
+    }),
+    "olmoe": ("olmoe", "olmoe", {**SIZES, "num_experts": 4}),
+    "gpt-oss": ("gpt-oss", "gpt_oss", {**SIZES, "num_local_experts": 4, "head_dim": 16, "sliding_window": 4,
+                                       "swiglu_limit": 7.0}),
+}  # fmt: skip
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "self_attn": "attn_sinks", "post_attention_layernorm": "ffn_norm", "gate": "ffn_gate_inp", "router": "ffn_gate_inp",
+    "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps", "w1": "ffn_gate_exps",
+    "w3": "ffn_up_exps", "w2": "ffn_down_exps",
+}  # fmt: skip
+
+
+def interleaved(value: np.ndarray, heads: int) -> np.ndarray:
+    """Rotary pairs side by side, as llama's files have them."""
+    return value.reshape(heads, 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
+    """The reference's tensors under GGUF's names, with the experts stacked."""
+    architecture, _, config = MODELS[name]
+    stacks: dict[str, list[np.ndarray]] = {}
+    tensors: dict[str, np.ndarray] = {}
+    for key, value in reference.in_checkpoint(theirs, theirs.state_dict()).items():
+        layer, _, own = key.removeprefix("model.layers.").partition(".")
+        stem, _, ending = key.rpartition(".") if not layer.isdecimal() else own.rpartition(".")
+        if ending == "sinks":
+            ending = "weight"
+        word = stem.rpartition(".experts.")[2].split(".")[-1] if ".experts." in stem else stem.removeprefix("mlp.")
+        word = NAMES[word.removeprefix("block_sparse_moe.")]
+        if architecture == "gpt-oss" and word == "ffn_norm":
+            word = "post_attention_norm"
+        full = f"blk.{layer}.{word}.{ending}" if layer.isdecimal() else f"{word}.{ending}"
+        array = np.ascontiguousarray(value.numpy())
+        if architecture == "llama" and word in ("attn_q", "attn_k"):
+            array = interleaved(array, config["num_attention_heads" if word == "attn_q" else "num_key_value_heads"])
+        if ".experts." in stem:
+            stacks.setdefault(full, []).append(array)
+        else:
+            tensors[full] = np.ascontiguousarray(array)
+    return tensors | {full: np.stack(arrays) for full, arrays in stacks.items()}
+
+
+def metadata(name: str, theirs: Any) -> dict[str, Typed]:
+    architecture, _, c = MODELS[name]
+    whole = {
+        "context_length": 64, "embedding_length": 64, "block_count": 2, "feed_forward_length": 96, "expert_count": 4,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
+        **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name in ("qwen3moe", "gpt-oss") else {}),
+        **({"attention.sliding_window": 4, "rope.scaling.original_context_length": 4096} if name == "gpt-oss" else {}),
+    }  # fmt: skip
+    real = {
+        "attention.layer_norm_rms_epsilon": theirs.config.rms_norm_eps,
+        "rope.freq_base": theirs.config.rope_parameters["rope_theta"],
+        **({"rope.scaling.factor": 32.0} if name == "gpt-oss" else {}),
+    }
+    fields: dict[str, Typed] = {f"{architecture}.{key}": (value, Value.UINT32) for key, value in whole.items()}
+    fields |= {f"{architecture}.{key}": (value, Value.FLOAT32) for key, value in real.items()}
+    if name == "gpt-oss":
+        fields["gpt-oss.rope.scaling.type"] = ("yarn", Value.STRING)
+    return fields
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_stacked_experts_give_the_references_outputs(name: str, tmp_path: Path) -> None:
+    architecture, family, config = MODELS[name]
+    theirs = reference.build(family, **config)
+    path = write_gguf(tmp_path / "x.gguf", architecture, metadata(name, theirs), converted(name, theirs))
+    ours, ids = load(path, "causal"), ids_for(theirs, 2, 11)
+    assert ours.config.model_type == family
+    close(ours(ids).logits, theirs(ids).logits, 1e-5)
+    subject = Subject(path)
+    assert subject.verdict(subject.cpu()).agrees(1e-5)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mixtral", "Q8_0"), ("qwen3moe", "Q4_0"), ("gpt-oss", "MXFP4")])
+@torch.no_grad()
+def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> None:
+    architecture, family, config = MODELS[name]
+    theirs, packed = reference.build(family, **config), GGMLQuantizationType[kind]
+    tensors: dict[str, Any] = dict(converted(name, theirs))
+    for key in [key for key in tensors if key.endswith("_exps.weight")]:
+        tensors[key] = (quantize(tensors[key], packed), packed)
+    path = write_gguf(tmp_path / "x.gguf", architecture, metadata(name, theirs), tensors)
+    subject = Subject(path)
+    expert = next(tensor for key, tensor in subject.opened.tensors.items() if ".experts.2." in key and "weight" in key)
+    assert expert.kind == kind
+    whole = dequantize(tensors["blk.0.ffn_gate_exps.weight"][0], packed)
+    first = next(tensor for key, tensor in subject.opened.tensors.items() if ".0." in key and ".experts.2." in key)
+    assert np.allclose(first.to_float32(), whole[2])
+    verdict = subject.verdict(subject.cpu())
+    assert verdict.agrees(1e-2), verdict
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "olmoe"])
+def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
+    architecture, family, config = MODELS[name]
+    theirs = reference.write(tmp_path, family, **config)
+    opened = open_model(tmp_path)
+    from glassformer.quantize.export import _folder_weights
+
+    fields, tensors = model_contents("x", *_folder_weights(opened), "F32")
+    assert fields["general.architecture"] == architecture
+    written = {tensor.name: tensor for tensor in tensors}
+    expected = converted(name, theirs)
+    assert written.keys() == expected.keys()
+    for key, value in expected.items():
+        rows = int(np.prod(value.shape[:-1]))
+        assert written[key].shape == value.shape
+        assert np.allclose(written[key].open()(0, rows).reshape(value.shape), value), key
+
+
+def test_shares_that_gguf_has_no_field_for_are_refused(tmp_path: Path) -> None:
+    _, family, config = MODELS["qwen3moe"]
+    reference.write(tmp_path, family, **{**config, "norm_topk_prob": False})
+    from glassformer.quantize.export import _folder_weights
+
+    with pytest.raises(InputError, match="GGUF has no field for normalized=False"):
+        model_contents("x", *_folder_weights(open_model(tmp_path)), "F32")
+
+
+def test_metadata_names_the_family(tmp_path: Path) -> None:
+    theirs = reference.build("mixtral", **MODELS["mixtral"][2])
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata("mixtral", theirs), converted("mixtral", theirs))
+    config = GgufCheckpoint(path).config
+    assert (config["model_type"], config["num_experts"], config["num_experts_per_tok"]) == ("mixtral", 4, 2)
