@@ -22,16 +22,39 @@ LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), LLAMA),
-    **dict.fromkeys(("bert", "roberta"), BERT),
+    **dict.fromkeys(("olmo2", "olmo3", "granite", "smollm3", "gemma", "gemma2"), LLAMA),
+    "phi3": {**LLAMA, "resid_pdrop": 0.11},
+    "cohere2": LLAMA,
+    "gptj": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21},
+    "gpt_neox": {**LLAMA, "hidden_dropout": 0.11, "classifier_dropout": 0.41},
+    "starcoder2": {**LLAMA, "residual_dropout": 0.11, "embedding_dropout": 0.31},
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), BERT),
+    "albert": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout_prob": 0.41},
+    "modernbert": {
+        "attention_dropout": 0.21,
+        "embedding_dropout": 0.31,
+        "mlp_dropout": 0.11,
+        "classifier_dropout": 0.41,
+    },
+    "deberta-v2": {
+        "hidden_dropout_prob": 0.11,
+        "attention_probs_dropout_prob": 0.21,
+        "pooler_dropout": 0.31,
+        "cls_dropout": 0.41,
+    },
     "gpt2": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21, "classifier_dropout": 0.41},
     "distilbert": {"dropout": 0.11, "attention_dropout": 0.21, "qa_dropout": 0.31, "seq_classif_dropout": 0.41},
     "t5": {"dropout_rate": 0.21},
+    "mt5": {"dropout_rate": 0.21},
     "bart": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31, "classifier_dropout": 0.41},
+    "marian": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31},
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {
-    "gpt2": "attn_pdrop", **dict.fromkeys(("bert", "roberta"), "attention_probs_dropout_prob"), "t5": "dropout_rate",
-    "scratch": "dropout",
+    **dict.fromkeys(("gpt2", "gptj"), "attn_pdrop"), "t5": "dropout_rate", "mt5": "dropout_rate", "scratch": "dropout",
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "electra", "albert", "deberta-v2"), "attention_probs_dropout_prob"
+    ),
 }  # fmt: skip
 MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}
 SCRATCH = {"model_type": "scratch", "d_model": 24, "num_blocks": 2, "num_heads": 3, "context_length": 16}
@@ -60,7 +83,7 @@ def inputs(model: Any) -> dict[str, Tensor]:
     if not hasattr(model.base_model, "cross_attention_modules"):
         return {"input_ids": ids}
     ids[:, -1] = model.config.eos_token_id
-    if getattr(model, "head", "") == "sequence":  # the decoder reads the source itself
+    if getattr(model, "head_kind", "") == "sequence":  # the decoder reads the source itself
         return {"input_ids": ids}
     return {"input_ids": ids, "decoder_input_ids": ids_for(model, 2, 7, seed=2)}
 

@@ -58,6 +58,8 @@ def labels(models: Pair) -> dict[str, Tensor]:
         return {"labels": torch.tensor([1, 0])}
     if models.head == "question":  # one of them lies behind the end
         return {"start_positions": torch.tensor([3, 99]), "end_positions": torch.tensor([5, 2])}
+    if models.head == "discriminator":
+        return {"labels": ids_for(models.theirs, 2, LENGTH, seed=3) % 2}
     count = models.theirs.num_labels if models.head == "token" else models.theirs.config.vocab_size
     expected = torch.randint(0, count, (2, LENGTH), generator=torch.Generator().manual_seed(3))
     expected[0, 2:5] = expected[1, -1] = -100
@@ -80,11 +82,11 @@ def paths(shown: str) -> set[str]:
 def test_parameter_and_module_names_equal_the_references(models: Pair) -> None:
     theirs, ours = models.theirs, models.ours
     assert type(ours).__name__ == type(theirs).__name__
-    expected, result = theirs.state_dict(), ours.state_dict()
+    expected, result = reference.in_checkpoint(theirs, theirs.state_dict()), ours.state_dict()
     assert result.keys() == expected.keys()
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert {name.rpartition(".")[0] for name in expected} <= paths(repr(ours))
-    assert ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
+    assert ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
 
 
 @torch.no_grad()
@@ -122,9 +124,15 @@ def test_saved_is_read_back_by_the_reference(models: Pair, tmp_path: Path) -> No
 
 def test_the_blueprint_lists_exactly_the_weights(models: Pair) -> None:
     ours = models.ours
-    held = {name: tuple(value.shape) for name, value in (*ours.named_parameters(), *ours.named_buffers())}
+    held = {
+        name: tuple(value.shape)
+        for name, value in (*ours.named_parameters(), *ours.named_buffers())
+        if (models.family, "embed_positions" in name) != ("marian", True)  # which follow from the config
+    }
     described = blueprint(ours.config, models.head)
-    idle = set() if ours.config.tie_word_embeddings else {"cls.predictions.bias", "lm_head.bias"}  # stored, and not read
+    idle = (
+        set() if ours.config.tie_word_embeddings else {"cls.predictions.bias", "lm_head.bias", "predictions.bias"}
+    )  # stored, and not read
     assert {weight.name: weight.shape for weight in described.weights} == {n: s for n, s in held.items() if n not in idle}
     assert described.parameters == sum(math.prod(shape) for name, shape in held.items() if name not in idle)
 
@@ -135,8 +143,7 @@ def test_the_blueprint_has_every_site_and_its_shape(models: Pair) -> None:
     described = blueprint(models.ours.config, models.head).sites
     length = LENGTH if "decoder_input_ids" in inputs(models) or models.family not in reference.PAIRS else SOURCE
     sizes = {"batch": 2, "length": length, "keys": length, "source": SOURCE}
-    config = models.ours.config
-    every = set(sites.all_sites(config.num_hidden_layers, config.encoder_layers))
+    every = set(sites.all_sites(*models.ours.base_model.block_counts))
     assert described.keys() == result.keys() == every - ({"scores"} if models.head == "base" else set())
     for site, shape in described.items():
         assert tuple(result[site].shape) == tuple(sizes.get(size, size) for size in shape), site
@@ -165,6 +172,8 @@ def test_losses_by_problem_type(family: str, count: int, tmp_path: Path) -> None
         (None, torch.tensor([1, 2])),
     ]
     for kind, target in [("regression", numbers), *(several if count > 1 else [(None, numbers)])]:
+        if kind is None and family == "deberta-v2":  # whose reference guesses otherwise than all others
+            continue
         models.theirs.config.problem_type = kind
         ours = load(tmp_path, "sequence", problem_type=kind)
         expected, result = (model(**inputs(models), labels=target) for model in (models.theirs, ours))

@@ -19,6 +19,7 @@ from tests.parity.compare import close, ids_for
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FAMILIES = reference.DECODERS
+ROUNDING = 1e-6  # of a gradient that is zero in exact numbers
 SEEDS = {"gpt2": (2, 22), "gemma3_text": (2, 22)}  # how many are quick, and how many there are
 QUICK = [(family, seed) for family in FAMILIES for seed in range(SEEDS.get(family, (3, 33))[0])]
 WIDE = [
@@ -57,9 +58,22 @@ def test_loss_and_gradients_equal_the_reference(pair: tuple[Any, Any, Path]) -> 
     labels = ids.masked_fill(ids % 5 == 0, -100)
     expected, result = theirs(ids, labels=labels).loss, ours(ids, labels=labels).loss
     close(result, expected)
-    gradients = dict(zip(_names(theirs), torch.autograd.grad(expected, list(theirs.parameters())), strict=True))
-    for name, gradient in zip(_names(ours), torch.autograd.grad(result, list(ours.parameters())), strict=True):
-        close(gradient, gradients[name], 1e-3)
+    right = torch.autograd.grad(expected, list(theirs.parameters()))
+    gradients = reference.in_checkpoint(theirs, dict(zip(_names(theirs), right, strict=True)))
+    own = torch.autograd.grad(result, list(ours.parameters()), allow_unused=True)
+    for name, gradient in zip(_names(ours), own, strict=True):
+        if gradient is None:  # of an expert that no token goes to
+            assert ".experts." in name
+            assert not gradients[name].any()
+        elif _may_vanish(name, theirs.config.model_type) and float(gradients[name].abs().max()) < ROUNDING:
+            assert float(gradient.abs().max()) < ROUNDING, name
+        else:
+            close(gradient, gradients[name], 1e-3)
+
+
+def _may_vanish(name: str, model_type: str) -> bool:
+    """Of keys in a layer without positions; of a router that chooses one expert, or all of them."""
+    return name.endswith("k_proj.bias") or model_type in reference.EXPERTS
 
 
 def _names(model: Any) -> list[str]:
@@ -149,7 +163,7 @@ def test_saved_is_read_back_by_the_reference(pair: tuple[Any, Any, Path], tmp_pa
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "sequence" in reference.HEADS[family]])
 @pytest.mark.parametrize("labels", [2, 5])
 def test_sequence_classification(family: str, labels: int, tmp_path: Path) -> None:
     theirs = reference.write(tmp_path, family, "SequenceClassification", num_labels=labels)
@@ -181,18 +195,24 @@ def test_dynamic_rope(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
 def test_longrope_beyond_the_trained_length(family: str, tmp_path: Path) -> None:
-    """Its long factors are in force from the pass on that goes beyond, as with the reference."""
+    """Its long factors are in force from the pass on that goes beyond, as with the reference.
+
+    Phi-3's own `generate` reads the whole text anew in that pass; here it goes on from what is remembered, as others do.
+    """
     rope = {
         "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
         "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
     }  # fmt: skip
-    theirs = reference.write(tmp_path, family, rope_parameters=rope)
+    trained = {"original_max_position_embeddings": 24} if family == "phi3" else {}
+    theirs = reference.write(tmp_path, family, rope_parameters=rope, **trained)
     ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
     for length in (24, 25, 60):
         ids = ids_for(ours, 1, length)
         close(ours(ids).logits, theirs(ids).logits)
+    if family == "phi3":
+        return
     prompt = ids_for(ours, 1, 18)
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     assert torch.equal(ours.generate(prompt, **options), theirs.generate(prompt, **options))

@@ -34,7 +34,7 @@ FORWARDS = ("relu", "gated-gelu", "gated-silu")  # by the seed, so that each is 
 
 
 def changes(family: str, seed: int) -> dict[str, Any]:
-    kind = {"feed_forward_proj": FORWARDS[seed % 3], "tie_word_embeddings": seed % 2 == 0} if family == "t5" else {}
+    kind = {"feed_forward_proj": FORWARDS[seed % 3], "tie_word_embeddings": seed % 2 == 0} if family in ("t5", "mt5") else {}
     return {**reference.random_changes(family, seed), **kind}
 
 
@@ -106,7 +106,8 @@ def test_inputs_embeds_instead_of_ids(models: Pair) -> None:
     inputs = {"inputs_embeds": table(source), "decoder_inputs_embeds": table(ids)}
     expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
     same_fields(result, expected)
-    close(result.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
+    if models.family != "marian":  # which scales a target's vectors, and not a source's
+        close(result.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
 
 
 @torch.no_grad()

@@ -1,4 +1,7 @@
-"""Models as data: one module per `model_type`, with its `Config` and its `blueprint`. Needs no torch."""
+"""Models as data: one module per `model_type`, with its `Config` and its `blueprint`. Needs no torch.
+
+A file has the name of its `model_type`, with underscores for hyphens: `xlm_roberta.py` is "xlm-roberta".
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,50 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from glassformer.blueprints import multimodal
 from glassformer.blueprints.blueprint import Blueprint, Op, Weight
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, did_you_mean
 
-SHARED = frozenset({"blueprint", "bounds", "config", "other_fields", "positions", "rope"})
+SHARED = frozenset(
+    {"blueprint", "bounds", "config", "layer_types", "multimodal", "other_fields", "positions", "rope", "rotary", "routed"}
+)
 
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """The model types that have a blueprint: the files of this folder."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in SHARED))
+    """The model types that have a blueprint, as configs spell them."""
+    return tuple(sorted(_module(name).Config.model_type for name in _file_names()))
 
 
 def module_for(model_type: object) -> ModuleType:
     """The module here that describes a model type."""
-    if not isinstance(model_type, str) or model_type not in model_types():
+    name = model_type.replace("-", "_") if isinstance(model_type, str) else ""
+    if name not in _file_names() or _module(name).Config.model_type != model_type:
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
             f"{did_you_mean(str(model_type), model_types())} Known: {', '.join(model_types())}."
         )
-    module = importlib.import_module(f"{__name__}.{model_type}")
-    if (declared := module.Config.model_type) != model_type:
-        raise ConfigError(f"blueprints/{model_type}.py has a Config for model_type {declared!r}. The two names must be one.")
+    return _module(name)
+
+
+@cache
+def _file_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(__path__)) - SHARED
+
+
+def _module(name: str) -> ModuleType:
+    module = importlib.import_module(f"{__name__}.{name}")
+    if (declared := module.Config.model_type).replace("-", "_") != name:
+        raise ConfigError(f"blueprints/{name}.py has a Config for model_type {declared!r}. The two names must be one.")
     return module
+
+
+def title_of(model_type: str) -> str:
+    """What people call a family; its model type where nobody has said."""
+    title: str = vars(module_for(model_type).Config).get("title", model_type)  # its own, and not that of a family it extends
+    return title
 
 
 def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Config:
@@ -48,10 +70,22 @@ def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Conf
     return config
 
 
+def read_text_config(raw: Mapping[str, Any]) -> Config | None:
+    """The config of the text part of a model of texts and images; None for every other model."""
+    part = multimodal.text_config(raw, model_types())
+    if part is None:
+        return None
+    defaults = module_for(part["model_type"]).Config.default_fields  # such files leave out what the family has by default
+    return read_config({**defaults, **part})
+
+
 def blueprint(config: Config, head: Head | None = None) -> Blueprint:
     """The ops of the model that a config describes, with the family's default head or another."""
     result: Blueprint = module_for(config.model_type).blueprint(config, head or config.default_head)
     return result
 
 
-__all__ = ["Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "model_types", "module_for", "read_config"]
+__all__ = [
+    "Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "model_types", "module_for", "read_config",
+    "read_text_config", "title_of",
+]  # fmt: skip

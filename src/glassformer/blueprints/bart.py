@@ -17,6 +17,7 @@ EPS = 1e-5  # of every norm; the config does not say
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bart"
+    title: ClassVar[str] = "BART"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265}
     default_head: ClassVar[Head] = "seq2seq"
     default_label_count: ClassVar[int] = 3
@@ -90,16 +91,21 @@ def attention(
     return b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{site_prefix}.update")
 
 
-def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = None) -> Value:
+def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
+    """A stack's tokens as its first block takes them."""
+    table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
+    x = b.embed(f"{base}{table}", site=None, scale=c.scale)
+    x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
+    return b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
+
+
+def stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded: Value | None = None) -> Value:
+    """From embedded tokens to the last block's states."""
     heads, inner, layers = (
         (c.encoder_attention_heads, c.encoder_ffn_dim, c.num_encoder_layers)
         if encoded is None
         else (c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers)
     )
-    table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
-    x = b.embed(f"{base}{table}", site=None, scale=c.scale)
-    x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
-    x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
     for layer in range(layers):
         with b.block(layer, f"{base}{name}.layers"):
             a = attention(b, c, x, "self_attn", heads, causal=encoded is not None)
@@ -113,14 +119,19 @@ def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = N
     return b.identity(x, "final")
 
 
+def vocabulary_scores(b: Builder, c: Config, x: Value) -> None:
+    """The head that writes, with a bias that is stored but was never trained."""
+    b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
+
+
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
     with b.encoder():
-        encoded = stack(b, c, base, "encoder")
-    x = stack(b, c, base, "decoder", encoded)
+        encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
+    x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
     if head == "seq2seq":
-        b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
+        vocabulary_scores(b, c, x)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x, "eos"), "classification_head.dense", c.hidden_size, bias=True), "tanh")
         b.scores(h, "classification_head.out_proj", c.label_count, bias=True)

@@ -14,6 +14,7 @@ from glassformer.blueprints.config import Head
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bert"
+    title: ClassVar[str] = "BERT"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
     default_head: ClassVar[Head] = "masked"
 
@@ -48,13 +49,17 @@ class Config(shared.Config):
         return self.max_position_embeddings - self.first_position
 
 
-def states(b: Builder, c: Config, base: str) -> Value:
-    """From ids to the last block's states."""
-    eps, heads, size = c.layer_norm_eps, c.num_attention_heads, c.hidden_size // c.num_attention_heads
-    x = b.embed(f"{base}embeddings.word_embeddings", site=None)
+def embeddings(b: Builder, c: Config, base: str, size: int | None = None, site: str | None = "embedding") -> Value:
+    """From ids to vectors of a size (by default the hidden one), with positions and token types."""
+    x = b.embed(f"{base}embeddings.word_embeddings", site=None, size=size)
     x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings, first=c.first_position)
     x = b.position(x, f"{base}embeddings.token_type_embeddings", c.type_vocab_size, how="segments")
-    x = b.norm(x, f"{base}embeddings.LayerNorm", eps, site="embedding", how="layer")
+    return b.norm(x, f"{base}embeddings.LayerNorm", c.layer_norm_eps, site=site, how="layer")
+
+
+def states(b: Builder, c: Config, x: Value, base: str) -> Value:
+    """From embedded tokens to the last block's states."""
+    heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}encoder.layer"):
             h = b.identity(x, "attention.input", "attention.self")
@@ -62,14 +67,27 @@ def states(b: Builder, c: Config, base: str) -> Value:
                 b.heads(h, f"attention.self.{name}", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
             )
-            a = b.attend(q, k, v, "attention.self", causal=False)
-            a = b.linear(a, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
-            x = b.norm(b.add(x, a), "attention.output.LayerNorm", eps, site="middle", how="layer")
-            h = b.identity(x, "mlp.input", "intermediate")
-            h = b.activate(b.linear(h, "intermediate.dense", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
-            h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
-            x = b.norm(b.add(x, h), "output.LayerNorm", eps, site="residual", how="layer")
+            x = after_attention(b, c, x, b.attend(q, k, v, "attention.self", causal=False))
     return b.identity(x, "final")
+
+
+def after_attention(b: Builder, c: Config, x: Value, joined: Value) -> Value:
+    """A block from its heads' outputs on: what they add to the stream, and the MLP."""
+    a = b.linear(joined, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
+    x = b.norm(b.add(x, a), "attention.output.LayerNorm", c.layer_norm_eps, site="middle", how="layer")
+    h = b.identity(x, "mlp.input", "intermediate")
+    h = b.activate(b.linear(h, "intermediate.dense", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+    h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
+    return b.norm(b.add(x, h), "output.LayerNorm", c.layer_norm_eps, site="residual", how="layer")
+
+
+def masked_scores(b: Builder, c: Config, x: Value) -> None:
+    """The head that guesses hidden tokens."""
+    h = b.activate(b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True), c.hidden_act)
+    h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
+    name = "cls.predictions.bias" if c.tie_word_embeddings else "cls.predictions.decoder.bias"
+    bias = Weight(name, (c.vocab_size,))
+    b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
 
 
 def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
@@ -79,15 +97,11 @@ def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "bert."
-    x = states(b, c, base)
+    x = states(b, c, embeddings(b, c, base), base)
     if head == "base":
         pooled(b, c, x, base)
     elif head == "masked":
-        h = b.activate(b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True), c.hidden_act)
-        h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
-        name = "cls.predictions.bias" if c.tie_word_embeddings else "cls.predictions.decoder.bias"
-        bias = Weight(name, (c.vocab_size,))
-        b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
+        masked_scores(b, c, x)
     elif head == "sequence":
         b.scores(pooled(b, c, x, base), "classifier", c.label_count, bias=True)
     else:

@@ -18,25 +18,31 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from glassformer.blueprints.config import Config, Head
+from glassformer.blueprints.positions import DistanceBuckets
 
 Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
 OpKind: TypeAlias = Literal[
     "embed",  # ids → vectors, by table; options: scale
-    "position",  # add a vector per position or token type, or give a bias per distance; options: how, first
+    "position",  # add a vector per position or token type, or give a bias or a vector per distance; options: how, first
     "norm",  # RMS or layer norm over the last axis; options: eps, how (rms, layer), offset
-    "linear",  # x · Wᵀ (+ b); options: columns (the weight is transposed)
-    "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or a part of one; options: part
+    "linear",  # (x · Wᵀ (+ b)) · scale; options: columns (the weight is transposed), scale
+    "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or some of one's; options: first, step
     "rotate",  # RoPE; options: rope
-    "attend",  # softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined again; options: causal, window, scale, memory
+    "attend",  # softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined; options: causal, window, scale, softcap, cross;
+    # with `distances`, the buckets b of tokens' distances: softmax((q · kᵀ + q · key(b) + k · query(b)) · scale) · v
     "activate",  # an activation; options: how
-    "gate",  # act(x · Wgᵀ) * (x · Wuᵀ)
-    "add",  # the residual sum
+    "gate",  # act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one; options: how
+    "route",  # router scores → each expert's share, 0 for those not chosen; options: chosen, normalized
+    "expert_gate",  # a gate of each chosen expert, side by side; options: how, experts, chosen, limit, offset
+    "expert_linear",  # a linear of each chosen expert with its neurons, times its share, summed; options: experts, chosen
+    "add",  # the residual sum; options: adapter (that of an adapter's update and the product beside it)
     "sum",  # over all ranks, each of which has a part of it: only where a model is split
     "identity",  # the same value at one more site
-    "pool",  # one vector per text, of its first or last token or its last end token; options: how (first, last, eos)
-    "scores",  # the head: vectors → scores; options: scale, bias
+    "pool",  # one vector per text: its first or last token's, its last end token's, or the mean; options: how
+    "scores",  # the head: vectors → scores; options: scale, softcap
 ]
+EXPERT_OPS: tuple[OpKind, ...] = ("expert_gate", "expert_linear")  # whose weights are those of all experts, one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class Blueprint:
     ops: tuple[Op, ...]
     blocks: int
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
+    routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -84,6 +91,11 @@ class Blueprint:
     def depends_on_length(self) -> bool:
         """Whether a token's numbers depend on how many tokens come after it: some kinds of RoPE follow the length."""
         return any(op.options["rope"].depends_on_length for op in self.ops if op.kind == "rotate")
+
+    @property
+    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
+        """What decides which sites there are: blocks, those of an encoder, and which blocks have experts."""
+        return self.blocks, self.encoder_blocks, self.routed_blocks
 
     @property
     def sites(self) -> dict[str, Shape]:
@@ -115,8 +127,9 @@ class Builder:
         self._stack = ""
 
     @contextmanager
-    def block(self, number: int, prefix: str) -> Iterator[None]:
-        self._block, self._prefix = number, f"{prefix}.{number}."
+    def block(self, number: int, prefix: str, stored: int | None = None) -> Iterator[None]:
+        """Ops inside belong to a block; `stored`: its number in the checkpoint, where several blocks share their weights."""
+        self._block, self._prefix = number, f"{prefix}.{number if stored is None else stored}."
         yield
         self._block, self._prefix = None, ""
 
@@ -130,6 +143,12 @@ class Builder:
     @property
     def length(self) -> Dim:
         return "source" if self._stack else "length"
+
+    @property
+    def layer(self) -> int:
+        """The number of the block that ops belong to now."""
+        assert self._block is not None
+        return self._block
 
     def _op(self, kind: OpKind, module: str, reads: tuple[Value, ...], shape: Shape, site: str | None = None,
             weights: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
@@ -151,17 +170,21 @@ class Builder:
         )
         return Value(len(self.ops) - 1, shape)
 
-    def embed(self, module: str, site: str | None = "embedding", scale: float = 1.0) -> Value:
-        c = self.config
-        shape = ("batch", self.length, c.hidden_size)
-        return self._op("embed", module, (), shape, site, {f"{module}.weight": (c.vocab_size, c.hidden_size)}, scale=scale)
+    def embed(self, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None) -> Value:
+        """Vectors of a size: by default the hidden one."""
+        rows, size = self.config.vocab_size, size or self.config.hidden_size
+        return self._op(
+            "embed", module, (), ("batch", self.length, size), site, {f"{module}.weight": (rows, size)}, scale=scale
+        )
 
     def position(
-        self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0
-    ) -> Value:
-        """Add a row of a table to each token; a sinusoid needs no table."""
+        self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0,
+        halves: bool = False,
+    ) -> Value:  # fmt: skip
+        """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines."""
         weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _integer(x.shape[-1]))}
-        return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first)
+        options: dict[str, Any] = {"halves": True} if halves else {}
+        return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first, **options)
 
     def relative_bias(self, module: str, buckets: int, heads: int) -> Value:
         """A bias for each head and distance, out of a table of buckets; it is added to the attention scores."""
@@ -169,20 +192,28 @@ class Builder:
         shape = (1, heads, self.length, keys)
         return self._op("position", module, (), shape, None, {f"{module}.weight": (buckets, heads)}, how="buckets")
 
+    def distance_vectors(self, module: str, rows: int) -> Value:
+        """A vector for each bucket of distances between tokens, for attention to look for."""
+        size = self.config.hidden_size
+        return self._op("position", module, (), (1, rows, size), None, {f"{module}.weight": (rows, size)}, how="distances")
+
     def norm(
-        self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0
-    ) -> Value:
+        self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0,
+        bias: bool = True,
+    ) -> Value:  # fmt: skip
+        """A norm; `bias`: whether a layer norm has one."""
         size = (_integer(x.shape[-1]),)
-        weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" else {})
+        weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" and bias else {})
         return self._op("norm", module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)
 
     def linear(
-        self, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False
-    ) -> Value:
+        self, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False,
+        scale: float = 1.0,
+    ) -> Value:  # fmt: skip
         weights = _linear(module, x, out, bias)
         if columns:
             weights[f"{module}.weight"] = (_integer(x.shape[-1]), out)
-        return self._op("linear", module, (x,), (*x.shape[:-1], out), site, weights, columns=columns)
+        return self._op("linear", module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale)
 
     def heads(self, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None) -> Value:
         shape = (x.shape[0], heads, x.shape[1], size)
@@ -194,26 +225,40 @@ class Builder:
         home = modules[0].rpartition(".")[0]
         return self._op("heads", home, (x,), (x.shape[0], len(modules), x.shape[1], size), site, weights)
 
-    def fused_heads(self, x: Value, module: str, part: int, heads: int, size: int, site: str | None = None) -> Value:
-        """Heads from one part of a fused projection."""
-        return self._op("heads", module, (x,), (x.shape[0], heads, x.shape[1], size), site, part=part)
+    def fused_heads(
+        self, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
+    ) -> Value:
+        """Heads of a projection that makes several things: from its `first` head on, every so many."""
+        return self._op("heads", module, (x,), (x.shape[0], heads, x.shape[1], size), site, first=first, step=step)
 
     def rotate(self, x: Value, module: str, rope: Any, site: str | None = None) -> Value:
         return self._op("rotate", module, (x,), x.shape, site, rope=rope)
 
     def attend(
         self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
-        scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention",
+        scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
+        softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
+        distance_query: Value | None = None,
     ) -> Value:  # fmt: skip
-        """Attention, with sites for its pattern and its heads' outputs; the heads come out joined."""
+        """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
+
+        `sinks`: a score for each head that takes its part of the attention weights, and has no value.
+        `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
+        """
+        terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
+        others = [value for value in (bias, *terms.values()) if value is not None]
+        options = {} if distances is None else {
+            "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
+        }  # fmt: skip
         batch, heads, length, size = query.shape
         keys = "source" if site_prefix == "cross" or self._stack else "keys"
         inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
         joined = (batch, length, _integer(heads) * _integer(size))
         scale = _integer(size) ** -0.5 if scale is None else scale
         return self._op(
-            "attend", module, (query, key, value, *([bias] if bias else [])), joined, None, {}, inner_sites,
-            causal=causal, window=window, scale=scale, cross=site_prefix == "cross",
+            "attend", module, (query, key, value, *others), joined, None,
+            {} if sinks is None else {sinks: (_integer(heads),)}, inner_sites,
+            causal=causal, window=window, scale=scale, cross=site_prefix == "cross", softcap=softcap, **options,
         )  # fmt: skip
 
     def activate(self, x: Value, how: str, site: str | None = None) -> Value:
@@ -224,6 +269,49 @@ class Builder:
     ) -> Value:
         weights = _linear(gate, x, inner, bias) | _linear(up, x, inner, bias)
         return self._op("gate", gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
+
+    def fused_gate(self, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden") -> Value:
+        """A gate whose two products are one projection, `x`: first that of the gate."""
+        return self._op("gate", module, (x,), (*x.shape[:-1], inner), site, how=how)
+
+    def route(self, scores: Value, module: str, chosen: int, normalized: bool) -> Value:
+        """Each expert's share of a token's update: the softmax of the router's scores, and 0 for all but the best.
+
+        `normalized`: the shares of those that are chosen add up to one.
+        """
+        return self._op(
+            "route", module, (scores,), scores.shape, "mlp.experts", chosen=chosen, normalized=normalized
+        )  # fmt: skip
+
+    def expert_gate(
+        self, x: Value, shares: Value, experts: Sequence[tuple[str, str]], chosen: int, inner: int, how: str,
+        bias: bool = False, limit: float | None = None, offset: float = 0.0,
+    ) -> Value:  # fmt: skip
+        """The neurons of the chosen experts, in the order of their numbers, side by side; `experts`: gate and up of each.
+
+        `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
+        """
+        weights = {
+            name: shape
+            for modules in experts
+            for module in modules
+            for name, shape in _linear(module, x, inner, bias).items()
+        }
+        return self._op(
+            "expert_gate", _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
+            how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset,
+        )  # fmt: skip
+
+    def expert_linear(
+        self, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False
+    ) -> Value:
+        """The update: what the chosen experts make of their neurons, each times its share."""
+        neurons = Value(x.op, (*x.shape[:-1], _integer(x.shape[-1]) // chosen))  # of each
+        weights = {name: shape for module in experts for name, shape in _linear(module, neurons, out, bias).items()}
+        return self._op(
+            "expert_linear", _around(experts[0]), (x, shares), (*x.shape[:-1], out), "mlp.update", weights, chosen=chosen,
+            experts=len(experts),
+        )  # fmt: skip
 
     def add(self, x: Value, update: Value, site: str | None = None) -> Value:
         return self._op("add", "", (x, update), x.shape, site)
@@ -248,17 +336,19 @@ class Builder:
 
     def build(self, head: Head) -> Blueprint:
         c = self.config
-        return Blueprint(c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers)
+        return Blueprint(
+            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers
+        )  # fmt: skip
 
-    def build_with_head(self, x: Value, head: Head) -> Blueprint:
-        """Add a head as most families have it, and build."""
+    def build_with_head(self, x: Value, head: Head, token_head: str = "classifier", **options: Any) -> Blueprint:
+        """Add a head as most families have it, and build; `options`: of the scores for the vocabulary."""
         c = self.config
         if head == "causal":
-            self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings)
+            self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings, **options)
         elif head == "sequence":
             self.scores(self.pool(x, "last"), "score", c.label_count)
         elif head == "token":
-            self.scores(x, "classifier", c.label_count, bias=True)
+            self.scores(x, token_head, c.label_count, bias=True)
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
         return self.build(head)
@@ -267,6 +357,11 @@ class Builder:
 def _linear(module: str, x: Value, out: int, bias: bool) -> dict[str, tuple[int, ...]]:
     weights: dict[str, tuple[int, ...]] = {f"{module}.weight": (out, _integer(x.shape[-1]))}
     return weights | {f"{module}.bias": (out,)} if bias else weights
+
+
+def _around(module: str) -> str:
+    """The module around all experts: `mlp.experts` for `mlp.experts.0.gate_proj`."""
+    return module.rsplit(".", 2)[0]
 
 
 def _integer(size: Dim) -> int:

@@ -39,6 +39,7 @@ class Bounds(NamedTuple):
 
 
 LAYERS = Bounds(1, MAX_LAYERS, held_by="tensors")
+EXPERTS = Bounds(1, MAX_LAYERS, held_by="tensors")
 SIZE = Bounds(1, held_by="dimension")
 SIZE_OR_DEFAULT = Bounds(0, held_by="dimension")  # 0: follows from others
 LENGTH = Bounds(1)
@@ -48,18 +49,23 @@ SHARE = Bounds(0, 1)
 SPREAD = Bounds(0, 1e6)
 
 BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
-    **dict.fromkeys(("num_hidden_layers", "num_encoder_layers"), LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "num_encoder_layers", "num_hidden_groups"), LAYERS),
     **dict.fromkeys(
         (
             "vocab_size", "hidden_size", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "num_attention_heads",
-            "encoder_attention_heads", "type_vocab_size",
+            "encoder_attention_heads", "type_vocab_size", "embedding_size", "moe_intermediate_size",
         ),
         SIZE,
     ),
     **dict.fromkeys(("num_key_value_heads", "head_dim", "output_size"), SIZE_OR_DEFAULT),
     **dict.fromkeys(("max_position_embeddings", "sliding_window"), LENGTH),
-    **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern"), LENGTH),
+    "local_attention": Bounds(),
+    **dict.fromkeys(("max_relative_positions", "position_buckets"), Bounds(-1, MAX_DISTANCE)),  # -1: follows from others
+    **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"), LENGTH),
     "max_window_layers": Bounds(),
+    **dict.fromkeys(("num_experts", "num_experts_per_tok"), EXPERTS),
+    "decoder_sparse_step": LENGTH,
+    "mlp_only_layers": Bounds(),
     "relative_attention_num_buckets": Bounds(4, held_by="dimension"),
     "relative_attention_max_distance": Bounds(1, MAX_DISTANCE),
     "num_labels": Bounds(0, MAX_LABELS),  # 0: the family's default
@@ -71,12 +77,13 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
         TOKEN,
     ),
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), EPSILON),
-    **dict.fromkeys(("initializer_range", "initializer_factor"), SPREAD),
-    "query_pre_attn_scalar": Bounds(above=0),
+    **dict.fromkeys(("initializer_range", "initializer_factor", "router_aux_loss_coef"), SPREAD),
+    **dict.fromkeys(("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"), Bounds(above=0)),
     **dict.fromkeys(
         (
             "attention_dropout", "activation_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",
-            "dropout", "dropout_rate", "embd_pdrop", "hidden_dropout_prob", "qa_dropout", "resid_pdrop",
+            "classifier_dropout_prob", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "hidden_dropout",
+            "hidden_dropout_prob", "mlp_dropout", "pooler_dropout", "qa_dropout", "resid_pdrop", "residual_dropout",
             "seq_classif_dropout",
         ),
         SHARE,

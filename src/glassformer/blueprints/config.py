@@ -22,7 +22,7 @@ from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, did_you_mean
 from glassformer.typecheck import brief, matches_type
 
-Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
+Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question", "discriminator"]
 ACTIVATIONS = (  # under all their names
     "silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh",
     "gelu_python_tanh", "quick_gelu", "relu", "tanh",
@@ -39,12 +39,15 @@ class Config:
     """What every family's config has."""
 
     model_type: ClassVar[str]
+    title: ClassVar[str]  # what people call the family
     default_head: ClassVar[Head] = "causal"  # the head that the family was trained with
+    pretraining_head: ClassVar[Head] = "masked"  # what an encoder's "ForPreTraining" means, or the part of it that is here
     aliases: ClassVar[Mapping[str, str]] = {}  # a family's own names of fields: {"n_embd": "hidden_size"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {}  # fields that may only have this value
     default_fields: ClassVar[Mapping[str, Any]] = {}  # of a config that is made by hand: `LlamaConfig()`
     default_label_count: ClassVar[int] = 2
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
+    open_by_name: ClassVar[Callable[..., Config]]  # set by `opened`, which can find checkpoints
 
     vocab_size: int
     hidden_size: int
@@ -80,6 +83,19 @@ class Config:
             raise ConfigError(f"config field {cls.own_name(missing[0])!r} is missing.")
         extra_fields = {key: value for key, value in values.items() if key not in names and key != "model_type"}
         return cls(**{name: values[name] for name in names & values.keys()}, extra_fields=extra_fields)
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **changes: Any) -> Self:
+        """The config of a checkpoint of this family, by its path, its catalogue name or its hub id."""
+        config = cls.open_by_name(name, **changes)
+        if type(config) is not cls:
+            raise ConfigError(f"{name}: holds a {config.model_type} model, no {cls.model_type} model. Use AutoConfig.")
+        return config
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The same as `read`, by its familiar name."""
+        return cls.read(values)
 
     @classmethod
     def check_types(cls, values: Mapping[str, Any]) -> None:
@@ -121,7 +137,9 @@ class Config:
             object.__setattr__(self, name, value)
             return
         name = RENAMED.get(name, name)
-        if name == "label2id" or self.aliases.get(name, name) in self._field_names:
+        if name in ("name_or_path", "_name_or_path"):
+            self.__dict__["_name_or_path"] = value
+        elif name == "label2id" or self.aliases.get(name, name) in self._field_names:
             self.__dict__.update(self.with_changes({name: value}).__dict__)
         elif name == "rope_theta" and "rope" in self._field_names:
             self.__dict__.update(self.with_changes({"rope": replace(self.rope, theta=float(value))}).__dict__)
@@ -173,9 +191,31 @@ class Config:
         raise AttributeError(f"the {type(self).model_type} config has no field {name!r}")
 
     @property
+    def name_or_path(self) -> str:
+        """Of the checkpoint that it was read from."""
+        return str(self.__dict__.get("_name_or_path", ""))
+
+    @name_or_path.setter
+    def name_or_path(self, value: str) -> None:
+        self._name_or_path = value
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.default_head == "seq2seq"
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Self:
+        """The part of the config that is about text: all of it."""
+        return self
+
+    @property
     def encoder_layers(self) -> int:
         """Blocks of the encoder, in an encoder-decoder."""
         return 0
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        """The numbers of the blocks whose MLP is a mixture of experts."""
+        return ()
 
     @property
     def label_count(self) -> int:
@@ -221,17 +261,19 @@ class Config:
         return {label: number for number, label in (self.id2label or {}).items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """As `config.json` holds it."""
+        """As `config.json` holds it: without what is null, except where that is not what a reader would take by default."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("extra_fields", "num_labels")}
+        unsaid = {f.name for f in fields(self) if f.default is None and values.get(f.name) is None}
+        values = {name: value for name, value in values.items() if name not in unsaid}
         values = {name: value.raw() if isinstance(value, Rope) else value for name, value in values.items()}
         if "rope" in values:
             values["rope_parameters"] = values.pop("rope")
         values = {self.own_name(name): value for name, value in values.items()}
-        if values["id2label"] == {number: f"LABEL_{number}" for number in range(self.default_label_count)}:
+        if values.get("id2label") == {number: f"LABEL_{number}" for number in range(self.default_label_count)}:
             del values["id2label"]
         else:
             values["label2id"] = self.label2id
-        return {"model_type": self.model_type, **self.extra_fields, **{k: v for k, v in values.items() if v is not None}}
+        return {"model_type": self.model_type, **self.extra_fields, **values}
 
     def to_json_string(self) -> str:
         """As the text of `config.json`."""

@@ -16,6 +16,7 @@ EPS = 1e-12  # of every norm; the config does not say
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "distilbert"
+    title: ClassVar[str] = "DistilBERT"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522}
     default_head: ClassVar[Head] = "masked"
     aliases: ClassVar[Mapping[str, str]] = {

@@ -18,6 +18,7 @@ from glassformer.blueprints.config import Head
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "gpt2"
+    title: ClassVar[str] = "GPT-2"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50257}
     aliases: ClassVar[Mapping[str, str]] = {
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
@@ -76,7 +77,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.norm(x, "ln_1", eps, site="attention.input", how="layer")
             fused = b.linear(h, "attn.c_attn", 3 * c.hidden_size, bias=True, columns=True)
             q, k, v = (
-                b.fused_heads(fused, "attn", part, heads, size, site=f"attention.{name}")
+                b.fused_heads(fused, "attn", part * heads, heads, size, site=f"attention.{name}")
                 for part, name in enumerate(("query", "key", "value"))
             )
             a = b.attend(q, k, v, "attn", scale=c.scale(layer))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glassformer.blueprints import config as shared
+from glassformer.blueprints import rotary
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
@@ -14,8 +14,9 @@ from glassformer.errors import ConfigError
 
 
 @dataclass(kw_only=True)
-class Config(shared.Config):
+class Config(rotary.Config):
     model_type: ClassVar[str] = "llama"
+    title: ClassVar[str] = "Llama and models like it (SmolLM2 among them)"
     default_fields: ClassVar[Mapping[str, Any]] = {
         "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
@@ -28,23 +29,17 @@ class Config(shared.Config):
     rms_norm_eps: float = 1e-6
     attention_bias: bool = False
     mlp_bias: bool = False
-    attention_dropout: float = 0.0
-    rope: Rope = field(default_factory=Rope)
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         raw = super().prepare(raw)
-        rope = Rope.read(raw)
-        for spelling in ("rope_parameters", "rope_scaling", "rope_theta"):
-            raw.pop(spelling, None)
         for optional in ("num_key_value_heads", "head_dim"):
             if raw.get(optional) is None:
                 raw.pop(optional, None)
-        return raw | {"rope": rope}
+        return raw
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_activation("hidden_act")
         heads = self.num_attention_heads
         if not self.num_key_value_heads:
             object.__setattr__(self, "num_key_value_heads", heads)
@@ -64,38 +59,66 @@ class Config(shared.Config):
         """Whether attention's output projection has a bias, as its others may."""
         return self.attention_bias
 
-    def window(self, layer: int) -> int | None:
-        """How many tokens back a layer looks; None: to the beginning."""
-        return None
+    def rope_of(self, layer: int) -> Rope:
+        """A layer's RoPE."""
+        return self.rope
 
 
-PrepareQueryKey = Callable[[Builder, Config, Value, Value], tuple[Value, Value]]
+PrepareQueryKey = Callable[[Builder, Any, Value, Value], tuple[Value, Value]]
+MakeHeads = Callable[[Builder, Any, Value, str, int], Value]  # "q" or "k", and how many
+MakeMLP = Callable[[Builder, Any, Value], Value]  # of a block: its input to its update
 
 
 def rotated(b: Builder, c: Config, query: Value, key: Value) -> tuple[Value, Value]:
     """RoPE on query and key; Qwen3 norms them first."""
+    rope = c.rope_of(b.layer)
     return (
-        b.rotate(query, "self_attn", c.rope, site="attention.query"),
-        b.rotate(key, "self_attn", c.rope, site="attention.key"),
+        b.rotate(query, "self_attn", rope, site="attention.query"),
+        b.rotate(key, "self_attn", rope, site="attention.key"),
     )
 
 
-def blueprint(c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated) -> Blueprint:
+def rotated_where_it_has_rope(b: Builder, c: Any, query: Value, key: Value) -> tuple[Value, Value]:
+    """RoPE in those of a model's layers that have it."""
+    if c.has_rope(b.layer):
+        return rotated(b, c, query, key)
+    return b.identity(query, "attention.query"), b.identity(key, "attention.key")
+
+
+def projected_heads(b: Builder, c: Config, h: Value, name: str, heads: int) -> Value:
+    return b.heads(h, f"self_attn.{name}_proj", heads, c.head_dim, c.attention_bias)
+
+
+def attention(
+    b: Builder, c: Config, h: Value, prepare_query_key: PrepareQueryKey = rotated, make_heads: MakeHeads = projected_heads,
+    **options: Any,
+) -> Value:  # fmt: skip
+    """What a block's heads give, joined; `make_heads`: of queries and keys; `options`: of the op that attends."""
+    groups, size, bias = c.num_key_value_heads, c.head_dim, c.attention_bias
+    q, k = make_heads(b, c, h, "q", c.num_attention_heads), make_heads(b, c, h, "k", groups)
+    q, k = prepare_query_key(b, c, q, k)
+    v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
+    return b.attend(q, k, v, "self_attn", window=c.window(b.layer), **options)
+
+
+def gated_mlp(b: Builder, c: Config, x: Value) -> Value:
+    h = b.gate(x, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
+    return b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update")
+
+
+def blueprint(
+    c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated, mlp: MakeMLP = gated_mlp,
+    **attention_options: Any,
+) -> Blueprint:  # fmt: skip
     b = Builder(c)
     base = "" if head == "base" else "model."
-    groups, size, bias = c.num_key_value_heads, c.head_dim, c.attention_bias
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", c.rms_norm_eps, site="attention.input")
-            q = b.heads(h, "self_attn.q_proj", c.num_attention_heads, size, bias)
-            k = b.heads(h, "self_attn.k_proj", groups, size, bias)
-            q, k = prepare_query_key(b, c, q, k)
-            v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
-            a = b.attend(q, k, v, "self_attn", window=c.window(layer))
+            a = attention(b, c, h, prepare_query_key, **attention_options)
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update")
             x = b.add(x, a, site="middle")
             h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
-            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
-            x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update"), site="residual")
-    return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head)
+            x = b.add(x, mlp(b, c, h), site="residual")
+    return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head, token_head="score")

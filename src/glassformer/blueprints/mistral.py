@@ -14,6 +14,7 @@ from glassformer.blueprints.config import Head
 @dataclass(kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "mistral"
+    title: ClassVar[str] = "Mistral"
     default_fields: ClassVar[Mapping[str, Any]] = {
         "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
         "sliding_window": 4096,

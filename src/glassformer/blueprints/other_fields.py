@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from glassformer.errors import ConfigError
 from glassformer.typecheck import brief
 
-PACKED = "weights that are packed this way cannot be read. Take the model unpacked, or as a .gguf file."
+PACKED = (
+    "weights that are packed this way cannot be read. GPTQ, AWQ, bitsandbytes, FP8 and compressed-tensors can, from a "
+    "folder: take the model so, unpacked, or as a .gguf file."
+)
 VARIANT = "this variant is not supported. Is this the config of these weights?"
 
 
@@ -23,18 +26,16 @@ class Refusal(NamedTuple):
     families: tuple[str, ...] = ()  # in which it means something; none: in all
 
 
-ENCODERS = ("bert", "roberta", "distilbert")
+ENCODERS = ("bert", "roberta", "distilbert", "xlm-roberta", "electra", "albert", "modernbert", "deberta-v2")
 BART = ("bart",)
 
 REFUSED: Mapping[str, Refusal] = {
-    "quantization_config": Refusal((None,), PACKED),  # GPTQ, AWQ, bitsandbytes, FP8, …
+    "quantization_config": Refusal((None,), PACKED),  # those that can be read are taken out of the config with their weights
     "quantization": Refusal((None,), PACKED),  # MLX
     "compression_config": Refusal((None,), PACKED),
-    "attn_logit_softcapping": Refusal(
-        (None,), "soft caps on attention scores are not supported. Gemma 3 was trained without: set it to null."
-    ),
-    "final_logit_softcapping": Refusal(
-        (None,), "soft caps on scores are not supported. Gemma 3 was trained without: set it to null."
+    **dict.fromkeys(
+        ("attn_logit_softcapping", "final_logit_softcapping"),
+        Refusal((None,), "this family has no soft caps, as Gemma 2 has them: set it to null."),
     ),
     "use_bidirectional_attention": Refusal(
         (None, False), "a decoder that looks ahead is not supported. For vectors of texts take an encoder, such as minilm."
@@ -51,11 +52,16 @@ REFUSED: Mapping[str, Refusal] = {
         ENCODERS,
     ),
     "pruned_heads": Refusal((None, {}), "pruned heads are not supported. Take the model before it was pruned."),
+    "router_jitter_noise": Refusal((None, 0, 0.0), "noise on a router's input is not supported. Set it to 0."),
     "use_mrope": Refusal((None, False), "positions of several axes are for models of images; this one reads text alone."),
     "normalize_before": Refusal((None, False), VARIANT, BART),  # mBART and others have been saved as BART
     "add_final_layer_norm": Refusal((None, False), VARIANT, BART),
     "static_position_embeddings": Refusal((None, False), VARIANT, BART),
     "normalize_embedding": Refusal((None, True), VARIANT, BART),
+    "conv_kernel_size": Refusal(
+        (None, 0), "a convolution is not supported. Take DeBERTa v3, such as microsoft/deberta-v3-base.",
+        ("deberta-v2",),
+    ),
     "add_bias_logits": Refusal((None, False), VARIANT, BART),
 }  # fmt: skip
 
@@ -75,20 +81,25 @@ HARMLESS: Mapping[str, str] = {
         (
             "chunk_size_feed_forward", "pretraining_tp", "torchscript", "use_bfloat16", "reorder_and_upcast_attn",
             "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "cache_implementation",
-            "tf_legacy_loss", "dual_chunk_attention_config",
+            "tf_legacy_loss", "dual_chunk_attention_config", "deterministic_flash_attn", "reference_compile",
         ),
         MEMORY,
     ),
     **dict.fromkeys(
         (
             "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "gradient_checkpointing", "classif_dropout",
-            "hidden_dropout", "classifier_dropout", "neftune_noise_alpha", "output_router_logits", "unsloth_fixed",
-            "unsloth_version",
+            "classifier_dropout", "hidden_dropout", "embd_pdrop", "neftune_noise_alpha", "output_router_logits",
+            "unsloth_fixed", "unsloth_version", "initializer_cutoff_factor", "sparse_prediction", "sparse_pred_ignore_index",
+            "repad_logits_with_grad",
         ),
         TRAINING,
     ),
     **dict.fromkeys(
-        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"), HEAD
+        (
+            "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+            "summary_last_dropout",
+        ),
+        HEAD,
     ),
     **dict.fromkeys(
         ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"), HEAD
@@ -97,7 +108,8 @@ HARMLESS: Mapping[str, str] = {
         (
             "is_encoder_decoder", "dense_act_fn", "is_gated_act", "n_ctx", "_sliding_window_pattern", "directionality",
             "extra_pos_embeddings", "tie_weights_", "tie_encoder_decoder", "cross_attention_hidden_size",
-            "scale_decoder_outputs", "max_sequence_length", "seq_length",
+            "scale_decoder_outputs", "max_sequence_length", "seq_length", "gap_size", "net_structure_type",
+            "num_memory_blocks", "down_scale_factor", "experts_per_token", "initial_context_length",
         ),
         DERIVED,
     ),

@@ -1,11 +1,12 @@
-"""Positions as numbers, for engines: the sinusoidal table, and T5's biases by distance. Needs no torch.
+"""Positions as numbers, for engines: the sinusoidal table, T5's biases by distance, DeBERTa's buckets. Needs no torch.
 
-`layers/positions.py` does the same in PyTorch, for the families; the tests compare them.
+`layers/positions.py` does the first two in PyTorch, for the families; the tests compare them.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,42 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 
-def sinusoidal_positions(rows: int, size: int) -> Floats:
-    """Sinusoidal positions: a sine and a cosine for each of size/2 wavelengths, (rows, size)."""
+@dataclass(frozen=True)
+class DistanceBuckets:
+    """Which of 2 · `span` vectors stands for a distance from key to query (https://arxiv.org/abs/2006.03654).
+
+    Without `logarithmic`, each distance has its own. With it, so have the nearer half, and further ones share vectors up to
+    `max_distance`. Beyond it, all have the outermost ones.
+    """
+
+    span: int
+    max_distance: int
+    logarithmic: bool
+
+    def numbers(self) -> npt.NDArray[np.int32]:
+        """The vector of each distance, query minus key, from -max_distance to max_distance."""
+        distances = np.arange(-self.max_distance, self.max_distance + 1)
+        buckets = self._logarithmic(distances) if self.logarithmic else distances
+        return np.clip(buckets + self.span, 0, 2 * self.span - 1).astype(np.int32)
+
+    def _logarithmic(self, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        middle = self.span // 2
+        far = np.abs(distances) >= middle
+        ratios = np.where(far, np.abs(distances), middle).astype(np.float32) / np.float32(middle)
+        steps = np.log(ratios) / np.log(np.float32((self.max_distance - 1) / middle)) * np.float32(middle - 1)
+        return np.where(np.abs(distances) <= middle, distances, np.sign(distances) * (np.ceil(steps) + middle)).astype(
+            np.int64
+        )
+
+
+def sinusoidal_positions(rows: int, size: int, halves: bool = False) -> Floats:
+    """Sinusoidal positions: a sine and a cosine for each of size/2 wavelengths, (rows, size).
+
+    `halves`: all sines come first, and then all cosines, as Marian has them; otherwise in turn.
+    """
+    if halves:
+        exact = np.arange(rows)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
+        return np.concatenate((np.sin(exact), np.cos(exact[:, : size // 2])), -1).astype(np.float32)
     rates = np.exp(np.arange(0, size, 2, dtype=np.float32) * np.float32(-math.log(10000.0) / size))
     angles = np.arange(rows, dtype=np.float32)[:, None] * rates
     return np.stack((np.sin(angles), np.cos(angles)), -1).reshape(rows, -1)[:, :size]

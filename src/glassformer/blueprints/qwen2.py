@@ -17,6 +17,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 @dataclass(kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "qwen2"
+    title: ClassVar[str] = "Qwen2"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32}
     fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": True, "mlp_bias": False}
 

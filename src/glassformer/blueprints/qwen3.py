@@ -14,6 +14,7 @@ from glassformer.blueprints.config import Head
 @dataclass(kw_only=True)
 class Config(qwen2.Config):
     model_type: ClassVar[str] = "qwen3"
+    title: ClassVar[str] = "Qwen3"
     fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
 
     attention_bias: bool = False

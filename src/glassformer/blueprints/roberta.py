@@ -15,6 +15,7 @@ from glassformer.errors import ConfigError
 @dataclass(kw_only=True)
 class Config(bert.Config):
     model_type: ClassVar[str] = "roberta"
+    title: ClassVar[str] = "RoBERTa"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12}
 
     pad_token_id: int | None = 1
@@ -37,7 +38,7 @@ class Config(bert.Config):
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "roberta."
-    x = bert.states(b, c, base)
+    x = bert.states(b, c, bert.embeddings(b, c, base), base)
     if head == "base":
         bert.pooled(b, c, x, base)
     elif head == "masked":

@@ -60,6 +60,8 @@ class Rope:
     truncate: bool = True
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+    partial_rotary_factor: float = 1.0  # the share of a head that is rotated: its first numbers
+    interleaved: bool = False  # whether the numbers of a pair are neighbors, and not half of what is rotated apart
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], default_theta: float = 10000.0) -> Rope:
@@ -81,10 +83,9 @@ class Rope:
                 f"config field 'rope_type' is {kind!r}, which is not known.{did_you_mean(str(kind), KINDS)} "
                 f"Known: {', '.join(KINDS)}."
             )
-        if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):
-            raise ConfigError(
-                "config field 'partial_rotary_factor' is not 1; rotating only a part of a head is not supported."
-            )
+        share = _first(parameters.get("partial_rotary_factor"), raw.get("partial_rotary_factor"), 1.0)
+        if _number(share, "partial_rotary_factor") > 1:
+            raise ConfigError(f"config field 'partial_rotary_factor' is {share!r}; it is a share of a head, at most 1.")
         longest = raw.get("max_position_embeddings")
         trained = "original_max_position_embeddings"  # beside the object it wins over what is in it
         lengths = {"max_position_embeddings": longest, trained: _first(raw.get(trained), parameters.get(trained), longest)}
@@ -98,16 +99,32 @@ class Rope:
         if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
         lists = {name: _numbers(parameters.get(name), name) for name in FACTOR_LISTS} if kind == "longrope" else {}
-        return cls(kind, theta, **numbers, **lists, truncate=parameters.get("truncate", True) is not False)  # type: ignore[arg-type]
+        truncate = parameters.get("truncate", True) is not False
+        return cls(kind, theta, **numbers, **lists, truncate=truncate, partial_rotary_factor=share)  # type: ignore[arg-type]
 
     def check_head_size(self, size: int) -> None:
-        """Refuse lists of factors that are not for heads of this size."""
+        """Refuse a share of a head that is no pairs, and lists of factors that are not for heads of this size."""
+        rotated = self.rotary_size(size)
+        if rotated < 2 or rotated % 2:
+            raise ConfigError(
+                f"config field 'partial_rotary_factor' is {self.partial_rotary_factor:g}: {rotated} of a head's {size} "
+                "numbers, but RoPE rotates pairs."
+            )
         for name in FACTOR_LISTS if self.kind == "longrope" else ():
-            if len(getattr(self, name)) != size // 2:
+            if len(getattr(self, name)) != rotated // 2:
                 raise ConfigError(
                     f"config field {name!r} lists {len(getattr(self, name))} numbers; RoPE needs one for each of the "
-                    f"{size // 2} pairs of a head."
+                    f"{rotated // 2} pairs of a head."
                 )
+
+    def rotary_size(self, size: int) -> int:
+        """How many numbers of a head of this size are rotated."""
+        return int(size * self.partial_rotary_factor)
+
+    def pairs(self, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Where the first numbers of a head's pairs stand, and where the second."""
+        rotated = np.arange(self.rotary_size(size))
+        return (rotated[::2], rotated[1::2]) if self.interleaved else tuple(np.split(rotated, 2))  # type: ignore[return-value]
 
     def raw(self) -> dict[str, Any]:
         """As `rope_parameters` in a config."""
@@ -121,6 +138,7 @@ class Rope:
             **present,
             **({name: list(getattr(self, name)) for name in FACTOR_LISTS} if self.kind == "longrope" else {}),
             **({} if self.truncate else {"truncate": False}),
+            **({} if self.partial_rotary_factor == 1 else {"partial_rotary_factor": self.partial_rotary_factor}),
         }
 
     @property
@@ -148,8 +166,8 @@ class Rope:
         return self.kind in ("dynamic", "longrope")
 
     def frequencies(self, size: int, length: int = 0) -> npt.NDArray[np.float32]:
-        """Radians per position of the size/2 pairs of a head, for a sequence of `length` tokens."""
-        theta = self.theta
+        """Radians per position of each pair of a head of `size` numbers, for a sequence of `length` tokens."""
+        theta, size = self.theta, self.rotary_size(size)
         if self.kind == "dynamic" and length > self.max_position_embeddings:
             stretched = self.factor * length / self.max_position_embeddings - (self.factor - 1)
             theta *= stretched ** (size / (size - 2))

@@ -20,6 +20,7 @@ EPS = 1e-5
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "scratch"
+    title: ClassVar[str] = "the from-scratch GPT"
     aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "num_blocks": "num_hidden_layers", "num_heads": "num_attention_heads",
         "context_length": "max_position_embeddings", "max_token_value": "vocab_size",

@@ -18,6 +18,7 @@ UNBOUNDED = 1 << 30  # tokens: relative positions have no end
 @dataclass(kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "t5"
+    title: ClassVar[str] = "T5 (and v1.1)"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 32128}
     default_head: ClassVar[Head] = "seq2seq"
     aliases: ClassVar[Mapping[str, str]] = {
@@ -26,6 +27,7 @@ class Config(shared.Config):
         "n_positions": "max_position_embeddings",
     }  # fmt: skip
     bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "head_dim": SIZE}
+    default_layers: ClassVar[int] = 6  # of each stack
 
     hidden_size: int = 512
     num_hidden_layers: int = 6
@@ -49,7 +51,7 @@ class Config(shared.Config):
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         if raw.get("num_encoder_layers") is None:
-            raw["num_encoder_layers"] = raw.get("num_hidden_layers") or 6
+            raw["num_encoder_layers"] = raw.get("num_hidden_layers") or cls.default_layers
         if raw.get("num_hidden_layers") is None:  # the decoder's: by default as many
             raw["num_hidden_layers"] = raw["num_encoder_layers"]
         # an old file says by its tying whether scores are scaled; its table is shared whenever it is stored once

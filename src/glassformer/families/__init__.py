@@ -1,4 +1,4 @@
-"""How each family computes, in PyTorch: the specification. One file per `model_type`, found by its name."""
+"""How each family computes, in PyTorch: the specification. One file per `model_type`, found as blueprints are."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def encoder_class_for(model_type: str) -> type[BaseModel] | None:
 
 
 def _module_for(model_type: str) -> ModuleType | None:
-    module_for(model_type)  # raises for an unknown one
-    name = f"{__name__}.{model_type}"
+    name = f"{__name__}.{module_for(model_type).__name__.rpartition('.')[2]}"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 

@@ -6,7 +6,7 @@ Shapes: x (batch, length, hidden).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -91,14 +91,21 @@ class BartStack(FamilyModule):
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
         if c.tie_word_embeddings:
             self.embed_tokens.weight = table.weight
-        self.embed_positions = Embedding(c.max_position_embeddings + FIRST, c.hidden_size)
+        self.add_positions(c)
         self.layers = nn.ModuleList(layers)
-        self.layernorm_embedding = LayerNorm(c.hidden_size, EPS)
         self.dropout = nn.Dropout(c.dropout)
 
+    def add_positions(self, c: Config) -> None:
+        """Make what `placed` needs."""
+        self.embed_positions: nn.Module = Embedding(c.max_position_embeddings + FIRST, c.hidden_size)
+        self.layernorm_embedding = LayerNorm(c.hidden_size, EPS)
+
+    def placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Token vectors with their positions."""
+        return self.layernorm_embedding(x + self.embed_positions(positions + FIRST))
+
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
-        placed = self.layernorm_embedding(x + self.embed_positions(p.positions + FIRST))
-        x = self.at_site("embedding", self.dropout(placed), p)
+        x = self.at_site("embedding", self.dropout(self.placed(x, p.positions)), p)
         for layer in self.layers:
             x = layer(x, p)
         return self.at_site("final", x, p)
@@ -134,6 +141,7 @@ class BartModel(EncoderDecoder):
         "question": ("", SpanHead),
     }
     shifts_source = True
+    stack_class: ClassVar[type[BartStack]] = BartStack
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
@@ -142,8 +150,8 @@ class BartModel(EncoderDecoder):
             BartEncoderLayer(c, c.encoder_attention_heads, c.encoder_ffn_dim) for _ in range(c.num_encoder_layers)
         ]
         decoder_layers = [BartDecoderLayer(c, c.num_attention_heads, c.decoder_ffn_dim) for _ in range(c.num_hidden_layers)]
-        self.encoder = BartStack(c, self.shared, encoder_layers, "Encoder")
-        self.decoder = BartStack(c, self.shared, decoder_layers, "Decoder")
+        self.encoder = self.stack_class(c, self.shared, encoder_layers, "Encoder")
+        self.decoder = self.stack_class(c, self.shared, decoder_layers, "Decoder")
         self.post_init(self.decoder.layers)
         label_modules(self.encoder, self.family, self.encoder.layers, ENCODER)
 

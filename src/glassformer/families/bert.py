@@ -6,7 +6,7 @@ Shapes: x (batch, length, hidden).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -30,18 +30,18 @@ from glassformer.layers import (
 class BertEmbeddings(FamilyModule):
     printed_name = "Embeddings"
 
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, size: int) -> None:
         super().__init__()
         self.first = c.first_position
-        self.word_embeddings = Embedding(c.vocab_size, c.hidden_size)
-        self.position_embeddings = Embedding(c.max_position_embeddings, c.hidden_size)
-        self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size)
-        self.LayerNorm = LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.word_embeddings = Embedding(c.vocab_size, size)
+        self.position_embeddings = Embedding(c.max_position_embeddings, size)
+        self.token_type_embeddings = Embedding(c.type_vocab_size, size)
+        self.LayerNorm = LayerNorm(size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
 
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         placed = x + self.token_type_embeddings(p.segments) + self.position_embeddings(p.positions + self.first)
-        return self.at_site("embedding", self.dropout(self.LayerNorm(placed)), p)
+        return self.dropout(self.LayerNorm(placed))
 
 
 class BertSelfAttention(Attention):
@@ -78,8 +78,11 @@ class BertAttention(FamilyModule):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.self = BertSelfAttention(c)
+        self.self = self.make_self_attention(c)
         self.output = BertSelfOutput(c.hidden_size, c)
+
+    def make_self_attention(self, c: Any) -> Attention:
+        return BertSelfAttention(c)
 
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.at_site("attention.update", self.output.update(self.self.joined_heads(x, p)), p)
@@ -98,10 +101,11 @@ class BertLayer(Block, MLP):
     """Its MLP's two halves are modules of the block itself."""
 
     printed_name = "Layer"
+    attention_class: ClassVar[type[BertAttention]] = BertAttention
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.attention = BertAttention(c)
+        self.attention = self.attention_class(c)
         self.intermediate = BertIntermediate(c)
         self.output = BertOutput(c.intermediate_size, c)
 
@@ -165,7 +169,7 @@ class BertModel(Encoder):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
-        self.embeddings = BertEmbeddings(c)
+        self.embeddings = BertEmbeddings(c, c.hidden_size)
         self.encoder = BertEncoder(c)
         self.pooler = Pooler(c.hidden_size)
         self.post_init(self.encoder.layer)

@@ -40,7 +40,7 @@ class DistilBertEmbeddings(FamilyModule):
 
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         placed = x + self.position_embeddings(p.positions)
-        return self.at_site("embedding", self.dropout(self.LayerNorm(placed)), p)
+        return self.dropout(self.LayerNorm(placed))
 
 
 class DistilBertSelfAttention(Attention):

@@ -1,88 +1,39 @@
-"""Gemma 3, text: Llama's blocks with norms before and after, scaled vectors, and two RoPEs: near layers and far ones.
+"""Gemma 3, text: Gemma 2's blocks with norms on queries and keys instead of soft caps, and two RoPEs: for near and far.
 
-Shapes: x (batch, length, hidden).
+Shapes: query, key (batch, heads, length, head_size).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.blueprints.gemma3_text import Config
-from glassformer.families import llama
+from glassformer.families import gemma2
 from glassformer.families.shared.decoder import Decoder
-from glassformer.layers import Block, Embedding, ForwardPass, GatedMLP, OffsetRMSNorm, RotaryEmbedding, RotaryTables
+from glassformer.families.shared.two_ropes import TwoRopes, TwoRopesAttention
+from glassformer.layers import ForwardPass, OffsetRMSNorm
 
 
-class GemmaAttention(llama.LlamaAttention):
+class Gemma3Attention(TwoRopesAttention, gemma2.Gemma2Attention):
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__(c, layer)
-        self.scale = c.scale
-        self.rotary_name = c.rope_name(layer)
         self.q_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
         self.k_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
 
     def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
         return super().prepare_query_key(self.q_norm(query), self.k_norm(key), p)
 
-    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
-        return self.project_output(self.joined_heads(x, p))  # the norm after it gives its update
+
+class Gemma3DecoderLayer(gemma2.Gemma2DecoderLayer):
+    attention = Gemma3Attention
 
 
-class GemmaMLP(GatedMLP):
-    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.at_site("mlp.input", x, p)
-        return self.down(self.at_site("mlp.hidden", self.neurons(x), p))
-
-
-class GemmaDecoderLayer(Block):
-    printed_name = "DecoderLayer"
-
-    def __init__(self, c: Config, layer: int) -> None:
-        super().__init__()
-        self.self_attn = GemmaAttention(c, layer)
-        self.mlp = GemmaMLP(c.hidden_size, c.intermediate_size, c.hidden_act)
-        self.input_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.post_attention_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.pre_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.post_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
-
-    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
-        update = self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), p))
-        x = self.add(x, self.at_site("attention.update", update, p), p, "middle")
-        update = self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), p))
-        return self.add(x, self.at_site("mlp.update", update, p), p, "residual")
-
-
-class Gemma3TextModel(Decoder):
+class Gemma3TextModel(TwoRopes, gemma2.Gemma2Model):
     family = "Gemma3"
     config_class = Config
+    layer = Gemma3DecoderLayer
     class_suffixes = {"ForSequenceClassification": "TextForSequenceClassification"}
-
-    def __init__(self, c: Config) -> None:
-        super().__init__(c)
-        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.hidden_size**0.5)
-        self.layers = nn.ModuleList(GemmaDecoderLayer(c, number) for number in range(c.num_hidden_layers))
-        self.norm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
-        self.rotary_emb_local = RotaryEmbedding(c.local_rope, c.head_dim)
-        self.post_init(self.layers)
-
-    @property
-    def token_embedding(self) -> Embedding:
-        return self.embed_tokens
-
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
-        return {"default": self.rotary_emb(positions, dtype), "local": self.rotary_emb_local(positions, dtype)}
-
-    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.at_site("embedding", x, p)
-        for layer in self.layers:
-            x = layer(x, p)
-        return self.at_site("final", self.final_norm(x), p)
-
-    def final_norm(self, x: Tensor) -> Tensor:
-        return self.norm(x)
+    heads = {**Decoder.heads, "causal": ("lm_head", gemma2.CappedLMHead)}
 
 
 Model = Gemma3TextModel

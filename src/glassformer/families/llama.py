@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glassformer.blueprints.llama import Config
 from glassformer.families.shared.decoder import Decoder
 from glassformer.layers import (
+    MLP,
     Block,
     Embedding,
     ForwardPass,
@@ -43,29 +44,37 @@ class LlamaAttention(RotaryAttention):
 class LlamaDecoderLayer(Block):
     printed_name = "DecoderLayer"
     attention: ClassVar[type[LlamaAttention]] = LlamaAttention
+    mlp_class: ClassVar[type[MLP]] = GatedMLP
+    mlp_name: ClassVar[str] = "mlp"  # in checkpoints
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
 
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__()
         self.self_attn = self.attention(c, layer)
-        self.mlp = GatedMLP(c.hidden_size, c.intermediate_size, c.hidden_act, c.mlp_bias)
-        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.add_module(self.mlp_name, self.make_mlp(c, layer))
+        self.input_layernorm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+
+    def make_mlp(self, c: Config, layer: int) -> nn.Module:
+        return self.mlp_class(c.hidden_size, c.intermediate_size, c.hidden_act, c.mlp_bias)
 
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        mlp = getattr(self, self.mlp_name)
         x = self.add(x, self.self_attn(self.input_layernorm(x), p), p, "middle")
-        return self.add(x, self.mlp(self.post_attention_layernorm(x), p), p, "residual")
+        return self.add(x, mlp(self.post_attention_layernorm(x), p), p, "residual")
 
 
 class LlamaModel(Decoder):
     family = "Llama"
     config_class = Config
-    layer: ClassVar[type[LlamaDecoderLayer]] = LlamaDecoderLayer
+    layer: ClassVar[type[Block]] = LlamaDecoderLayer
+    norm_class: ClassVar[type[nn.Module]] = RMSNorm
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size)
         self.layers = nn.ModuleList(self.layer(c, number) for number in range(c.num_hidden_layers))
-        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
         self.post_init(self.layers)
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, grouped (https://arxiv.org/abs/2305.13245), always by torch's fast kernel.
+"""Scaled dot-product attention, grouped (https://arxiv.org/abs/2305.13245), by torch's fast kernel wherever it can.
 
 A watched attention pattern is computed in addition to the fast path, for the watched layers only, so that the result
 stays bit for bit the same. Only a changed pattern goes into the output.
@@ -20,10 +20,19 @@ from glassformer.layers.linear import Linear
 from glassformer.layers.mask import Mask
 
 
+def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
+    """Scores squeezed smoothly between -cap and cap (https://arxiv.org/abs/2408.00118); None: as they are."""
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, window: int | None = None, dropout: float = 0.0
-) -> Tensor:
-    """Each head's weighted mean of the values it looks at."""
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, window: int | None = None, dropout: float = 0.0,
+    softcap: float | None = None, sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Each head's weighted mean of the values it looks at; with sinks, what they take is missing from it."""
+    if softcap is not None or sinks is not None:  # which torch's kernel does not have
+        weights = pattern(query, key, mask, scale, window, softcap, sinks)
+        return F.dropout(weights, dropout) @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     unmasked, plain_causal = mask.fast_path(window)
     attn_mask = None if unmasked or plain_causal else mask.attn_mask(window)
     grouped = query.shape[1] != key.shape[1]
@@ -32,14 +41,24 @@ def attend(
     )
 
 
-def pattern(query: Tensor, key: Tensor, mask: Mask, scale: float, window: int | None = None) -> Tensor:
-    """The attention weights: (batch, heads, length, keys), each row summing to one."""
+def pattern(
+    query: Tensor, key: Tensor, mask: Mask, scale: float, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The attention weights: (batch, heads, length, keys), each row summing to one, or to less where a sink takes a part.
+
+    `sinks`: (heads,), a score beside those of the keys.
+    """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(dtype) @ key.to(dtype).mT) * scale
+    scores = soft_cap((query.to(dtype) @ key.to(dtype).mT) * scale, softcap)
     if mask.bias is not None:
         scores = scores + mask.bias
-    return scores.masked_fill(~mask.visible(window), -torch.inf).softmax(-1).to(query.dtype)
+    scores = scores.masked_fill(~mask.visible(window), -torch.inf)
+    if sinks is not None:
+        column = sinks.to(dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, column), -1).softmax(-1)[..., :-1].to(query.dtype)
+    return scores.softmax(-1).to(query.dtype)
 
 
 class Attention(FamilyModule):
@@ -49,6 +68,7 @@ class Attention(FamilyModule):
     projection_names: ClassVar[tuple[str, str, str, str]] = ("q_proj", "k_proj", "v_proj", "o_proj")
     rotary_name = "default"  # which of the pass's rotary tables this layer uses
     window: int | None = None
+    softcap: float | None = None
 
     def __init__(self, hidden: int, heads: int, groups: int, size: int, *, bias: bool, output_bias: bool) -> None:
         super().__init__()
@@ -69,6 +89,10 @@ class Attention(FamilyModule):
         """What happens to query and key before attention: rotary positions, norms; nothing here."""
         return query, key
 
+    def sink_scores(self) -> Tensor | None:
+        """A score for each head that takes its part of the attention weights, in families that have sinks."""
+        return None
+
     def project_output(self, joined: Tensor) -> Tensor:
         """All heads' outputs to what is added to the residual stream."""
         return getattr(self, self.projection_names[3])(joined)
@@ -80,7 +104,7 @@ class Attention(FamilyModule):
         """All heads' outputs, side by side: (batch, length, heads · head_size)."""
         x = self.at_site(f"{self.site_prefix}.input", x, p)
         query, key, value, mask = self.attention_inputs(x, p)
-        heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate)
+        heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate, self.softcap, self.sink_scores())
         if p.tap is not None:
             heads = self.observe_heads(heads, query, key, value, mask, p)
         return heads.transpose(1, 2).reshape(*x.shape[:-1], -1)
@@ -111,9 +135,10 @@ class Attention(FamilyModule):
     def observe_heads(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
         """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
         assert p.tap is not None
-        site = self.site(f"{self.site_prefix}.pattern")
+        site = self.site(f"{self.site_prefix}.pattern", p)
         if p.tap.wants(site):
-            weights = p.tap.apply(site, pattern(query, key, mask, self.scale, self.window))
+            sinks = self.sink_scores()
+            weights = p.tap.apply(site, pattern(query, key, mask, self.scale, self.window, self.softcap, sinks))
             if p.tap.changes(site):
                 heads = weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
         return self.at_site(f"{self.site_prefix}.heads", heads, p)
@@ -125,6 +150,29 @@ class RotaryAttention(Attention):
     def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
         rotary = p.rotary[self.rotary_name]
         return rotary.rotate(query), rotary.rotate(key)
+
+
+class DisentangledAttention(Attention):
+    """Attention whose scores weigh content and distance apart (https://arxiv.org/abs/2006.03654): a query meets each key and
+    the key of its distance; each key meets the query of its distance too."""
+
+    def distance_heads(self, vectors: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Keys and queries of the distances' vectors, (1, heads, buckets, head_size); None for a term that is not there."""
+        raise NotImplementedError
+
+    def attention_inputs(self, x: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor, Tensor, Mask]:
+        query, key, value, mask = super().attention_inputs(x, p)
+        if p.distances is None:
+            return query, key, value, mask
+        shape = (*query.shape[:3], key.shape[2])
+        numbers = p.distances.numbers.expand(shape)
+        distance_key, distance_query = self.distance_heads(p.distances.vectors[None])
+        bias = query.new_zeros(shape)
+        if distance_key is not None:
+            bias = bias + (query @ distance_key.mT).gather(-1, numbers)
+        if distance_query is not None:
+            bias = bias + (key @ distance_query.mT).gather(-1, numbers.mT).mT
+        return query, key, value, mask.with_bias(bias * self.scale)
 
 
 class CrossAttention(Attention):

@@ -10,7 +10,7 @@ Shapes: keys and values are (batch, heads, length, head_size).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -105,6 +105,14 @@ class LayeredCache(Generic[AnyLayer]):
         for layer in self.layers:
             layer.reorder(rows)
 
+    def filled(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values that a layer remembers, without room for more."""
+        key, value = self[layer]
+        assert key is not None
+        assert value is not None
+        length = self.get_seq_length(layer)
+        return key[:, :, :length], value[:, :, :length]
+
     def __len__(self) -> int:
         return len(self.layers)
 
@@ -131,6 +139,12 @@ class DynamicCache(LayeredCache[DynamicLayer]):
         while len(self.layers) <= layer:
             self.layers.append(DynamicLayer())
         return self.layers[layer].update(key, value)
+
+    def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Hold these keys and values, of any batch, in place of all others."""
+        self.layers = []
+        for number, (key, value) in enumerate(layers):
+            self.update(key, value, number)
 
 
 class StaticLayer:
@@ -227,6 +241,12 @@ class StaticCache(LayeredCache[StaticLayer]):
         for layer in self.layers:
             layer.reset()
 
+    def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Hold these keys and values, of the same batch, in place of all others."""
+        self.reset()
+        for number, (key, value) in enumerate(layers):
+            self.update(key, value, number)
+
 
 class EncoderDecoderCache:
     """A decoder's memory of its own tokens, and of the keys and values that each layer made of the source, once."""
@@ -246,11 +266,7 @@ class EncoderDecoderCache:
         """A layer's keys and values of the source, projected on first use."""
         if self.cross_attention_cache.get_seq_length(layer) == 0:
             return self.cross_attention_cache.update(*project(), layer)
-        key, value = self.cross_attention_cache[layer]
-        assert key is not None
-        assert value is not None
-        length = self.cross_attention_cache.get_seq_length(layer)
-        return key[:, :, :length], value[:, :, :length]
+        return self.cross_attention_cache.filled(layer)
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.self_attention_cache.get_seq_length(layer)

@@ -26,10 +26,11 @@ class FamilyModule(nn.Module):
         """The value at a site of this module's block: recorded, and perhaps changed, where that site is watched."""
         if p.tap is None:
             return value
-        return p.tap.apply(self.site(name), value)
+        return p.tap.apply(self.site(name, p), value)
 
-    def site(self, name: str) -> str:
-        return self.stack + name if self.block_index is None else f"{self.stack}blocks.{self.block_index}.{name}"
+    def site(self, name: str, p: ForwardPass) -> str:
+        index = self.block_index if p.block_index is None else p.block_index
+        return self.stack + name if index is None else f"{self.stack}blocks.{index}.{name}"
 
 
 def label_modules(model: nn.Module, family: str, blocks: Iterable[nn.Module], stack: str = "") -> None:

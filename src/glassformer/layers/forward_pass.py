@@ -1,7 +1,7 @@
 """What the layers of a forward pass share: mask, positions, cache, tap.
 
-Shapes: cosine and sine (batch, 1, length, head_size); positions and segments (batch or 1, length); the encoder's states
-(batch, source, hidden).
+Shapes: cosine and sine (batch, 1, length, rotated numbers of a head); positions and segments (batch or 1, length); the
+encoder's states (batch, source, hidden).
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ class RotaryTables(NamedTuple):
     """Cosines and sines of one pass's positions, for every layer's queries and keys."""
 
     cosine: Tensor
-    sine: Tensor  # its first half negated, so that rotating is two products and a sum
+    sine: Tensor  # negated for the first number of each pair, so that rotating is two products and a sum
+    interleaved: bool = False  # whether pairs are neighbors; else they are half of what is rotated apart
 
     def rotate(self, x: Tensor) -> Tensor:
-        """(batch, heads, length, head_size), rotated. Pairs are half a head apart."""
-        return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.sine)
+        """(batch, heads, length, head_size), its first numbers rotated: as many as there are cosines."""
+        if (size := self.cosine.shape[-1]) < x.shape[-1]:
+            return torch.cat((self.rotate(x[..., :size]), x[..., size:]), -1)
+        partners = x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2) if self.interleaved else x.roll(size // 2, -1)
+        return torch.addcmul(x * self.cosine, partners, self.sine)
 
 
 class CrossAttentionSource(Protocol):
@@ -55,6 +59,13 @@ class EncodedSource(NamedTuple):
         return self.cache.cross_keys_and_values(layer, lambda: project(self.states))
 
 
+class DistanceVectors(NamedTuple):
+    """A vector for each bucket of distances between tokens, and which of them stands for two tokens' distance."""
+
+    vectors: Tensor  # (buckets, hidden)
+    numbers: Tensor  # (batch or 1, 1, length, keys)
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
     """One forward pass, `p` in every layer: all that layers need to know, so that nothing is global."""
@@ -66,3 +77,5 @@ class ForwardPass:
     tap: Tap | None = None  # None when nobody watches
     source: CrossAttentionSource | None = None  # in the decoder of an encoder-decoder
     segments: Tensor | None = None  # token types, in encoders that were trained on pairs of texts
+    distances: DistanceVectors | None = None  # in families whose attention weighs distances apart from content
+    block_index: int | None = None  # which block this is, where several blocks are one module

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.familiar_class import FamiliarClass
+
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -46,8 +48,10 @@ class Linear(nn.Linear):
         return fast_linear(x, self.weight, self.bias)
 
 
-class Conv1D(nn.Module):
+class Conv1D(FamiliarClass, nn.Module):
     """A Linear whose weight is transposed, (in, out), as GPT-2's files have it."""
+
+    familiar_classes = ("transformers.pytorch_utils.Conv1D",)
 
     def __init__(self, outputs: int, inputs: int) -> None:
         super().__init__()
@@ -57,8 +61,48 @@ class Conv1D(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return fast_linear(x, self.weight.T, self.bias)
 
+    @property
+    def nx(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def nf(self) -> int:
+        return self.weight.shape[1]
+
     def extra_repr(self) -> str:
-        return f"nf={self.weight.shape[1]}, nx={self.weight.shape[0]}"
+        return f"nf={self.nf}, nx={self.nx}"
+
+
+class AdaptedLinear(Linear):
+    """A Linear with a low-rank update beside it: W·x + B·(A·x)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, rank: int) -> None:
+        super().__init__(inputs, outputs, bias)
+        self.lora_A = Linear(inputs, rank, bias=False)
+        self.lora_B = Linear(rank, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lora_B(self.lora_A(x)) + super().forward(x)
+
+
+class AdaptedConv1D(Conv1D):
+    """The same beside a `Conv1D`."""
+
+    def __init__(self, outputs: int, inputs: int, rank: int) -> None:
+        super().__init__(outputs, inputs)
+        self.lora_A = Linear(inputs, rank, bias=False)
+        self.lora_B = Linear(rank, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lora_B(self.lora_A(x)) + super().forward(x)
+
+
+def with_low_rank_update(layer: Linear | Conv1D, rank: int) -> AdaptedLinear | AdaptedConv1D:
+    """A layer of the same size with an update of this rank beside it, whose numbers are still to come."""
+    if isinstance(layer, Conv1D):
+        inputs, outputs = layer.weight.shape
+        return AdaptedConv1D(outputs, inputs, rank)
+    return AdaptedLinear(layer.in_features, layer.out_features, layer.bias is not None, rank)
 
 
 class Embedding(nn.Embedding):
@@ -67,6 +111,11 @@ class Embedding(nn.Embedding):
     def __init__(self, rows: int, size: int, scale: float = 1.0) -> None:
         super().__init__(rows, size)
         self.scale = scale
+
+    @property
+    def embed_scale(self) -> float:
+        """The scale, by the name that adapters look for."""
+        return self.scale
 
     def reset_parameters(self) -> None:
         """Numbers come from a checkpoint, or from `compat.pretrained.initialize`."""

@@ -1,8 +1,8 @@
 """The attention mask: who may look at whom.
 
-Keys stand in columns; each query stands on one of them. A query sees the columns up to its own (causal), not further
-back than a layer's window, and no padding; but itself where it would see nothing else, so that there is always something
-to average and never a NaN.
+Keys stand in columns; each query stands on one of them. A query sees the columns up to its own (causal) or all of them, not
+further away than a layer's window, and no padding; but itself where it would see nothing else, so that there is always
+something to average and never a NaN. A caller's own mask takes the place of all of this.
 
 Shapes: columns (batch or 1, length); real_tokens (batch, keys), False for padding; the mask itself (batch or 1, 1, length,
 keys); a bias (batch or 1, heads, length, keys).
@@ -20,8 +20,8 @@ class Mask:
     """The mask of one pass, computed for each window on first use, then shared by all layers with that window."""
 
     __slots__ = (
-        "_attn_masks", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal", "real_tokens",
-        "self_attention", "unmasked",
+        "_attn_masks", "_explicit", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal",
+        "real_tokens", "self_attention", "unmasked",
     )  # fmt: skip
 
     def __init__(
@@ -33,17 +33,26 @@ class Mask:
         real_tokens: Tensor | None = None,
         aligned: bool = True,
         self_attention: bool = True,
+        explicit: Tensor | None = None,
     ) -> None:
         """`aligned`: all rows' queries stand on the same, last columns, so that common cases need no tensor at all.
-        `self_attention`: queries and keys are the same tokens, so that each may see itself, unlike in cross-attention."""
+        `self_attention`: queries and keys are the same tokens, so that each may see itself, unlike in cross-attention.
+        `explicit`: the caller's own mask, (batch or 1, heads or 1, length, keys), in every layer whatever its window: True
+        where a query sees a key, or numbers to be added to the scores."""
         self.columns = columns
         self.keys = keys
         self.causal = causal
         self.real_tokens = real_tokens
         self.self_attention = self_attention
         self.bias: Tensor | None = None
+        self._explicit: Tensor | None = None
+        if explicit is not None:
+            is_bool = explicit.dtype == torch.bool
+            self.bias = None if is_bool else explicit
+            seen = explicit | ~explicit.any(-1, keepdim=True) if is_bool else explicit.new_ones((), dtype=torch.bool)
+            self._explicit = seen.expand(explicit.shape)
         length = columns.shape[1]
-        unpadded = aligned and real_tokens is None
+        unpadded = aligned and real_tokens is None and explicit is None
         self.unmasked = unpadded and (length == 1 or not causal)  # each query sees every key
         self.plain_causal = unpadded and causal and 1 < length == keys  # the plain triangle
         self._visible: dict[int | None, Tensor] = {}
@@ -58,16 +67,25 @@ class Mask:
 
     def visible(self, window: int | None = None) -> Tensor:
         """True where a query sees a key."""
+        if self._explicit is not None:
+            return self._explicit
         if window is not None and window >= self.keys:
             window = None
         if window not in self._visible:
             self._visible[window] = self._compute_visible(window)
         return self._visible[window]
 
+    def __copy__(self) -> Mask:
+        """Written out, since torch cannot compile the general way."""
+        mask = object.__new__(Mask)
+        for name in self.__slots__:
+            setattr(mask, name, getattr(self, name))
+        return mask
+
     def with_bias(self, bias: Tensor) -> Mask:
         """The same mask with a bias added to the scores, as relative positions do."""
         mask = copy(self)
-        mask.bias, mask._attn_masks = bias, {}
+        mask.bias, mask._attn_masks = bias if self.bias is None else bias + self.bias, {}
         return mask
 
     def attn_mask(self, window: int | None = None) -> Tensor:
@@ -101,11 +119,11 @@ class Mask:
         else:
             visible_keys = distances <= 0 if self.causal else torch.ones_like(distances, dtype=torch.bool)
         if window is not None:
-            visible_keys = visible_keys & (distances > -window)
+            visible_keys = visible_keys & (distances.abs() < window)
         if self.real_tokens is not None:
             visible_keys = visible_keys & self.real_tokens[:, None, None, :]
             if self.self_attention and self.causal:
                 visible_keys = visible_keys | (distances == 0)
             elif self.self_attention:  # without an order, padding sees what is there; only where nothing is, itself
-                visible_keys = visible_keys | ((distances == 0) & ~self.real_tokens.any(-1)[:, None, None, None])
+                visible_keys = visible_keys | ((distances == 0) & ~visible_keys.any(-1, keepdim=True))
         return visible_keys

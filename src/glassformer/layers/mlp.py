@@ -84,3 +84,22 @@ class GatedMLP(MLP):
 
     def down(self, neurons: Tensor) -> Tensor:
         return self.down_proj(neurons)
+
+
+class FusedGatedMLP(MLP):
+    """The same with one projection for both."""
+
+    printed_name = "MLP"
+
+    def __init__(self, hidden: int, inner: int, activation: str, bias: bool = False) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(hidden, 2 * inner, bias)
+        self.down_proj = Linear(inner, hidden, bias)
+        self.activation_fn = ActivationFunction(activation)
+
+    def neurons(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        return self.activation_fn(gate) * up
+
+    def down(self, neurons: Tensor) -> Tensor:
+        return self.down_proj(neurons)

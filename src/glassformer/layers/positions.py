@@ -4,7 +4,8 @@
     sinusoidal   sines and cosines of the position are added to the vectors (the from-scratch model)
     relative     distances fall into buckets, each of which has a learned bias on the attention scores (T5)
 
-Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size); distances (batch, length, keys).
+Shapes: positions (batch, length); cosine and sine (batch, 1, length, rotated numbers of a head); distances (batch, length,
+keys).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+from glassformer.blueprints import positions as tables
 from glassformer.blueprints.rope import Rope
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import RotaryTables
@@ -34,7 +36,12 @@ class RotaryEmbedding(FamilyModule):
         cosine, sine = angles.cos(), angles.sin()
         if self.rope.scale != 1.0:
             cosine, sine = cosine * self.rope.scale, sine * self.rope.scale
-        return RotaryTables(torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype))
+        cosine, sine = self.in_place(cosine, cosine), self.in_place(-sine, sine)
+        return RotaryTables(cosine.to(dtype), sine.to(dtype), self.rope.interleaved)
+
+    def in_place(self, first: Tensor, second: Tensor) -> Tensor:
+        """Values for the first and for the second number of each pair, where these stand in a head."""
+        return torch.stack((first, second), -1).flatten(-2) if self.rope.interleaved else torch.cat((first, second), -1)
 
     def frequencies(self, positions: Tensor) -> Tensor:
         """RoPE's frequencies, kept on the device; some kinds depend on how far the positions reach."""
@@ -43,6 +50,19 @@ class RotaryEmbedding(FamilyModule):
         if self._frequencies is None or self._frequencies.device != positions.device:
             self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(positions.device)
         return self._frequencies
+
+
+class SinusoidalEmbedding(FamilyModule):
+    """A table of sinusoids, all sines before all cosines; checkpoints may hold it, or leave it out."""
+
+    weight: Tensor
+
+    def __init__(self, rows: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.from_numpy(tables.sinusoidal_positions(rows, size, halves=True)))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.weight[positions]
 
 
 def sinusoidal_positions(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -21,6 +21,7 @@ from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, Fo
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
 from glassformer.sites import Change, Observer, Tap, Watch
+from glassformer.typecheck import brief
 
 WatchLike: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
 HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
@@ -35,6 +36,7 @@ class BaseModel(FamilyModule):
     config_class: ClassVar[type[Config]]
     prefix: ClassVar[str] = "model"  # the base's name inside a model with a head; "": its modules are at the top level
     heads: ClassVar[HeadModules] = {}
+    head_classes: ClassVar[Mapping[str, type[Any]]] = {}  # where a head's class is not the usual one, by its ending
     class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
     optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
     absent_modules: ClassVar[tuple[str, ...]] = ()  # of the whole model's checkpoints: what this part of it does not have
@@ -53,9 +55,20 @@ class BaseModel(FamilyModule):
         return type(self).__name__
 
     @property
+    def base_model(self) -> BaseModel:
+        """Itself: a model with a head has it under this name too."""
+        return self
+
+    @property
     def token_embedding(self) -> Embedding:
         """The embedding of input tokens."""
         raise NotImplementedError
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens the embedding has; an adapter around it has the weight alone."""
+        embedding = self.token_embedding
+        return getattr(embedding, "num_embeddings", len(embedding.weight))
 
     def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
         """The caller's vectors, or those of the ids, without positions."""
@@ -67,6 +80,10 @@ class BaseModel(FamilyModule):
     def wants_cache(self, use_cache: bool | None) -> bool:
         """Whether a pass fills a cache: as asked for, else as the config says, but not where blocks are computed twice."""
         return self.config.use_cache and not (self.recompute and self.training) if use_cache is None else use_cache
+
+    def stored_form(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A model's tensors as its files have them, where those are not its own."""
+        return tensors
 
     def drop_unread(self, head: nn.Module) -> None:
         """Called when a head is attached: drop the modules that it does not read."""
@@ -99,18 +116,20 @@ class BaseModel(FamilyModule):
     # What a pass is made of -------------------------------------------------------------------------------------
 
     @property
-    def block_counts(self) -> tuple[int, int]:
-        """How many blocks there are, and how many in the encoder of an encoder-decoder."""
-        return self.config.num_hidden_layers, self.config.encoder_layers
+    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
+        """How many blocks there are, how many in the encoder of an encoder-decoder, and which have experts."""
+        return self.config.num_hidden_layers, self.config.encoder_layers, self.config.routed_layers
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""
+        if watch is None and not attentions and not states:
+            return None
         size = self.block_counts
         flags = ["*blocks.*.pattern"] if attentions else []
         flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
         reads = frozenset(sites.expand(flags, *size))
         if watch is None:
-            return Watch(reads) if reads else None
+            return Watch(reads)
         own = Watch.parse(watch, *size)
         return Watch(own.reads | reads, own.changes)
 
@@ -139,13 +158,15 @@ class BaseModel(FamilyModule):
         batch, length = tokens.shape[:2]
         keys = past + length
         columns = torch.arange(past, keys, device=tokens.device)[None]
-        positions, real_tokens = columns, None
-        if attention_mask is not None:
+        positions, real_tokens, explicit = columns, None, None
+        if attention_mask is not None and attention_mask.ndim == 4:
+            explicit = self.explicit_mask(attention_mask, batch, length, keys, name)
+        elif attention_mask is not None:
             if attention_mask.shape != (batch, keys):
                 remembered = f"with {past} remembered tokens and {length} new ones " if past or causal else ""
                 raise InputError(f"{name} has shape {tuple(attention_mask.shape)}; {remembered}it must be {(batch, keys)}.")
             real_tokens = attention_mask.bool()
-            if bool(real_tokens.all()):
+            if holds(real_tokens, Tensor.all):
                 real_tokens = None
             elif causal:
                 positions = (real_tokens.cumsum(-1) - 1).clamp(min=0)[:, past:]
@@ -155,13 +176,40 @@ class BaseModel(FamilyModule):
             if position_ids.shape not in ((batch, length), (1, length)):
                 raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
             first = getattr(self.config, "first_position", 0)  # they count the rows of a table
-            if int(position_ids.min()) < first:
+            if holds(position_ids, lambda numbers: numbers.min() < first):
                 raise InputError(
                     f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
                 )
             positions = position_ids.to(tokens.device, torch.long) - first
         self.check_positions(positions)
-        return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens)
+        return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens, explicit=explicit)
+
+    def explicit_mask(self, mask: Tensor, batch: int, length: int, keys: int, name: str) -> Tensor:
+        """A caller's own mask of four axes, checked: truth values, or finite numbers of the model's dtype."""
+        heads = self.config.num_attention_heads
+        if mask.shape[0] not in (1, batch) or mask.shape[1] not in (1, heads) or mask.shape[2:] != (length, keys):
+            raise InputError(
+                f"{name} has shape {tuple(mask.shape)}; one of four axes must be (batch or 1, heads or 1, length, keys), "
+                f"here of {(batch, heads, length, keys)}."
+            )
+        if mask.dtype == torch.bool:
+            return mask
+        if not mask.is_floating_point() or bool(((mask == 0) | (mask == 1)).all() & (mask == 1).any()):
+            raise InputError(
+                f"{name} has four axes and holds {mask.dtype} of 0 and 1; pass it as {name}.bool(), True where a token is "
+                "seen, or as what is added to the scores: 0 where it is, and minus infinity where it is not."
+            )
+        dtype = self.token_embedding.weight.dtype
+        return mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+
+    @staticmethod
+    def check_cache_position(cache_position: Tensor | None, past: int, length: int) -> None:
+        """Refuse a place in the cache other than the next one, which is where tokens go."""
+        if cache_position is not None and cache_position.tolist() != list(range(past, past + length)):
+            raise InputError(
+                f"cache_position is {brief(cache_position.tolist())}; with {past} remembered tokens, {length} new ones "
+                f"stand at {past} to {past + length - 1}. Leave it out, or crop the cache first."
+            )
 
     def encoder_positions(self, columns: Tensor, real_tokens: Tensor) -> Tensor:
         """An encoder's positions: counted from the first real token; padding after it keeps its position."""
@@ -171,7 +219,8 @@ class BaseModel(FamilyModule):
         """Refuse positions that the family has no room for; one with a position table calls `check_position_table`."""
 
     def check_position_table(self, positions: Tensor) -> None:
-        check_context(int(positions.max()) + 1, self.config.context)
+        if not torch.compiler.is_compiling():
+            check_context(int(positions.max()) + 1, self.config.context)
 
     @staticmethod
     def make_tap(watch: Watch | None, start: int = 0) -> Tap | None:
@@ -186,14 +235,19 @@ class BaseModel(FamilyModule):
             both = ", and not both" if input_ids is not None else ", or labels" if names else ""
             raise InputError(f"give either {ids} or {vectors}{both}.")
         if inputs_embeds is not None:
-            hidden = self.token_embedding.embedding_dim
+            hidden = self.token_embedding.weight.shape[1]
             if inputs_embeds.ndim != 3 or not inputs_embeds.numel() or not inputs_embeds.is_floating_point():
                 shape = tuple(inputs_embeds.shape)
                 raise InputError(f"vectors are floats of (batch, length, {hidden}), not {inputs_embeds.dtype} of {shape}.")
             return inputs_embeds
-        check_ids(input_ids, self.token_embedding.num_embeddings, "the model")
+        check_ids(input_ids, self.vocabulary_size, "the model")
         assert input_ids is not None
         return input_ids
+
+
+def holds(numbers: Tensor, condition: Callable[[Tensor], Tensor]) -> bool:
+    """Whether something is true of a tensor's numbers, which a graph that torch compiles cannot know: then it is not."""
+    return not torch.compiler.is_compiling() and bool(condition(numbers))
 
 
 def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
@@ -206,6 +260,8 @@ def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
         raise InputError(f"{where} takes ids of shape (batch, length), not {tuple(ids.shape)}. Add a batch axis: ids[None].")
     if ids.numel() == 0:
         raise InputError(f"{where} was given an empty prompt: ids of shape {tuple(ids.shape)}. Give at least one token.")
+    if torch.compiler.is_compiling():
+        return ids
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocabulary:
         wrong = low if low < 0 else high

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config
 from glassformer.errors import InputError, refuse_unknown
-from glassformer.families.shared.base import BaseModel, WatchLike
+from glassformer.families.shared.base import BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
@@ -34,7 +34,7 @@ class Pooler(FamilyModule):
 
 def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
     """The state of each text's first token, wherever its padding is: (batch, hidden)."""
-    if real_tokens is None or bool(real_tokens[:, 0].all()):
+    if real_tokens is None or holds(real_tokens, lambda real: real[:, 0].all()):
         return states[:, 0]
     return states[torch.arange(len(states), device=states.device), real_tokens.int().argmax(-1)]
 
@@ -47,7 +47,7 @@ class Encoder(BaseModel):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.pooler: Pooler | None = None
+        self.pooler: nn.Module | None = None
 
     @property
     def blocks(self) -> Iterable[nn.Module]:
@@ -61,10 +61,14 @@ class Encoder(BaseModel):
         self.check_position_table(positions)
 
     def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.embeddings(x, p)
+        x = self.at_site("embedding", self.embedded(x, p), p)
         for block in self.blocks:
             x = block(x, p)
-        return self.at_site("final", x, p)
+        return self.at_site("final", self.final_norm(x), p)
+
+    def embedded(self, x: Tensor, p: ForwardPass) -> Tensor:
+        """Token vectors as the first block takes them, positions and all."""
+        return self.embeddings(x, p)
 
     def drop_unread(self, head: nn.Module) -> None:
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
@@ -80,6 +84,7 @@ class Encoder(BaseModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
+        use_cache: bool | None = None,
         watch: WatchLike = None,
         p: ForwardPass | None = None,
         **unknown: Any,
@@ -88,10 +93,11 @@ class Encoder(BaseModel):
 
         Args:
             input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding.
+            attention_mask: 1 for real tokens, 0 for padding; or what each token sees, (batch, 1, length, length).
             token_type_ids: 0 for tokens of the first text, 1 for those of the second.
             position_ids: where each token stands; by default counted from the mask.
             inputs_embeds: vectors instead of ids.
+            use_cache: accepted for familiarity: an encoder reads all at once, and has none.
             output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
             watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
                 ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
@@ -128,8 +134,8 @@ class Encoder(BaseModel):
         if segments is not None and types:
             if segments.shape != tokens.shape[:2]:
                 raise InputError(f"token_type_ids have shape {tuple(segments.shape)}, the tokens {tuple(tokens.shape[:2])}.")
-            low, high = int(segments.min()), int(segments.max())
-            if low < 0 or high >= types:
+            if holds(segments, lambda numbers: (numbers.min() < 0) | (numbers.max() >= types)):
+                low, high = int(segments.min()), int(segments.max())
                 raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {types} types, from 0.")
         elif types:
             segments = torch.zeros_like(positions)

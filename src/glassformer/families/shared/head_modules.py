@@ -1,14 +1,14 @@
 """Heads as families have them: small modules, named as checkpoints name them, that turn states into scores.
 
-`reads` says what a head takes: "states" (every token's), the "first" or "last" token's, that of the last "eos" token, or
-the "pooler" output. A head that may share the token embedding's weight has it in `output`.
+`reads` says what a head takes: "states" (every token's), the "first" or "last" token's, that of the last "eos" token, the
+"mean" of all, or the "pooler" output. A head that may share the token embedding's weight has it in `output`.
 
 Shapes: states (batch, length, hidden) or (batch, hidden), as read; scores the same with labels or vocabulary at the end.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from glassformer.layers import ActivationFunction, FamilyModule, LayerNorm, Line
 class LMHead(Linear):
     """Scores for the vocabulary."""
 
+    has_bias: ClassVar[bool] = False
+
     def __init__(self, c: Any) -> None:
-        super().__init__(c.hidden_size, c.vocab_size, bias=False)
+        super().__init__(c.hidden_size, c.vocab_size, bias=self.has_bias)
 
     def _get_name(self) -> str:
         return "Linear"
@@ -54,6 +56,20 @@ class Classifier(FamilyModule):
         return self.classifier(self.dropout(states))
 
 
+class TokenScores(FamilyModule):
+    """The same for each token, under the name that most decoders have for it."""
+
+    def __init__(self, c: Any) -> None:
+        super().__init__()
+        rate = getattr(c, "classifier_dropout", None)
+        rate = getattr(c, "hidden_dropout", None) if rate is None else rate
+        self.dropout = nn.Dropout(0.1 if rate is None else rate)
+        self.score = Linear(c.hidden_size, c.label_count)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.score(self.dropout(states))
+
+
 class PooledClassifier(Classifier):
     reads = "pooler"
 
@@ -70,7 +86,7 @@ class SpanHead(FamilyModule):
 
 
 class ClassificationHead(FamilyModule):
-    """A hidden layer with tanh, then the labels."""
+    """A hidden layer with an activation, then the labels."""
 
     reads = "first"
 
@@ -80,9 +96,11 @@ class ClassificationHead(FamilyModule):
         self.dropout = nn.Dropout(c.head_dropout)
         self.out_proj = Linear(c.hidden_size, c.label_count)
 
+    def activate(self, hidden: Tensor) -> Tensor:
+        return torch.tanh(hidden)
+
     def forward(self, states: Tensor) -> Tensor:
-        hidden = torch.tanh(self.dense(self.dropout(states)))
-        return self.out_proj(self.dropout(hidden))
+        return self.out_proj(self.dropout(self.activate(self.dense(self.dropout(states)))))
 
 
 class PredictionHeadTransform(FamilyModule):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from glassformer.blueprints import Config, Head
 from glassformer.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.families import BaseModel
-from glassformer.families.shared.base import IGNORED, WatchLike
+from glassformer.families.shared.base import IGNORED, WatchLike, holds
 from glassformer.families.shared.encoder import first_tokens
 from glassformer.families.shared.outputs import (
     CausalLMOutputWithPast,
@@ -44,14 +44,14 @@ class ModelWithHead(FamilyModule):
     """A base model, under the family's own name for it, and a head."""
 
     base_class: ClassVar[type[BaseModel]]
-    head: ClassVar[Head]
+    head_kind: ClassVar[Head]
     config: Any
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         base = self.base_class(config)
-        name, kind = self.base_class.heads[self.head]
+        name, kind = self.base_class.heads[self.head_kind]
         head: Any = kind(config)
         base.drop_unread(head)
         label_modules(head, base.family, ())
@@ -72,13 +72,15 @@ class ModelWithHead(FamilyModule):
     @property
     def head_module(self) -> nn.Module:
         """The last layer, as the family has it."""
-        name, _ = self.base_class.heads[self.head]
+        name, _ = self.base_class.heads[self.head_kind]
         return getattr(self, name) if name else self.__dict__["_unnamed"][1]
 
     def run_base(self, ids: Tensor | None, mask: Tensor | None, watch: WatchLike, inputs: Mapping[str, Any]) -> Any:
         """The base model's output; an argument that neither it nor the head has is refused."""
-        names = [p.name for p in inspect.signature(self.base_model.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
-        refuse_unknown({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
+        if not torch.compiler.is_compiling():
+            parameters = inspect.signature(self.base_model.forward).parameters.values()
+            names = [p.name for p in parameters if p.kind != p.VAR_KEYWORD]
+            refuse_unknown({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
         return self.base_model(ids, attention_mask=mask, watch=watch, **inputs)
 
     def observe_scores(self, scores: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
@@ -92,7 +94,7 @@ class ModelWithHead(FamilyModule):
 class CausalLM(ModelWithHead):
     """Scores for the next token at every position."""
 
-    head = "causal"
+    head_kind = "causal"
 
     @checked_forward
     def forward(
@@ -107,6 +109,8 @@ class CausalLM(ModelWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        cache_position: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         p: ForwardPass | None = None,
         **unknown: Any,
@@ -115,7 +119,8 @@ class CausalLM(ModelWithHead):
 
         Args:
             input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length).
+            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length); or what each token sees, of four
+                axes, (batch, 1, length, remembered + length): True, or numbers that are added to the scores.
             position_ids: where each token stands; by default counted from the mask.
             past_key_values: the cache of an earlier call, to go on from.
             inputs_embeds: vectors instead of ids.
@@ -123,28 +128,31 @@ class CausalLM(ModelWithHead):
             use_cache: give back a cache; on by default.
             output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
             logits_to_keep: score only the last so many positions (0: all), or these columns, or these (rows, columns).
+            cache_position: where the tokens go in the cache; nowhere but behind what it holds.
+            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
             watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
                 ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
+            return_dict: False for a plain tuple, as everywhere.
         """
         refuse_unknown(unknown, self.forward)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         output = self.base_model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
             inputs_embeds=inputs_embeds, use_cache=use_cache, output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states, watch=watch, p=p,
+            output_hidden_states=output_hidden_states, cache_position=cache_position, watch=watch, p=p,
         )  # fmt: skip
         logits = self.head_module(select_positions(output.last_hidden_state, logits_to_keep))
         if p is None:  # an executor has each row's scores, and observes them itself
             logits = self.observe_scores(logits, output, watch, start)
-        loss = None if labels is None else next_token_loss(logits, labels)
+        loss = None if labels is None else next_token_loss(logits, labels, num_items_in_batch)
         return output.convert_to(CausalLMOutputWithPast, loss=loss, logits=logits)
 
 
 class Seq2SeqLM(ModelWithHead):
     """Scores for the next token of a target, given a source."""
 
-    head = "seq2seq"
+    head_kind = "seq2seq"
 
     @checked_forward
     def forward(
@@ -162,6 +170,8 @@ class Seq2SeqLM(ModelWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        cache_position: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         p: ForwardPass | None = None,
         **unknown: Any,
@@ -177,7 +187,8 @@ class Seq2SeqLM(ModelWithHead):
             past_key_values: the cache of an earlier call, to go on from.
             inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
             labels: the target's ids; -100 where no loss is wanted. Gives `loss`.
-            use_cache, output_attentions, output_hidden_states, logits_to_keep, watch, p: as for every model.
+            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
+            use_cache, output_attentions, output_hidden_states, logits_to_keep, cache_position, watch, p: as for every model.
         """
         refuse_unknown(unknown, self.forward)
         check_tensor(labels)
@@ -189,19 +200,19 @@ class Seq2SeqLM(ModelWithHead):
             decoder_attention_mask=decoder_attention_mask, encoder_outputs=encoder_outputs,
             past_key_values=past_key_values, inputs_embeds=inputs_embeds, decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache, output_attentions=output_attentions, output_hidden_states=output_hidden_states,
-            watch=watch, p=p,
+            cache_position=cache_position, watch=watch, p=p,
         )  # fmt: skip
         logits = self.head_module(select_positions(output.last_hidden_state, logits_to_keep))
         if p is None:
             logits = self.observe_scores(logits, output, watch, start)
-        loss = None if labels is None else token_loss(logits, labels)
+        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch=num_items_in_batch)
         return output.convert_to(Seq2SeqLMOutput, loss=loss, logits=logits)
 
 
 class MaskedLM(ModelWithHead):
     """Scores for the token at every position, masked or not."""
 
-    head = "masked"
+    head_kind = "masked"
 
     @checked_forward
     def forward(
@@ -210,6 +221,7 @@ class MaskedLM(ModelWithHead):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         **inputs: Any,
     ) -> MaskedLMOutput:
@@ -219,19 +231,20 @@ class MaskedLM(ModelWithHead):
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: ids to be guessed, (batch, length); -100 where no loss is wanted. Gives `loss`.
             logits_to_keep: score only these columns (0: all), or these (rows, columns), such as the masked ones.
+            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
         """
         output = self.run_base(input_ids, attention_mask, watch, inputs)
         logits = self.observe_scores(
             self.head_module(select_positions(output.last_hidden_state, logits_to_keep)), output, watch
         )
-        loss = None if labels is None else token_loss(logits, labels)
+        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch=num_items_in_batch)
         return output.convert_to(MaskedLMOutput, loss=loss, logits=logits)
 
 
 class TokenClassification(ModelWithHead):
     """Label scores for every token."""
 
-    head = "token"
+    head_kind = "token"
 
     @property
     def num_labels(self) -> int:
@@ -243,6 +256,7 @@ class TokenClassification(ModelWithHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         **inputs: Any,
     ) -> TokenClassifierOutput:
@@ -251,17 +265,50 @@ class TokenClassification(ModelWithHead):
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: class numbers, (batch, length); -100 where no loss is wanted. Gives `loss`.
+            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
         """
         output = self.run_base(input_ids, attention_mask, watch, inputs)
         logits = self.observe_scores(self.head_module(output.last_hidden_state), output, watch)
-        loss = None if labels is None else token_loss(logits, labels, "labels")
+        loss = None if labels is None else token_loss(logits, labels, "labels", num_items_in_batch)
+        return output.convert_to(TokenClassifierOutput, loss=loss, logits=logits)
+
+
+class ReplacedTokenDetection(ModelWithHead):
+    """For every token, whether it was put in place of another."""
+
+    head_kind = "discriminator"
+
+    @checked_forward
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        watch: WatchLike = None,
+        **inputs: Any,
+    ) -> TokenClassifierOutput:
+        """A score for each token, (batch, length): above zero, if it was replaced.
+
+        Args:
+            input_ids, attention_mask, watch, inputs: as for the base model.
+            labels: 1 for tokens that were replaced, 0 for others, (batch, length); padding is left out. Gives `loss`.
+        """
+        output = self.run_base(input_ids, attention_mask, watch, inputs)
+        logits = self.observe_scores(self.head_module(output.last_hidden_state), output, watch)[..., 0]
+        loss = None
+        if labels is not None:
+            check_tensor(labels)
+            if labels.shape != logits.shape:
+                raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape)}.")
+            real = torch.ones_like(logits, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+            loss = F.binary_cross_entropy_with_logits(logits[real], labels.to(logits)[real])
         return output.convert_to(TokenClassifierOutput, loss=loss, logits=logits)
 
 
 class QuestionAnswering(ModelWithHead):
     """For every token, how well an answer would begin and end there."""
 
-    head = "question"
+    head_kind = "question"
 
     @checked_forward
     def forward(
@@ -270,6 +317,7 @@ class QuestionAnswering(ModelWithHead):
         attention_mask: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         **inputs: Any,
     ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
@@ -278,6 +326,7 @@ class QuestionAnswering(ModelWithHead):
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
             start_positions, end_positions: where the answers are, (batch,); positions past the end are ignored.
+            num_items_in_batch: divide the sum of the losses by this, not by how many there are: answers of several batches.
         """
         if (start_positions is None) != (end_positions is None):
             raise InputError("give start_positions and end_positions together.")
@@ -289,7 +338,7 @@ class QuestionAnswering(ModelWithHead):
             length = starts.shape[1]
             both = ((starts, start_positions), (ends, end_positions))
             first, last = (
-                F.cross_entropy(as_float32(scores), at.reshape(-1).to(scores.device).clamp(0, length), ignore_index=length)
+                cross_entropy(scores, at.reshape(-1).to(scores.device).clamp(0, length), num_items_in_batch, length)
                 for scores, at in both
             )
             loss = (first + last) / 2
@@ -299,9 +348,9 @@ class QuestionAnswering(ModelWithHead):
 
 
 class SequenceClassification(ModelWithHead):
-    """One row of label scores per text, read off its first token, its last one, its end token, or the pooler."""
+    """One row of label scores per text, read off its first, last or end token, their mean, or the pooler."""
 
-    head = "sequence"
+    head_kind = "sequence"
 
     @property
     def num_labels(self) -> int:
@@ -313,6 +362,7 @@ class SequenceClassification(ModelWithHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
         watch: WatchLike = None,
         **inputs: Any,
     ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
@@ -321,11 +371,13 @@ class SequenceClassification(ModelWithHead):
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: class numbers (batch,), numbers to regress on, or 0/1 rows (batch, labels); gives `loss`.
+            num_items_in_batch: for class numbers, divide the sum of the losses by this, not by how many there are.
         """
         output = self.run_base(input_ids, attention_mask, watch, inputs)
-        logits = self.head_module(self.classifier_input(output, input_ids, attention_mask))
+        padding = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
+        logits = self.head_module(self.classifier_input(output, input_ids, padding))
         logits = self.observe_scores(logits[:, None], output, watch)[:, 0]
-        loss = None if labels is None else self.loss(logits, labels)
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
         kind = Seq2SeqSequenceClassifierOutput if isinstance(output, Seq2SeqModelOutput) else SequenceClassifierOutput
         return output.convert_to(kind, loss=loss, logits=logits)
 
@@ -337,6 +389,9 @@ class SequenceClassification(ModelWithHead):
             return output.pooler_output
         if reads == "first":
             return first_tokens(states, None if mask is None else mask.bool())
+        if reads == "mean":
+            real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states)
+            return (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
         columns = self.last_token_columns(ids, mask, states) if reads == "last" else self.last_eos_columns(ids)
         return states[torch.arange(states.shape[0], device=states.device), columns]
 
@@ -358,11 +413,11 @@ class SequenceClassification(ModelWithHead):
         if ids is None:
             raise InputError("this model's classifier reads the state of the end token, so it needs input_ids.")
         ends = ids == self.config.eos_token_id
-        if not bool(ends.any(-1).all()):
+        if holds(ends, lambda ends: ~ends.any(-1).all()):
             raise InputError(f"every text must hold the end token {self.config.eos_token_id}, whose state is classified.")
         return (torch.arange(ids.shape[1], device=ids.device) * ends).argmax(-1)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None = None) -> Tensor:
         """Cross-entropy for classes, mean square for numbers, per-label binary for many labels at once."""
         check_tensor(labels)
         labels = labels.to(logits.device)
@@ -381,7 +436,7 @@ class SequenceClassification(ModelWithHead):
         if labels.numel() != len(logits):
             raise InputError(f"labels have shape {tuple(labels.shape)}; there are {len(logits)} texts.")
         check_labels(labels, self.num_labels, "labels")
-        return F.cross_entropy(as_float32(logits), labels.view(-1).long())
+        return cross_entropy(logits, labels.view(-1).long(), num_items)
 
 
 def select_positions(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:
@@ -405,9 +460,9 @@ def check_labels(labels: Tensor, count: int, what: str) -> None:
     """Refuse a label that is not one of the model's."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputTypeError(f"labels are of {labels.dtype}; they must be whole numbers, as of torch.long.")
-    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))]
-    if wrong.numel():
-        raise InputError(f"label {int(wrong[0])} is outside the {count} {what} (counted from 0).")
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= count))
+    if holds(wrong, Tensor.any):
+        raise InputError(f"label {int(labels[wrong][0])} is outside the {count} {what} (counted from 0).")
 
 
 def check_tensor(labels: object) -> None:
@@ -416,21 +471,36 @@ def check_tensor(labels: object) -> None:
         raise InputTypeError(f"labels are a tensor, such as torch.tensor([0, 1]), not {type(labels).__name__}.")
 
 
-def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabulary") -> Tensor:
+def cross_entropy(scores: Tensor, labels: Tensor, num_items: int | Tensor | None, ignored: int = IGNORED) -> Tensor:
+    """The mean over all labels but the ignored one; or their sum, divided by a count that may cover several batches."""
+    if num_items is None:
+        return F.cross_entropy(as_float32(scores), labels, ignore_index=ignored)
+    if not isinstance(num_items, (int, Tensor)) or isinstance(num_items, bool) or not bool(torch.as_tensor(num_items) > 0):
+        raise InputError(f"num_items_in_batch is {brief(num_items)}; it must be how many labels there are, above 0.")
+    count = num_items.to(scores.device) if isinstance(num_items, Tensor) else num_items
+    return F.cross_entropy(as_float32(scores), labels, ignore_index=ignored, reduction="sum") / count
+
+
+def token_loss(
+    logits: Tensor,
+    labels: Tensor,
+    what: str = "tokens of the vocabulary",
+    num_items_in_batch: int | Tensor | None = None,
+) -> Tensor:
     """Mean cross-entropy of each token's label; -100 is left out."""
     check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     check_labels(labels, logits.shape[-1], what)
-    return F.cross_entropy(as_float32(logits.flatten(0, 1)), labels.flatten().to(logits.device).long())
+    return cross_entropy(logits.flatten(0, 1), labels.flatten().to(logits.device).long(), num_items_in_batch)
 
 
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def next_token_loss(logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None = None) -> Tensor:
     """The same for each label given what came before it."""
     check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
-    return token_loss(logits[:, :-1], labels[:, 1:])
+    return token_loss(logits[:, :-1], labels[:, 1:], num_items_in_batch=num_items_in_batch)
 
 
 HEADS: Mapping[str, type[ModelWithHead]] = {  # by the ending of class names
@@ -440,4 +510,5 @@ HEADS: Mapping[str, type[ModelWithHead]] = {  # by the ending of class names
     "ForSequenceClassification": SequenceClassification,
     "ForTokenClassification": TokenClassification,
     "ForQuestionAnswering": QuestionAnswering,
+    "ForPreTraining": ReplacedTokenDetection,
 }

@@ -2,16 +2,18 @@
 
     output.logits · output["logits"] · output[0]
 
-Fields that were not requested are None; they have an attribute but no key and no index.
+Fields that were not requested are None; they have an attribute but no key and no index. An output is a dict and a node of
+torch's pytrees, by which the field's libraries find the tensors in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from glassformer.errors import did_you_mean
 from glassformer.layers.cache import Cache
@@ -20,42 +22,56 @@ Out = TypeVar("Out", bound="ModelOutput")
 
 
 @dataclass
-class ModelOutput:
+class ModelOutput(dict[str, Any]):
+    def __init_subclass__(cls) -> None:
+        pytree.register_pytree_node(
+            cls,
+            lambda output: (list(output.values()), list(output)),
+            lambda values, names: cls(**dict(zip(names, values, strict=True))),
+            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        )
+
+    def __post_init__(self) -> None:
+        """A mapping, or pairs of names and values, can be given instead of fields, as to a dict."""
+        first, *others = fields(self)
+        pairs = getattr(self, first.name)
+        if isinstance(pairs, (Mapping, Iterator)) and all(getattr(self, other.name) is None for other in others):
+            setattr(self, first.name, None)
+            self.update(pairs)
+
     def to_tuple(self) -> tuple[Any, ...]:
         """The fields that are there, in order."""
-        return tuple(self[name] for name in self.keys())
+        return tuple(self[f.name] for f in fields(self) if f.name in self)
 
-    def keys(self) -> list[str]:
-        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if value is None and name in self:
+            super().__delitem__(name)
+        elif value is not None and name in self.__dataclass_fields__:
+            super().__setitem__(name, value)
 
-    def values(self) -> list[Any]:
-        return list(self.to_tuple())
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
 
-    def items(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in self.keys()]
+    def __delitem__(self, name: str) -> None:
+        self[name]  # raises for a name that is not there
+        setattr(self, name, None)
+
+    pop, popitem, clear = MutableMapping.pop, MutableMapping.popitem, MutableMapping.clear  # so that attributes follow
+    update, setdefault = MutableMapping.update, MutableMapping.setdefault
 
     def convert_to(self, kind: type[Out], **values: Any) -> Out:
         """An output of another class: the fields that both have, and these values."""
-        names = {f.name for f in fields(kind)}
-        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
+        shared = {name: value for name, value in self.items() if name in kind.__dataclass_fields__}
         return kind(**{**shared, **values})
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, (int, slice)):
             return self.to_tuple()[key]
-        if key in self.keys():
-            return getattr(self, key)
-        hint = did_you_mean(key, self.keys())
-        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}.{hint}")
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.keys()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
+        if key in self:
+            return super().__getitem__(key)
+        hint = did_you_mean(key, self)
+        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self)}.{hint}")
 
 
 # What outputs are composed of. A dataclass takes its fields from its last base first.
@@ -82,6 +98,18 @@ class _SpanLogits(ModelOutput):
     loss: Tensor | None = None
     start_logits: Tensor | None = None  # (batch, length)
     end_logits: Tensor | None = None
+
+
+@dataclass
+class _RoutedLogits(ModelOutput):
+    loss: Tensor | None = None  # with `aux_loss`, by the config's weight of it
+    aux_loss: Tensor | None = None  # how unevenly the tokens are spread over the experts
+    logits: Tensor | None = None
+
+
+@dataclass
+class _RouterLogits(ModelOutput):
+    router_logits: tuple[Tensor, ...] | None = None  # one per block that has experts: (batch · length, experts)
 
 
 @dataclass
@@ -131,6 +159,10 @@ class CausalLMOutputWithPast(_InnerStates, _Past, _Logits): ...
 
 
 @dataclass
+class MoeCausalLMOutputWithPast(_RouterLogits, _InnerStates, _Past, _RoutedLogits): ...
+
+
+@dataclass
 class Seq2SeqLMOutput(_Seq2SeqInnerStates, _Past, _Logits): ...
 
 
@@ -167,6 +199,19 @@ class GenerateOutput(ModelOutput):
     scores: tuple[Tensor, ...] | None = None  # for each step (rows or beams, vocabulary): after the rules
     logits: tuple[Tensor, ...] | None = None  # before them
     beam_indices: Tensor | None = None  # (rows, new): which beam each token came from; -1 after the end
+    attentions: tuple[tuple[Tensor, ...], ...] | None = None  # for each step and block (rows or beams, heads, length, keys)
+    hidden_states: tuple[tuple[Tensor, ...], ...] | None = (
+        None  # for each step blocks + 1 of (rows or beams, length, hidden)
+    )
+    encoder_attentions: tuple[Tensor, ...] | None = (
+        None  # of an encoder-decoder: for each block (batch, heads, source, source)
+    )
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[tuple[Tensor, ...], ...] | None = None
+    cross_attentions: tuple[tuple[Tensor, ...], ...] | None = None  # (rows or beams, heads, length, source)
+    decoder_hidden_states: tuple[tuple[Tensor, ...], ...] | None = None
+    past_key_values: Any = None  # of all but the last tokens
+    sites: tuple[Mapping[str, Tensor], ...] | None = field(default=None, repr=False)  # for each step what a watch read
     logprobs: Tensor | None = None  # (rows, new): of the chosen tokens; 0 after the end
     prompt_logprobs: list[list[float | None]] | None = None  # of the prompts' own tokens; None for the first
     finish: list[Any] | None = None  # for each row why it ended

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import InputError, refuse_unknown
-from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
+from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
@@ -59,6 +59,7 @@ class EncoderDecoder(BaseModel):
         use_cache: bool | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
+        cache_position: Tensor | None = None,
         watch: WatchLike = None,
         p: ForwardPass | None = None,
         **unknown: Any,
@@ -69,12 +70,14 @@ class EncoderDecoder(BaseModel):
             input_ids: the source's token ids, (batch, source).
             attention_mask: 1 for real tokens of the source, 0 for padding.
             decoder_input_ids: the target's token ids so far, (batch, length), beginning with the start token.
-            decoder_attention_mask: the same for the target, (batch, remembered + length).
+            decoder_attention_mask: the same for the target, (batch, remembered + length); or what each token sees, of four
+                axes, (batch, 1, length, remembered + length): True, or numbers that are added to the scores.
             encoder_outputs: the encoder's states from an earlier call, instead of the source.
             past_key_values: the cache of an earlier call, to go on from.
             inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
             use_cache: give back a cache; on by default.
             output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            cache_position: where the target's tokens go in the cache; nowhere but behind what it holds.
             watch: other sites to read, by name or pattern ("blocks.*.cross.pattern", "encoder.*"), or sites with their
                 changes, or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass of the decoder, from an executor.
@@ -92,6 +95,7 @@ class EncoderDecoder(BaseModel):
             elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
                 past_key_values = EncoderDecoderCache(past_key_values)  # of the decoder's own tokens
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            self.check_cache_position(cache_position, past, target.shape[1])
             watched = self.watch_for(output_attentions, output_hidden_states, watch)
             tap = self.make_tap(watched, past)
             encoded = self.encode_source(input_ids, inputs_embeds, attention_mask, encoder_outputs, past_key_values, tap)
@@ -127,6 +131,11 @@ class EncoderDecoder(BaseModel):
         tap: Tap | None,
     ) -> EncodedSource:
         """The source as the decoder sees it: encoded now, or taken from an earlier call."""
+        if attention_mask is not None and attention_mask.ndim == 4:
+            raise InputError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; an encoder-decoder's is (batch, source), since "
+                "both of its stacks look at the source."
+            )
         if earlier is not None:
             try:
                 states = earlier[0]
@@ -140,7 +149,7 @@ class EncoderDecoder(BaseModel):
             positions, mask = self.positions_and_mask(tokens, attention_mask, causal=False)
             x = self.embed_source(input_ids, inputs_embeds)
             states = self.encode(x, self.new_pass(positions, mask, tap=tap))
-        if mask.real_tokens is not None and not bool(mask.real_tokens.any(-1).all()):
+        if mask.real_tokens is not None and holds(mask.real_tokens, lambda real: ~real.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")
         return EncodedSource(
             states,
@@ -178,9 +187,10 @@ class EncoderPart(EncoderDecoder):
     absent_modules = ("decoder", "lm_head")
 
     @property
-    def block_counts(self) -> tuple[int, int]:
-        return 0, self.config.encoder_layers
+    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
+        return 0, self.config.encoder_layers, ()
 
+    @checked_forward
     def forward(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,

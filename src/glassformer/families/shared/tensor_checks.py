@@ -1,7 +1,8 @@
 """The check at a model's own entrance: whether tensors, flags and caches are what `forward` says they are.
 
 Shapes and ranges are checked where they are used, since they depend on each other; here it is the kind of thing, a tensor's
-dtype and its device. An executor comes with a pass (`p`) that it made itself, and is not checked.
+dtype and its device. An executor comes with a pass (`p`) that it made itself, and is not checked; nor is what torch
+compiles, where a tensor's numbers cannot be read.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ from glassformer.typecheck import brief
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOVED = {"labels", "position_ids", "start_positions", "end_positions"}  # to where they are needed
-WHOLE = {"position_ids", "token_type_ids", "start_positions", "end_positions"}
+MOVED = {  # to where they are needed
+    "cache_position", "labels", "num_items_in_batch", "position_ids", "start_positions", "end_positions",
+}  # fmt: skip
+WHOLE = {"cache_position", "position_ids", "token_type_ids", "start_positions", "end_positions"}
 
 
 def checked_forward(forward: Callable[P, R]) -> Callable[P, R]:
-    """`forward`, whose arguments are checked by their annotations before it runs."""
+    """`forward`, whose arguments are checked by their annotations before it runs; with return_dict=False, a tuple."""
 
     @functools.wraps(forward)
     def call(*args: P.args, **named: P.kwargs) -> R:
-        if named.get("p") is None:
+        return_dict: Any = named.pop("return_dict", None)
+        if return_dict is not None:
+            _check("return_dict", return_dict, (bool,), torch.device("cpu"))
+        if named.get("p") is None and not torch.compiler.is_compiling():
             hints = argument_types(forward)
             bound = bind(forward, "the model", args, named).arguments
             base: Any = args[0]
@@ -37,7 +43,8 @@ def checked_forward(forward: Callable[P, R]) -> Callable[P, R]:
             for name, value in bound.items():
                 if value is not None and name in hints:
                     _check(name, value, get_args(hints[name]) or (hints[name],), device)
-        return forward(*args, **named)
+        output: Any = forward(*args, **named)
+        return output if return_dict is None or return_dict else output.to_tuple()
 
     return call
 
@@ -48,7 +55,7 @@ def _check(name: str, value: Any, kinds: tuple[Any, ...], device: torch.device) 
     if name == "past_key_values" and not hasattr(value, "get_seq_length"):
         raise InputTypeError(f"{name} is a {type(value).__name__}; it must be the past_key_values of an earlier output.")
     if kinds[0] is not Tensor or name.endswith("input_ids"):  # ids have a check of their own
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and name not in MOVED:
             check_device(name, value, device)
         return
     if not isinstance(value, Tensor):

@@ -1,0 +1,88 @@
+"""ALBERT (https://arxiv.org/abs/1909.11942): BERT whose blocks share their weights, over narrower embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import bert
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
+from glassformer.blueprints.config import Head
+from glassformer.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class Config(bert.Config):
+    model_type: ClassVar[str] = "albert"
+    title: ClassVar[str] = "ALBERT"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30000}
+    aliases: ClassVar[Mapping[str, str]] = {"classifier_dropout_prob": "classifier_dropout"}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"inner_group_num": 1}
+    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "num_hidden_layers": LAYERS._replace(held_by=None)}  # shared
+
+    hidden_size: int = 4096
+    num_hidden_layers: int = 12
+    num_hidden_groups: int = 1  # of blocks that share their weights
+    intermediate_size: int = 16384
+    num_attention_heads: int = 64
+    embedding_size: int = 128
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    classifier_dropout: float | None = 0.1
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ConfigError(
+                f"config field 'num_hidden_groups' is {self.num_hidden_groups}, which is more than the "
+                f"{self.num_hidden_layers} layers."
+            )
+
+    def group(self, layer: int) -> int:
+        """Whose weights a layer has."""
+        return int(layer / (self.num_hidden_layers / self.num_hidden_groups))
+
+
+def states(b: Builder, c: Config, base: str) -> Value:
+    """From ids to the last block's states."""
+    eps, heads, size = c.layer_norm_eps, c.num_attention_heads, c.hidden_size // c.num_attention_heads
+    x = bert.embeddings(b, c, base, c.embedding_size, site=None)
+    x = b.linear(x, f"{base}encoder.embedding_hidden_mapping_in", c.hidden_size, bias=True, site="embedding")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}encoder.albert_layer_groups.{c.group(layer)}.albert_layers", stored=0):
+            h = b.identity(x, "attention.input", "attention")
+            q, k, v = (
+                b.heads(h, f"attention.{name}", heads, size, bias=True, site=f"attention.{name}")
+                for name in ("query", "key", "value")
+            )
+            a = b.attend(q, k, v, "attention", causal=False)
+            a = b.linear(a, "attention.dense", c.hidden_size, bias=True, site="attention.update")
+            x = b.norm(b.add(x, a), "attention.LayerNorm", eps, site="middle", how="layer")
+            h = b.identity(x, "mlp.input")
+            h = b.activate(b.linear(h, "ffn", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "ffn_output", c.hidden_size, bias=True, site="mlp.update")
+            x = b.norm(b.add(x, h), "full_layer_layer_norm", eps, site="residual", how="layer")
+    return b.identity(x, "final")
+
+
+def blueprint(c: Config, head: Head = "masked") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "albert."
+    x = states(b, c, base)
+    if head in ("base", "sequence"):
+        x = b.activate(b.linear(b.pool(x), f"{base}pooler", c.hidden_size, bias=True), "tanh")
+    if head == "masked":
+        h = b.activate(b.linear(x, "predictions.dense", c.embedding_size, bias=True), c.hidden_act)
+        h = b.norm(h, "predictions.LayerNorm", c.layer_norm_eps, how="layer")
+        bias = Weight("predictions.bias" if c.tie_word_embeddings else "predictions.decoder.bias", (c.vocab_size,))
+        b.scores(h, "predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
+    elif head == "sequence":
+        b.scores(x, "classifier", c.label_count, bias=True)
+    else:
+        return b.build_with_head(x, head)
+    return b.build(head)

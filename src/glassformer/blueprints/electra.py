@@ -1,0 +1,50 @@
+"""ELECTRA (https://arxiv.org/abs/2003.10555): BERT's blocks over narrower embeddings; a small generator replaces tokens, and
+the discriminator says which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import bert
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+
+@dataclass(kw_only=True)
+class Config(bert.Config):
+    model_type: ClassVar[str] = "electra"
+    title: ClassVar[str] = "ELECTRA"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522}
+    pretraining_head: ClassVar[Head] = "discriminator"
+
+    hidden_size: int = 256
+    num_hidden_layers: int = 12
+    intermediate_size: int = 1024
+    num_attention_heads: int = 4
+    embedding_size: int = 128
+
+
+def blueprint(c: Config, head: Head = "masked") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "electra."
+    if c.embedding_size == c.hidden_size:
+        x = bert.embeddings(b, c, base)
+    else:
+        x = bert.embeddings(b, c, base, c.embedding_size, site=None)
+        x = b.linear(x, f"{base}embeddings_project", c.hidden_size, bias=True, site="embedding")
+    x = bert.states(b, c, x, base)
+    if head == "masked":
+        h = b.activate(b.linear(x, "generator_predictions.dense", c.embedding_size, bias=True), "gelu")
+        h = b.norm(h, "generator_predictions.LayerNorm", c.layer_norm_eps, how="layer")
+        b.scores(h, "generator_lm_head", c.vocab_size, bias=True, tied=c.tie_word_embeddings)
+    elif head == "discriminator":
+        h = b.activate(b.linear(x, "discriminator_predictions.dense", c.hidden_size, bias=True), c.hidden_act)
+        b.scores(h, "discriminator_predictions.dense_prediction", 1, bias=True)
+    elif head == "sequence":
+        h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "gelu")
+        b.scores(h, "classifier.out_proj", c.label_count, bias=True)
+    else:
+        return b.build_with_head(x, head)
+    return b.build(head)

@@ -1,0 +1,53 @@
+"""Gemma (https://arxiv.org/abs/2403.08295): Llama's shape with scaled embeddings and norms that add one to their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+SPECIAL_TOKENS = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+
+
+@dataclass(kw_only=True)
+class Config(llama.Config):
+    model_type: ClassVar[str] = "gemma"
+    title: ClassVar[str] = "Gemma"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 256000, "hidden_size": 3072, "num_hidden_layers": 28, "intermediate_size": 24576,
+        "num_attention_heads": 16, **SPECIAL_TOKENS,
+    }  # fmt: skip
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
+
+    hidden_act: str = "gelu_pytorch_tanh"
+    head_dim: int = 256
+    max_position_embeddings: int = 8192
+    tie_word_embeddings: bool = True
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        if raw.get("hidden_act") == "gelu":  # in the first files, which mean the approximation
+            raw = {**raw, "hidden_act": "gelu_pytorch_tanh"}
+        return super().prepare(raw)
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    eps = c.rms_norm_eps
+    x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}layers"):
+            h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1)
+            a = b.linear(
+                llama.attention(b, c, h), "self_attn.o_proj", c.hidden_size, c.attention_bias, site="attention.update"
+            )
+            x = b.add(x, a, site="middle")
+            h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", offset=1)
+            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
+            x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, site="mlp.update"), site="residual")
+    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final", offset=1), head, token_head="score")

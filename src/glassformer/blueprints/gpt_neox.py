@@ -1,0 +1,74 @@
+"""GPT-NeoX (https://arxiv.org/abs/2204.06745) and Pythia: attention and MLP side by side, RoPE on a part of each head.
+
+Query, key and value of each head lie together in one projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import rotary
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+
+@dataclass(kw_only=True)
+class Config(rotary.Config):
+    model_type: ClassVar[str] = "gpt_neox"
+    title: ClassVar[str] = "GPT-NeoX and Pythia"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50432, "bos_token_id": 0, "eos_token_id": 2}
+
+    hidden_size: int = 6144
+    num_hidden_layers: int = 44
+    intermediate_size: int = 24576
+    num_attention_heads: int = 64
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-5
+    attention_bias: bool = True
+    use_parallel_residual: bool = True
+    hidden_dropout: float = 0.0
+    classifier_dropout: float = 0.1
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        share, theta = raw.pop("rotary_pct", None), raw.pop("rotary_emb_base", None)
+        raw = {"partial_rotary_factor": 0.25 if share is None else share, **raw}
+        return super().prepare(raw if theta is None else {"rope_theta": theta, **raw})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_heads_divide()
+        self.rope.check_head_size(self.head_dim)
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def head_dropout(self) -> float:
+        return self.classifier_dropout
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "gpt_neox."
+    heads, size, bias, eps = c.num_attention_heads, c.head_dim, c.attention_bias, c.layer_norm_eps
+    x = b.embed(f"{base}embed_in")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}layers"):
+            h = b.norm(x, "input_layernorm", eps, site="attention.input", how="layer")
+            h = b.linear(h, "attention.query_key_value", 3 * c.hidden_size, bias)
+            q, k = (b.fused_heads(h, "attention", part, heads, size, step=3) for part in (0, 1))
+            q = b.rotate(q, "attention", c.rope, site="attention.query")
+            k = b.rotate(k, "attention", c.rope, site="attention.key")
+            v = b.fused_heads(h, "attention", 2, heads, size, site="attention.value", step=3)
+            a = b.linear(b.attend(q, k, v, "attention"), "attention.dense", c.hidden_size, bias, site="attention.update")
+            middle = b.add(x, a, site="middle")
+            h = x if c.use_parallel_residual else middle
+            h = b.norm(h, "post_attention_layernorm", eps, site="mlp.input", how="layer")
+            h = b.linear(h, "mlp.dense_h_to_4h", c.intermediate_size, bias=True)
+            h = b.activate(h, c.hidden_act, "mlp.hidden")
+            x = b.add(middle, b.linear(h, "mlp.dense_4h_to_h", c.hidden_size, True, site="mlp.update"), site="residual")
+    return b.build_with_head(b.norm(x, f"{base}final_layer_norm", eps, site="final", how="layer"), head)

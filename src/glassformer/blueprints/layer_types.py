@@ -1,0 +1,85 @@
+"""Layers of two kinds: some look back over a sliding window, perhaps with a RoPE of their own, others to the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama
+from glassformer.blueprints.rope import Rope
+from glassformer.errors import ConfigError
+from glassformer.typecheck import brief
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(kw_only=True)
+class Config(llama.Config):
+    default_period: ClassVar[int]  # every so many layers, one looks to the beginning, where a file lists no kinds
+
+    sliding_window: int | None = 4096
+    layer_types: list[str] | None = None
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        layers = raw.get("num_hidden_layers")
+        period = raw.pop("sliding_window_pattern", None) or raw.get("_sliding_window_pattern") or cls.default_period
+        if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(period, int):
+            raw["layer_types"] = [FULL if (layer + 1) % period == 0 else SLIDING for layer in range(layers)]
+        return super().prepare(raw)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = self.layer_types or []
+        if len(kinds) != self.num_hidden_layers or not set(kinds) <= {FULL, SLIDING}:
+            raise ConfigError(
+                f"config field 'layer_types' must name one of {SLIDING}, {FULL} for each of the "
+                f"{self.num_hidden_layers} layers, not {brief(kinds)}."
+            )
+
+    def is_local(self, layer: int) -> bool:
+        return (self.layer_types or [])[layer] == SLIDING
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window if self.is_local(layer) else None
+
+
+@dataclass(kw_only=True)
+class TwoRopesConfig(Config):
+    """The layers with a window have a RoPE of their own. A mixin, put after a family's own config, whose defaults win."""
+
+    local_theta: ClassVar[float]  # its base, where a file has none
+
+    local_rope: Rope = field(default_factory=Rope)
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        ropes = raw.pop("rope_parameters", None) or {}
+        if not isinstance(ropes, Mapping):
+            raise ConfigError(f"config field 'rope_parameters' is {brief(ropes)}; it must be an object.")
+        full = ropes if "rope_type" in ropes else ropes.get(FULL)
+        local = {"rope_parameters": ropes.get(SLIDING), "rope_theta": cls.read_local_theta(raw)}
+        prepared = super().prepare({**raw, "rope_parameters": full})
+        return prepared | {"local_rope": Rope.read(local)}
+
+    @classmethod
+    def read_local_theta(cls, raw: dict[str, Any]) -> Any:
+        """The base of the near layers' RoPE, taken out of a file that has one."""
+        return raw.pop("rope_local_base_freq", cls.local_theta)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.local_rope.check_head_size(self.head_dim)
+
+    def rope_of(self, layer: int) -> Rope:
+        return self.local_rope if self.is_local(layer) else self.rope
+
+    def rope_name(self, layer: int) -> str:
+        """The name of a layer's rotary tables."""
+        return "local" if self.is_local(layer) else "default"
+
+    def to_dict(self) -> dict[str, Any]:
+        raw = super().to_dict()
+        del raw["local_rope"]
+        return raw | {"rope_parameters": {SLIDING: self.local_rope.raw(), FULL: self.rope.raw()}}

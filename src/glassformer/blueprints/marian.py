@@ -1,0 +1,56 @@
+"""Marian (https://arxiv.org/abs/1804.00344), as the OPUS translation models have it: BART's blocks, sinusoidal positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import bart
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
+from glassformer.blueprints.config import Head
+from glassformer.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class Config(bart.Config):
+    model_type: ClassVar[str] = "marian"
+    title: ClassVar[str] = "Marian (the OPUS translators)"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 58101}
+    default_label_count: ClassVar[int] = 2
+    fixed_fields: ClassVar[Mapping[str, Any]] = {
+        "is_encoder_decoder": True, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+    }  # fmt: skip
+    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "max_position_embeddings": Bounds(1, MAX_SINUSOIDS)}
+
+    pad_token_id: int | None = 58100
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = 0
+    decoder_start_token_id: int | None = 58100
+    forced_eos_token_id: int | list[int] | None = 0
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        target, own = raw.get("decoder_vocab_size"), raw.get("vocab_size")
+        if target not in (None, own):
+            raise ConfigError(
+                f"config field 'decoder_vocab_size' is {target!r}; another vocabulary than the encoder's is not supported."
+            )
+        return super().prepare(raw)
+
+
+def embedded(b: Builder, c: Config, base: str) -> Value:
+    x = b.embed(f"{base}shared", site=None, scale=c.scale)
+    return b.position(x, "", c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
+
+
+def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    with b.encoder():
+        encoded = bart.stack(b, c, embedded(b, c, base), base, "encoder")
+    x = bart.stack(b, c, embedded(b, c, base), base, "decoder", encoded)
+    if head == "seq2seq":
+        bart.vocabulary_scores(b, c, x)
+    return b.build(head)

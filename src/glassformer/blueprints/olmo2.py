@@ -1,0 +1,48 @@
+"""OLMo 2 (https://arxiv.org/abs/2501.00656): norms after attention and MLP, not before, and over all heads together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.config import Head
+
+
+@dataclass(kw_only=True)
+class Config(llama.Config):
+    model_type: ClassVar[str] = "olmo2"
+    title: ClassVar[str] = "OLMo 2"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 50304, "hidden_size": 4096, "num_hidden_layers": 32, "eos_token_id": 50279, "pad_token_id": 1,
+    }  # fmt: skip
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "clip_qkv": None}
+
+    rms_norm_eps: float = 1e-5
+
+
+def normed_heads(b: Builder, c: llama.Config, h: Value, name: str, heads: int) -> Value:
+    """Heads of a projection that is normed as a whole."""
+    projected = b.linear(h, f"self_attn.{name}_proj", heads * c.head_dim, c.attention_bias)
+    return b.fused_heads(b.norm(projected, f"self_attn.{name}_norm", c.rms_norm_eps), "self_attn", 0, heads, c.head_dim)
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    eps = c.rms_norm_eps
+    x = b.embed(f"{base}embed_tokens")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}layers"):
+            h = b.identity(x, "attention.input")
+            a = b.linear(
+                llama.attention(b, c, h, make_heads=normed_heads), "self_attn.o_proj", c.hidden_size, c.attention_bias
+            )
+            x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update"), site="middle")
+            h = b.identity(x, "mlp.input")
+            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
+            h = b.linear(h, "mlp.down_proj", c.hidden_size)
+            x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update"), site="residual")
+    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final"), head)

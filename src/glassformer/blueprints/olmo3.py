@@ -1,0 +1,27 @@
+"""OLMo 3 (https://arxiv.org/abs/2512.13961): OLMo 2's shape; most layers look back over a window, with their own RoPE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import layer_types, olmo2
+from glassformer.blueprints.blueprint import Blueprint
+from glassformer.blueprints.config import Head
+
+
+@dataclass(kw_only=True)
+class Config(olmo2.Config, layer_types.TwoRopesConfig):
+    model_type: ClassVar[str] = "olmo3"
+    title: ClassVar[str] = "OLMo 3"
+    default_period: ClassVar[int] = 4
+    default_theta: ClassVar[float] = 500_000.0
+    local_theta: ClassVar[float] = 500_000.0
+
+    @classmethod
+    def read_local_theta(cls, raw: dict[str, Any]) -> Any:
+        return raw.get("rope_theta", cls.local_theta)
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    return olmo2.blueprint(c, head)

@@ -1,0 +1,33 @@
+"""OLMoE (https://arxiv.org/abs/2409.02060): Llama's shape, with norms over all of query and key, and 64 small experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama, olmo2, routed
+from glassformer.blueprints.blueprint import Blueprint
+from glassformer.blueprints.config import Head
+
+
+@dataclass(kw_only=True)
+class Config(llama.Config, routed.Config):
+    model_type: ClassVar[str] = "olmoe"
+    title: ClassVar[str] = "OLMoE"
+    default_fields: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 50304, "hidden_size": 2048, "num_hidden_layers": 16, "pad_token_id": 1, "eos_token_id": 50279,
+    }  # fmt: skip
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "clip_qkv": None}
+
+    intermediate_size: int = 2048
+    num_attention_heads: int = 16
+    max_position_embeddings: int = 4096
+    rms_norm_eps: float = 1e-5
+    num_experts: int = 64
+    num_experts_per_tok: int = 8
+    router_aux_loss_coef: float = 0.01
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    return llama.blueprint(c, head, mlp=routed.routed_mlp, make_heads=olmo2.normed_heads)

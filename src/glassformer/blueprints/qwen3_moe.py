@@ -1,0 +1,54 @@
+"""Qwen3's mixtures of experts (https://arxiv.org/abs/2505.09388): Qwen3's shape with experts in all layers, or in some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama, qwen3, routed
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.config import Head
+from glassformer.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class Config(qwen3.Config, routed.Config):
+    model_type: ClassVar[str] = "qwen3_moe"
+    title: ClassVar[str] = "Qwen3-MoE"
+    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24}
+
+    intermediate_size: int = 6144  # of layers without experts
+    num_key_value_heads: int = 4
+    head_dim: int = 0
+    num_experts: int = 128
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 768
+    decoder_sparse_step: int = 1  # every so many layers there are experts
+    mlp_only_layers: list[int] | None = None  # that have none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mlp_only_layers is None:
+            object.__setattr__(self, "mlp_only_layers", [])
+        if wrong := [layer for layer in self.mlp_only_layers or () if layer >= self.num_hidden_layers]:
+            raise ConfigError(
+                f"config field 'mlp_only_layers' has {wrong[0]}, but the model has {self.num_hidden_layers} layers."
+            )
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        dense = self.mlp_only_layers or ()
+        every = self.decoder_sparse_step
+        return tuple(n for n in range(self.num_hidden_layers) if n not in dense and (n + 1) % every == 0)
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window if self.use_sliding_window else None
+
+
+def some_experts(b: Builder, c: Config, x: Value) -> Value:
+    return routed.routed_mlp(b, c, x) if b.layer in c.routed_layers else llama.gated_mlp(b, c, x)
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    return llama.blueprint(c, head, prepare_query_key=qwen3.normed, mlp=some_experts)

@@ -1,0 +1,243 @@
+"""Decoders."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 160, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
+TINY: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), SMALL),
+    "gemma3_text": {
+        **SMALL, "hidden_size": 64, "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "phi3": {**SMALL, "sliding_window": 9},
+    "olmo2": SMALL,
+    "olmo3": {**SMALL, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "granite": {
+        **SMALL, "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 3.0,
+    },
+    "smollm3": {**SMALL, "no_rope_layer_interval": 2},
+    "gemma": SMALL,
+    "gemma2": {
+        **SMALL, "hidden_size": 64, "query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 1.5,
+        "final_logit_softcapping": 2.0,
+    },
+    "gpt_neox": {
+        **{name: value for name, value in SMALL.items() if name not in ("num_key_value_heads", "head_dim")},
+        "rotary_pct": 0.5,
+    },
+    "starcoder2": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "sliding_window": 9},
+    "cohere2": {
+        **{name: value for name, value in SMALL.items() if name != "head_dim"}, "sliding_window": 5, "logit_scale": 0.3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "gptj": {
+        "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "rotary_dim": 6,
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    },
+    "gpt2": {
+        "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0,
+    },
+}  # fmt: skip
+NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
+    "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
+    "gptj": "rotates only a part of each head", "cohere2": "rotates neighboring numbers",
+}  # fmt: skip
+NOT_SPLIT = {  # among ranks, and why not
+    "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
+    "phi3": "there are fewer key heads than ranks",  # where there are
+}  # fmt: skip
+DECODER_HEADS = ("base", "causal", "sequence")
+HEADS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(TINY, DECODER_HEADS),
+    **dict.fromkeys(("phi3", "smollm3", "gemma", "gemma2", "starcoder2"), (*DECODER_HEADS, "token")),
+    "gpt_neox": (*DECODER_HEADS, "token", "question"),
+    **dict.fromkeys(("granite", "cohere2"), ("base", "causal")),
+    "gptj": (*DECODER_HEADS, "question"),
+    "gpt2": (*DECODER_HEADS, "token", "question"),
+}
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+ROPES: list[dict[str, Any]] = [
+    LLAMA3_ROPE,
+    {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
+    {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 8.0,
+     "beta_slow": 2.0, "attention_factor": 0.8, "truncate": False},
+]  # fmt: skip
+
+
+def _llama(draw: random.Random, **own: Any) -> dict[str, Any]:
+    groups = draw.choice([1, 2, 3])
+    heads = groups * draw.choice([1, 2, 3])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 10000.0, 1e6])}, *ROPES])
+    return {
+        "vocab_size": draw.randint(60, 300),
+        "hidden_size": heads * draw.choice([6, 10, 16]),
+        "intermediate_size": draw.choice([24, 56, 128]),
+        "num_hidden_layers": draw.randint(1, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "head_dim": draw.choice([4, 8, 16]),
+        "tie_word_embeddings": draw.random() < 0.5,
+        "rms_norm_eps": draw.choice([1e-5, 1e-6]),
+        "rope_parameters": rope,
+        **own,
+    }
+
+
+def _with_biases(draw: random.Random) -> dict[str, Any]:
+    return _llama(draw, attention_bias=draw.random() < 0.4)
+
+
+def _mistral(draw: random.Random) -> dict[str, Any]:
+    return _llama(draw, sliding_window=draw.choice([None, 7]))
+
+
+def _gemma3_text(draw: random.Random) -> dict[str, Any]:
+    near = {"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0])}
+    # the last one is left out: where each kind of layer has a rope, the reference does not see its "truncate"
+    far = draw.choice([{"rope_type": "default", "rope_theta": 1e6}, *ROPES[:-1]])
+    layers = draw.randint(2, 4)
+    mixed = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    kinds = {"layer_types": mixed} if draw.random() < 0.5 else {"layer_types": None, "sliding_window_pattern": 2}
+    groups = draw.choice([1, 2])
+    heads = groups * draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([8, 14]), "intermediate_size": 56,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": groups,
+        "head_dim": draw.choice([4, 10, 16]), "tie_word_embeddings": draw.random() < 0.5, "sliding_window": 5,
+        "query_pre_attn_scalar": draw.choice([4, 24, 100]), "attention_bias": draw.random() < 0.4,
+        "hidden_activation": draw.choice(["gelu_pytorch_tanh", "gelu"]), "rms_norm_eps": draw.choice([1e-5, 1e-6]),
+        "rope_parameters": {"sliding_attention": near, "full_attention": far}, **kinds,
+    }  # fmt: skip
+
+
+def _without_head_size(draw: random.Random, **own: Any) -> dict[str, Any]:
+    """Of a family whose heads are as large as the hidden size makes them."""
+    heads, groups = draw.choice([(2, 1), (4, 2), (3, 3), (6, 2)])
+    changes = {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": None}
+    return _llama(draw, hidden_size=heads * draw.choice([4, 10, 16]), **changes, **own)
+
+
+def _phi3(draw: random.Random) -> dict[str, Any]:
+    heads, size, share = draw.choice([1, 2, 4]), draw.choice([8, 16]), draw.choice([1.0, 0.5, 0.75])
+    pairs = int(size * share) // 2
+    trained = draw.choice([64, 100])  # the reference's generate reads a text anew when it goes beyond
+    longrope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": trained,
+        "short_factor": [1 + 0.1 * pair for pair in range(pairs)], "long_factor": [1.5 + pair for pair in range(pairs)],
+    }  # fmt: skip
+    rope = draw.choice([{"rope_type": "default", "rope_theta": 500.0}, longrope])
+    return _llama(
+        draw, hidden_size=heads * size, num_attention_heads=heads, num_key_value_heads=draw.choice([1, heads]),
+        head_dim=size, sliding_window=draw.choice([None, 7]), rope_parameters={**rope, "partial_rotary_factor": share},
+        original_max_position_embeddings=trained,
+    )  # fmt: skip
+
+
+def _olmo3(draw: random.Random) -> dict[str, Any]:
+    near, far = {"rope_type": "default", "rope_theta": 500.0}, draw.choice([{"rope_type": "default"}, *ROPES[:-1]])
+    ropes = {"sliding_attention": near, "full_attention": {"rope_theta": 500.0, **far}}
+    layers = draw.randint(2, 5)
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    return _with_biases(draw) | {
+        "num_hidden_layers": layers, "sliding_window": 5, "layer_types": draw.choice([None, kinds]),
+        "rope_parameters": ropes,
+    }  # fmt: skip
+
+
+def _granite(draw: random.Random) -> dict[str, Any]:
+    return _llama(
+        draw, attention_bias=draw.random() < 0.4, mlp_bias=draw.random() < 0.4, embedding_multiplier=draw.choice([1.0, 8.0]),
+        attention_multiplier=draw.choice([0.1, 0.5]), residual_multiplier=draw.choice([0.3, 1.0]),
+        logits_scaling=draw.choice([1.0, 5.0]),
+    )  # fmt: skip
+
+
+def _smollm3(draw: random.Random) -> dict[str, Any]:
+    layers = draw.randint(2, 5)
+    kinds = {"no_rope_layers": [draw.choice([0, 1]) for _ in range(layers)]}
+    windows = {"use_sliding_window": draw.random() < 0.5, "sliding_window": 6}
+    changes = _llama(draw, num_hidden_layers=layers, **windows, **draw.choice([kinds, {"no_rope_layer_interval": 2}]))
+    return changes | {"attention_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.4}
+
+
+def _gemma2(draw: random.Random) -> dict[str, Any]:
+    changes = _with_biases(draw)
+    heads, layers = changes["num_attention_heads"], changes["num_hidden_layers"]
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    return changes | {
+        "hidden_size": heads * draw.choice([8, 14]), "query_pre_attn_scalar": draw.choice([4, 24, 100]), "sliding_window": 5,
+        "layer_types": draw.choice([None, kinds]), "attn_logit_softcapping": draw.choice([None, 0.7, 20.0]),
+        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]),
+    }  # fmt: skip
+
+
+def _gpt_neox(draw: random.Random) -> dict[str, Any]:
+    heads, size = draw.choice([1, 2, 4]), draw.choice([8, 16])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 10000.0])}, ROPES[1]])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * size, "num_attention_heads": heads,
+        "intermediate_size": draw.choice([24, 56]), "num_hidden_layers": draw.randint(1, 4),
+        "tie_word_embeddings": draw.random() < 0.5, "layer_norm_eps": draw.choice([1e-5, 1e-3]),
+        "hidden_act": draw.choice(["gelu", "relu", "gelu_new"]), "use_parallel_residual": draw.random() < 0.6,
+        "attention_bias": draw.random() < 0.7,
+        "rope_parameters": {**rope, "partial_rotary_factor": draw.choice([0.25, 0.5, 1.0])},
+    }  # fmt: skip
+
+
+def _starcoder2(draw: random.Random) -> dict[str, Any]:
+    changes = _without_head_size(draw, sliding_window=draw.choice([None, 7]), use_bias=draw.random() < 0.7)
+    del changes["head_dim"], changes["rms_norm_eps"]
+    return changes | {"norm_epsilon": draw.choice([1e-5, 1e-3]), "hidden_act": draw.choice(["gelu_pytorch_tanh", "relu"])}
+
+
+def _cohere2(draw: random.Random) -> dict[str, Any]:
+    changes = _without_head_size(draw, sliding_window=5, logit_scale=draw.choice([0.1, 2.0]))
+    layers = changes["num_hidden_layers"]
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    del changes["head_dim"], changes["rms_norm_eps"]
+    return changes | {
+        "layer_types": draw.choice([None, kinds]), "layer_norm_eps": draw.choice([1e-5, 1e-3]),
+        "attention_bias": draw.random() < 0.4,
+    }  # fmt: skip
+
+
+def _gptj(draw: random.Random) -> dict[str, Any]:
+    heads, size = draw.choice([1, 2, 3]), draw.choice([8, 16])
+    return {
+        "vocab_size": draw.randint(60, 300), "n_embd": heads * size, "n_head": heads, "n_layer": draw.randint(1, 4),
+        "n_inner": draw.choice([None, 56]), "rotary_dim": draw.choice([2, 4, 8]),
+        "activation_function": draw.choice(["gelu_new", "relu"]), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+    }  # fmt: skip
+
+
+def _gpt2(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(60, 300), "n_embd": heads * draw.choice([6, 16]), "n_head": heads,
+        "n_layer": draw.randint(2, 4), "n_inner": draw.choice([None, 56]), "tie_word_embeddings": draw.random() < 0.5,
+        "activation_function": draw.choice(["gelu_new", "relu", "gelu"]), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+        "scale_attn_by_inverse_layer_idx": draw.random() < 0.5, "scale_attn_weights": draw.random() < 0.7,
+    }  # fmt: skip
+
+
+RANDOM = {
+    "llama": _with_biases, "mistral": _mistral, "qwen2": _llama, "qwen3": _with_biases, "gemma3_text": _gemma3_text,
+    "phi3": _phi3, "olmo2": _with_biases, "olmo3": _olmo3, "granite": _granite, "smollm3": _smollm3, "gpt2": _gpt2,
+    "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,
+    "cohere2": _cohere2, "gptj": _gptj,
+}  # fmt: skip

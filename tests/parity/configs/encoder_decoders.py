@@ -1,0 +1,64 @@
+"""Encoder-decoders."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+T5: dict[str, Any] = {
+    "vocab_size": 140, "d_model": 48, "d_kv": 10, "d_ff": 80, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 14, "decoder_start_token_id": 0,
+}  # fmt: skip
+TINY: dict[str, dict[str, Any]] = {
+    "t5": T5,
+    "mt5": T5,
+    "bart": {
+        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
+        "scale_embedding": True,
+    },
+    "marian": {
+        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
+        "scale_embedding": True, "pad_token_id": 139, "decoder_start_token_id": 139, "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+    },
+}  # fmt: skip
+HEADS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(TINY, ("base", "seq2seq")), "bart": ("base", "seq2seq", "sequence", "question"),
+}  # fmt: skip
+
+
+def _t5(draw: random.Random) -> dict[str, Any]:
+    return {
+        "vocab_size": draw.randint(60, 200), "d_model": draw.choice([20, 48]), "d_kv": draw.choice([4, 14]),
+        "d_ff": draw.choice([24, 72]), "num_layers": draw.randint(1, 3), "num_decoder_layers": draw.choice([None, 1, 2, 4]),
+        "num_heads": draw.choice([1, 3, 4]), "relative_attention_num_buckets": draw.choice([6, 12, 32]),
+        "relative_attention_max_distance": draw.choice([17, 40, 128]), "tie_word_embeddings": draw.random() < 0.5,
+        "feed_forward_proj": draw.choice(["relu", "gated-gelu", "gated-silu"]),
+        "layer_norm_epsilon": draw.choice([1e-6, 1e-4]),
+    }  # fmt: skip
+
+
+def _bart(draw: random.Random) -> dict[str, Any]:
+    return {
+        "vocab_size": draw.randint(60, 200), "d_model": draw.choice([24, 48]), "encoder_layers": draw.randint(1, 3),
+        "decoder_layers": draw.randint(1, 4), "encoder_attention_heads": draw.choice([1, 2, 3]),
+        "decoder_attention_heads": draw.choice([1, 4, 6]), "encoder_ffn_dim": draw.choice([24, 72]),
+        "decoder_ffn_dim": draw.choice([32, 56]), "scale_embedding": draw.random() < 0.5,
+        "activation_function": draw.choice(["gelu", "relu"]),
+    }  # fmt: skip
+
+
+def _marian(draw: random.Random) -> dict[str, Any]:
+    config = _bart(draw)
+    last = config["vocab_size"] - 1
+    return {
+        **config,
+        "activation_function": draw.choice(["swish", "relu"]),
+        "pad_token_id": last,
+        "decoder_start_token_id": last,
+    }
+
+
+RANDOM = {"t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian}

@@ -1,0 +1,100 @@
+"""Encoders."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+BERT: dict[str, Any] = {
+    "vocab_size": 150, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "type_vocab_size": 2, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+TINY: dict[str, dict[str, Any]] = {
+    "bert": {**BERT, "pad_token_id": 0},
+    "distilbert": {
+        "vocab_size": 150, "dim": 48, "hidden_dim": 80, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 64,
+    },
+    "roberta": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
+    "xlm-roberta": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
+    "electra": {**BERT, "pad_token_id": 0, "embedding_size": 20},
+    "albert": {
+        **BERT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "embedding_size": 20, "num_hidden_groups": 2,
+    },
+    "modernbert": {
+        "vocab_size": 150, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "max_position_embeddings": 64, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "cls_token_id": 1, "sep_token_id": 2,
+    },
+    "deberta-v2": {
+        **BERT, "pad_token_id": 0, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False,
+        "position_buckets": 8, "max_relative_positions": -1, "pos_att_type": "p2c|c2p", "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+    },
+}  # fmt: skip
+ENCODER_HEADS = ("base", "masked", "sequence", "token", "question")
+HEADS: dict[str, tuple[str, ...]] = {**dict.fromkeys(TINY, ENCODER_HEADS), "electra": (*ENCODER_HEADS, "discriminator")}
+
+
+def _bert(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 4])
+    return {
+        "vocab_size": draw.randint(60, 200), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
+        "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.choice([24, 72]),
+        "hidden_act": draw.choice(["gelu", "relu", "gelu_new"]), "type_vocab_size": draw.choice([1, 2, 3]),
+        "layer_norm_eps": draw.choice([1e-12, 1e-5]), "tie_word_embeddings": draw.random() < 0.7,
+    }  # fmt: skip
+
+
+def _distilbert(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 4])
+    return {
+        "vocab_size": draw.randint(60, 200), "dim": heads * draw.choice([6, 16]), "n_heads": heads,
+        "n_layers": draw.randint(1, 4), "hidden_dim": draw.choice([24, 72]), "activation": draw.choice(["gelu", "relu"]),
+        "sinusoidal_pos_embds": draw.random() < 0.5, "tie_word_embeddings": draw.random() < 0.7,
+    }  # fmt: skip
+
+
+def _factorized(draw: random.Random) -> dict[str, Any]:
+    """Embeddings that are narrower or wider than the states, or as wide."""
+    config = _bert(draw)
+    return {**config, "embedding_size": draw.choice([8, 20, config["hidden_size"]])}
+
+
+def _albert(draw: random.Random) -> dict[str, Any]:
+    config = _factorized(draw)
+    return {**config, "num_hidden_groups": draw.randint(1, config["num_hidden_layers"])}
+
+
+def _deberta(draw: random.Random) -> dict[str, Any]:
+    relative = draw.random() < 0.9
+    positions, buckets = draw.choice([True, False]), draw.choice([-1, 4, 8, 20])
+    return {
+        **_bert(draw), "type_vocab_size": draw.choice([0, 2]) if positions else 0, "position_biased_input": positions,
+        "relative_attention": relative, "position_buckets": buckets,
+        "max_relative_positions": draw.choice([-1, 16, 13 if buckets == 20 else 6]),
+        "pos_att_type": draw.choice([["p2c", "c2p"], ["c2p"], ["p2c"]]), "share_att_key": draw.random() < 0.5,
+        "norm_rel_ebd": draw.choice(["none", "layer_norm"]) if relative else "none",
+        "pooler_hidden_act": draw.choice(["gelu", "tanh"]),
+    }  # fmt: skip
+
+
+def _modernbert(draw: random.Random) -> dict[str, Any]:
+    heads, layers = draw.choice([1, 2, 4]), draw.randint(1, 5)
+    near, far = ({"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0, 160000.0])} for _ in range(2))
+    mixed = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    return {
+        "vocab_size": draw.randint(60, 200), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
+        "num_hidden_layers": layers, "intermediate_size": draw.choice([24, 35]), "local_attention": draw.choice([16, 19]),
+        "hidden_activation": draw.choice(["gelu", "silu"]), "norm_eps": draw.choice([1e-5, 1e-3]),
+        "rope_parameters": {"sliding_attention": near, "full_attention": far},
+        "layer_types": draw.choice([None, mixed]), "classifier_pooling": draw.choice(["cls", "mean"]),
+        "classifier_activation": draw.choice(["gelu", "tanh"]), "tie_word_embeddings": draw.random() < 0.7,
+        **{name: draw.random() < 0.5
+           for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "classifier_bias")},
+    }  # fmt: skip
+
+
+RANDOM = {
+    "bert": _bert, "distilbert": _distilbert, "roberta": _bert, "xlm-roberta": _bert, "electra": _factorized,
+    "albert": _albert, "modernbert": _modernbert, "deberta-v2": _deberta,
+}  # fmt: skip

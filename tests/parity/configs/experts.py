@@ -1,0 +1,69 @@
+"""Decoders whose MLP is a mixture of experts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.parity.configs.decoders import DECODER_HEADS, ROPES, SMALL
+
+EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1}
+TINY: dict[str, dict[str, Any]] = {
+    "mixtral": {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1},
+    "qwen3_moe": {**SMALL, **EXPERTS, "moe_intermediate_size": 36, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "olmoe": {**{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "num_experts_per_tok": 3},
+    "gpt_oss": {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1, "sliding_window": 5,
+        "swiglu_limit": 0.8,
+    },
+}  # fmt: skip
+NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
+NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
+HEADS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mixtral", "qwen3_moe", "gpt_oss"), DECODER_HEADS), "olmoe": ("base", "causal"),
+}  # fmt: skip
+
+
+def _experts(draw: random.Random, **own: Any) -> dict[str, Any]:
+    groups = draw.choice([1, 2, 3])
+    heads = groups * draw.choice([1, 2, 3])
+    experts = draw.choice([2, 3, 7])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 10000.0, 1e6])}, *ROPES])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([4, 8, 16]),
+        "intermediate_size": draw.choice([24, 56]), "num_hidden_layers": draw.randint(1, 4), "num_attention_heads": heads,
+        "num_key_value_heads": groups, "tie_word_embeddings": draw.random() < 0.5, "rope_parameters": rope,
+        "rms_norm_eps": draw.choice([1e-5, 1e-6]), "num_experts": experts,
+        "num_experts_per_tok": draw.randint(1, experts), **own,
+    }  # fmt: skip
+
+
+def _mixtral(draw: random.Random) -> dict[str, Any]:
+    config = _experts(draw, sliding_window=draw.choice([None, 7]), head_dim=draw.choice([4, 8, 16]))
+    return {**config, "num_local_experts": config.pop("num_experts")}
+
+
+def _qwen3_moe(draw: random.Random) -> dict[str, Any]:
+    return _experts(
+        draw, head_dim=draw.choice([4, 8, 16]), attention_bias=draw.random() < 0.4, norm_topk_prob=draw.random() < 0.5,
+        moe_intermediate_size=draw.choice([8, 40]), decoder_sparse_step=draw.choice([1, 1, 2]),
+        mlp_only_layers=draw.choice([None, [0]]), use_sliding_window=draw.random() < 0.5, sliding_window=7,
+    )  # fmt: skip
+
+
+def _olmoe(draw: random.Random) -> dict[str, Any]:
+    return _experts(draw, norm_topk_prob=draw.random() < 0.5, attention_bias=draw.random() < 0.4)
+
+
+def _gpt_oss(draw: random.Random) -> dict[str, Any]:
+    config = _experts(draw, head_dim=draw.choice([4, 8, 16]), sliding_window=draw.choice([3, 7]),
+                      swiglu_limit=draw.choice([0.3, 7.0]), attention_bias=draw.random() < 0.7)  # fmt: skip
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(config["num_hidden_layers"])]
+    own = draw.choice([{}, {"layer_types": kinds}, {"rope_parameters": None}])
+    return {**config, "num_local_experts": config.pop("num_experts"), **own}
+
+
+RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
+}  # fmt: skip

@@ -1,0 +1,69 @@
+"""Every family at a glance: the main head on both executors beside the reference. The other tests here look closer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.blueprints import blueprint
+from glassformer.engine.cpu.reader import CpuReader
+from glassformer.observe.verification import difference
+from glassformer.opened import open_model
+from tests.engine.executors import Subject
+from tests.parity import reference
+from tests.parity.compare import Pair, close, ids_for, pair, same_fields
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_family]
+
+FLOATS = 1e-5
+MAIN = {family: heads[1] for family, heads in reference.HEADS.items()}
+
+
+@pytest.fixture(scope="module", params=reference.FAMILIES)
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp(request.param), request.param, MAIN[request.param])
+
+
+@torch.no_grad()
+def test_outputs_equal_the_reference(models: Pair) -> None:
+    ids = ids_for(models.theirs, 2, 13)
+    inputs = {"decoder_input_ids": ids_for(models.theirs, 2, 9, seed=2)} if models.family in reference.PAIRS else {}
+    options = {"output_hidden_states": True, "output_attentions": True}
+    same_fields(models.ours(ids, **inputs, **options), models.theirs(ids, **inputs, **options))
+
+
+def test_the_blueprint_has_its_weights_and_sites(models: Pair) -> None:
+    described = blueprint(models.ours.config, models.head)
+    weights = {weight.name: weight.shape for weight in described.weights}
+    stored_buffers = [(name, buffer) for name, buffer in models.ours.named_buffers() if name in weights]
+    assert weights == {name: tuple(value.shape) for name, value in (*models.ours.named_parameters(), *stored_buffers)}
+    inputs = {"decoder_input_ids": torch.tensor([[0, 5]])} if models.family in reference.PAIRS else {}
+    assert set(models.ours(torch.tensor([[5, 6, 7]]), **inputs, watch="*").sites) == set(described.sites)
+
+
+@pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+def test_texts_equal_the_references(family: str, tmp_path: Path) -> None:
+    models = pair(tmp_path, family, MAIN[family])
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    ids = ids_for(models.theirs, 2, 11)
+    expected = models.theirs.generate(
+        ids, **options, use_cache=family not in reference.PAIRS
+    )  # whose stacks differ in depth
+    assert models.ours.generate(ids, **options).tolist() == expected.tolist()
+    subject = Subject(tmp_path)
+    verdict = subject.verdict(subject.cpu())
+    assert verdict.agrees(FLOATS), verdict
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", reference.ENCODERS)
+def test_the_engines_states_equal_the_references(family: str, tmp_path: Path) -> None:
+    theirs = reference.write(tmp_path, family, "base")
+    opened = open_model(tmp_path)
+    rows = [ids_for(theirs, length, seed=length).tolist() for length in (1, 5, 17)]
+    for row, states in zip(rows, CpuReader(opened.config, opened.blueprint(), opened.tensors).read(rows), strict=True):
+        wanted = theirs(torch.tensor([row])).last_hidden_state
+        close(torch.from_numpy(states)[None], wanted)
+        assert difference("final", {"final": wanted[0]}, {"final": states}).error <= FLOATS
