@@ -121,9 +121,9 @@ class TestStructure:
         assert len(whole) == 2
         assert "logits" in whole
         assert "loss" not in whole
-        assert list(whole) == whole.keys()
-        assert [name for name, _ in whole.items()] == whole.keys()
-        assert whole.values()[0] is whole.to_tuple()[0]
+        assert list(whole) == list(whole.keys())
+        assert [name for name, _ in whole.items()] == list(whole.keys())
+        assert next(iter(whole.values())) is whole.to_tuple()[0]
         assert whole[:1] == (whole.logits,)
         with pytest.raises(KeyError, match="has no 'logit'; it has logits, past_key_values. Did you mean 'logits'"):
             whole["logit"]

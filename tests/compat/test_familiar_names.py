@@ -17,7 +17,8 @@ import transformers
 
 import glassformer
 from glassformer import blueprints, families
-from glassformer.errors import ConfigError, InputError, WriteError
+from glassformer.errors import ConfigError, InputError, InputTypeError, UnknownArgument, WriteError
+from tests.ecosystem.models import load_tokenizers, write_tokenizer
 from tests.parity import reference
 
 CONFIGS = {
@@ -48,7 +49,7 @@ class TestConfigs:
         theirs = getattr(transformers, name)()
         expected = type(config).read({**theirs.to_dict(), "model_type": config.model_type})
         for field in fields(config):
-            if field.name not in ("extra_fields", "architectures", "dtype", "layer_types"):
+            if field.name not in ("extra_fields", "architectures", "dtype", "layer_types", "no_rope_layers"):
                 assert getattr(config, field.name) == getattr(expected, field.name), field.name
         assert isinstance(config, getattr(glassformer, name))
         assert isinstance(config, glassformer.PretrainedConfig)
@@ -102,7 +103,7 @@ class TestConfigs:
         assert glassformer.Qwen3Config.from_pretrained(str(tmp_path / "new")) == config
         assert glassformer.Qwen3Config.from_dict(config.to_dict()) == config
         assert transformers.AutoConfig.from_pretrained(tmp_path / "new").hidden_size == 16
-        with pytest.raises(ConfigError, match="holds a gpt2 model, no Qwen3Config"):
+        with pytest.raises(ConfigError, match="holds a gpt2 model, no qwen3 model. Use AutoConfig"):
             glassformer.Qwen3Config.from_pretrained(str(gpt2))
         (tmp_path / "file").write_text("")
         with pytest.raises(WriteError, match="cannot be written"):
@@ -238,7 +239,7 @@ class TestModelParts:
         vectors = model.get_input_embeddings()(ids)
         assert model.prepare_inputs_for_generation(ids, inputs_embeds=vectors)["inputs_embeds"] is vectors
 
-    def test_a_model_is_pushed_as_it_is_saved(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_model_is_pushed_as_it_is_saved(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         import huggingface_hub
 
         pushed: dict[str, Any] = {}
@@ -251,7 +252,8 @@ class TestModelParts:
                 pushed.update(options)
                 return type("Repository", (), {"repo_id": f"me/{repo_id}"})
 
-            def upload_folder(self, repo_id: str, folder_path: str, commit_message: str) -> str:
+            def upload_folder(self, repo_id: str, folder_path: str, **options: Any) -> str:
+                pushed.update(options)
                 pushed["files"] = sorted(path.name for path in Path(folder_path).iterdir())
                 return f"https://hub/{repo_id}"
 
@@ -259,6 +261,66 @@ class TestModelParts:
         assert tiny().push_to_hub("tiny", private=True, token="t") == "https://hub/me/tiny"
         assert pushed["files"] == ["config.json", "generation_config.json", "model.safetensors"]
         assert (pushed["token"], pushed["private"]) == ("t", True)
+        tiny().save_pretrained(tmp_path / "named", push_to_hub=True, private=False)
+        assert pushed["private"] is False
+        with pytest.raises(UnknownArgument, match="no argument 'private'"):
+            tiny().save_pretrained(tmp_path / "named", private=True)
+        tiny().save_pretrained(tmp_path / "other", is_main_process=False)
+        assert not (tmp_path / "other").exists()
+
+
+class TestTokenizers:
+    @pytest.mark.parametrize(
+        "name", ["BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"]
+    )
+    def test_tokenizers_are_opened_by_any_of_their_names(self, name: str, tmp_path: Path) -> None:
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
+        (tmp_path / "vocab.txt").write_text("\n".join(tokens), "utf-8")
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}', "utf-8")
+        tokenizer = getattr(glassformer, name).from_pretrained(tmp_path, padding_side="left")
+        assert tokenizer("The cat")["input_ids"] == [2, 5, 6, 3]
+        assert tokenizer.padding_side == "left"
+        assert tokenizer.name_or_path == str(tmp_path)
+        assert isinstance(tokenizer, getattr(glassformer, name))
+        assert not isinstance(tokenizer, glassformer.GPT2Tokenizer)
+        assert not isinstance("text", glassformer.PreTrainedTokenizerBase)
+
+    def test_every_family_has_its_tokenizer_s_name(self) -> None:
+        from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+        for model_type in CONFIGS.values():
+            name = TOKENIZER_MAPPING_NAMES.get(model_type)
+            if name is not None and name != "TokenizersBackend":
+                assert getattr(glassformer, name).__name__ == name
+
+    def test_a_tokenizer_is_made_from_files(self) -> None:
+        with pytest.raises(InputTypeError, match="made from files: GPT2TokenizerFast.from_pretrained"):
+            glassformer.GPT2TokenizerFast("vocab.json")
+        with pytest.raises(AttributeError, match="NoSuchTokenizer"):
+            _ = glassformer.NoSuchTokenizer
+
+    def test_a_tokenizer_is_pushed_as_it_is_saved(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        import huggingface_hub
+
+        pushed: dict[str, Any] = {}
+
+        class Hub:
+            def __init__(self, token: str | None) -> None: ...
+
+            def create_repo(self, repo_id: str, **options: Any) -> Any:
+                return type("Repository", (), {"repo_id": repo_id})
+
+            def upload_folder(self, folder_path: str, **options: Any) -> str:
+                pushed.update(options, files=sorted(path.name for path in Path(folder_path).iterdir()))
+                return "https://hub/commit"
+
+        monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+        tokenizer = load_tokenizers(write_tokenizer(tmp_path)).ours
+        assert tokenizer.push_to_hub("me/words", create_pr=True) == "https://hub/commit"
+        assert pushed["files"] == ["tokenizer.json", "tokenizer_config.json"]
+        assert (pushed["create_pr"], pushed["repo_id"], pushed["commit_message"]) == (True, "me/words", "Upload tokenizer")
+        with pytest.raises(UnknownArgument, match="no argument 'privat'. Did you mean 'private'"):
+            tokenizer.push_to_hub("me/words", privat=True)
 
 
 class TestGeneration:

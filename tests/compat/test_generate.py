@@ -183,8 +183,8 @@ class TestBadInput:
             UnknownArgument, match=r"forward\(\) has no argument 'atention_mask'. Did you mean 'attention_mask'"
         ):
             model(IDS, atention_mask=None)
-        with pytest.raises(SettingError, match="the setting 'penalty_alpha' is not supported"):
-            model.generate(IDS, penalty_alpha=0.6)
+        with pytest.raises(SettingError, match="the setting 'dola_layers' is not supported"):
+            model.generate(IDS, dola_layers="high")
         with pytest.raises(SettingError, match="eos_token_id is 'end'; it must be a token id, or a list of them"):
             model.generate(IDS, eos_token_id="end")
         with pytest.raises(InputTypeError, match="put two stars before them"):
@@ -203,7 +203,7 @@ class TestBadInput:
         with pytest.raises(InputError, match="labels have shape"):
             model(IDS, labels=IDS[:, :3])
 
-    def test_inputs_embeds_are_refused(self, model: Any) -> None:
+    def test_inputs_embeds_stand_for_ids(self, model: Any) -> None:
         vectors = model.model.embed_tokens(IDS)
         assert torch.equal(model(inputs_embeds=vectors).logits, model(IDS).logits)
 

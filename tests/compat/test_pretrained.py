@@ -209,9 +209,18 @@ class TestModelClasses:
         assert torch.allclose(classifier(IDS).logits, expected, atol=1e-5)
 
     @pytest.mark.parametrize("auto", [AutoModelForCausalLM, glassformer.LlamaForCausalLM])
-    def test_trust_remote_code_is_refused(self, original: Path, auto: Any) -> None:
-        with pytest.raises(UnknownArgument, match="no code from a checkpoint is ever run"):
-            auto.from_pretrained(original, trust_remote_code=True)
+    def test_remote_code_is_never_run_which_is_said(
+        self, original: Path, auto: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert auto.from_pretrained(original, trust_remote_code=True).config.model_type == "llama"
+        assert caplog.messages == [
+            f"{original}: trust_remote_code=True changes nothing: no code from a checkpoint is ever run, and none is needed."
+        ]
+        own_code = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}
+        (tmp_path / "config.json").write_text(json.dumps(own_code))
+        for kind in (auto, glassformer.AutoConfig):
+            with pytest.raises(ConfigError, match="not a known family.* so trust_remote_code=True cannot help"):
+                kind.from_pretrained(tmp_path, trust_remote_code=True)
 
     def test_unknown_arguments_are_refused(self, original: Path) -> None:
         with pytest.raises(
@@ -231,11 +240,11 @@ class TestModelClasses:
 
 def test_unsupported_generation_settings_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In one line, and only those that would change the text."""
-    settings = {"penalty_alpha": 0.6, "num_beam_groups": 1, "top_h": None, "renormalize_logits": True, "some_version": "4"}
+    settings = {"dola_layers": "high", "num_beam_groups": 1, "top_h": None, "renormalize_logits": True, "some_version": "4"}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     AutoModelForCausalLM.from_pretrained(folder)
     (line,) = caplog.messages
-    assert line.endswith("ask for penalty_alpha=0.6, renormalize_logits=True, which is not supported and left out.")
+    assert line.endswith("ask for dola_layers='high', renormalize_logits=True, which is not supported and left out.")
 
 
 class TestWithoutModelType:
@@ -278,7 +287,6 @@ class TestConfig:
             ({"rope_parameters": {"rope_type": "lama3"}}, "'rope_type' is 'lama3'.*Did you mean 'llama3'"),
             ({"rope_parameters": {"rope_type": "llama3"}}, "'factor' is None; RoPE needs a positive number"),
             ({"rope_parameters": [1]}, "it must be an object"),
-            ({"partial_rotary_factor": 0.5}, "rotating only a part of a head"),
             ({"rope_parameters": {"rope_theta": 0.5}}, "it must be above 1"),
             ({"rope_parameters": {"rope_type": ["llama3"]}}, "is not known"),
             ({"rope_parameters": {"rope_type": "divisors"}}, "must be a list of numbers"),

@@ -29,9 +29,17 @@ TEXT = PAGE.read_text("utf-8")
 FAMILIES = [family for family in model_types() if family != "scratch"]  # whose files are not config.json
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings", "partial_rotary_factor"}
 PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and keeps under another name
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), ROPE),
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "granite", "smollm3", "gemma", "starcoder2", "mixtral"), ROPE
+    ),
+    **{family: {*ROPE, "sliding_window_pattern"} for family in ("olmo3", "gemma2", "cohere2", "gpt_oss")},
+    **{family: {*ROPE, "num_local_experts"} for family in ("qwen3_moe", "olmoe")},
+    "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
+    "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},
+    "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},
+    "marian": {"force_bos_token_to_be_generated", "decoder_vocab_size"},
 }
 ALWAYS_PREPARED = {"model_type", "label2id", "torch_dtype"}
 

@@ -27,7 +27,7 @@ TEXT = PAGE.read_text("utf-8")
 GROUPS = {  # what the settings are about, and the first of each group
     "How long": "max_new_tokens", "Which strategy": "do_sample", "Guidance": "guidance_scale",
     "Favoured tokens": "sequence_bias", "Against repetition": "repetition_penalty", "What may not come": "bad_words_ids",
-    "Which texts are allowed": "json_schema", "Which tokens are allowed": "allowed_tokens",
+    "Which texts are allowed": "json_schema", "Which tokens are allowed": "prefix_allowed_tokens_fn",
     "Your own rules, and the order of all": "logits_processor", "How to draw": "temperature",
     "What comes back": "return_dict_in_generate", "The model's own": "bos_token_id",
 }  # fmt: skip
@@ -63,7 +63,7 @@ def settings_table() -> str:
         lines.append(f"| **{title}** | | | |")
         for name in names:
             info = SETTINGS[name]
-            needs = f"`{info.needs}`" if info.needs else ""
+            needs = " or ".join(f"`{needed}`" for needed in (info.needs, info.or_needs) if needed)
             lines.append(f"| `{name}` | {info.summary} | {code(getattr(defaults, name))} | {needs} |")
     return "\n".join(lines)
 

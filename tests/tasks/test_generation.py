@@ -74,8 +74,8 @@ class TestTextGeneration:
         ours, _ = both
         with pytest.raises(UnknownArgument, match=r"there is no setting 'temprature'\. Did you mean 'temperature'\?"):
             ours("Hi", temprature=1)
-        with pytest.raises(SettingError, match="penalty_alpha"):
-            ours("Hi", penalty_alpha=0.6)
+        with pytest.raises(SettingError, match="dola_layers"):
+            ours("Hi", dola_layers="high")
         with pytest.raises(SettingError, match="do_sample is 'no'; it must be true or false"):
             ours("Hi", do_sample="no")
         assert ours("Hi", num_beams=1, use_cache=True, **self.OPTIONS) == ours("Hi", **self.OPTIONS)

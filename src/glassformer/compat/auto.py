@@ -12,6 +12,7 @@ from typing import Any
 from glassformer import blueprints, families
 from glassformer.blueprints import Head
 from glassformer.compat.generate import GenerationMixin
+from glassformer.compat.model_parts import Seq2SeqParts
 from glassformer.compat.pretrained import FromPretrained, PretrainedModel
 from glassformer.errors import ConfigError
 from glassformer.families.shared.encoder import Encoder
@@ -27,21 +28,24 @@ def model_class(model_type: str, head: str) -> type[Any]:
     body: dict[str, Any] = {"__module__": __name__, "base_class": base}
     if head in ("Model", "EncoderModel"):
         return type(base.__name__, (PretrainedModel, base), body)
-    kind: type[ModelWithHead] = HEADS[head]
-    if kind.head not in base.heads:
-        others = " or ".join(f"AutoModel{_auto_suffix(name)}" for name, known in HEADS.items() if known.head in base.heads)
+    kind: type[ModelWithHead] = base.head_classes.get(head, HEADS[head])
+    if kind.head_kind not in base.heads:
+        others = " or ".join(
+            f"AutoModel{_auto_suffix(name)}" for name, known in HEADS.items() if known.head_kind in base.heads
+        )
         raise ConfigError(
             f"a {model_type} model cannot be loaded as AutoModel{_auto_suffix(head)}. Use AutoModel, or {others}."
         )
-    generates = issubclass(kind, (CausalLM, Seq2SeqLM))
-    parents = (GenerationMixin, PretrainedModel, kind) if generates else (PretrainedModel, kind)
+    generation = (GenerationMixin,) if issubclass(kind, (CausalLM, Seq2SeqLM)) else ()
+    seq2seq = (Seq2SeqParts,) if issubclass(kind, Seq2SeqLM) else ()
     name = base.family + base.class_suffixes.get(head, head)
-    return type(name, parents, {**body, "base_class": model_class(model_type, "Model"), "__doc__": kind.__doc__})
+    body |= {"base_class": model_class(model_type, "Model"), "__doc__": kind.__doc__, "loss_type": head}
+    return type(name, (*generation, *seq2seq, PretrainedModel, kind), body)
 
 
 def model_class_for_head(model_type: str, head: Head) -> type[Any]:
     """The class of a family with a head, by the head's short name."""
-    return model_class(model_type, next((name for name, kind in HEADS.items() if kind.head == head), "Model"))
+    return model_class(model_type, next((name for name, kind in HEADS.items() if kind.head_kind == head), "Model"))
 
 
 def _auto_suffix(head: str) -> str:
@@ -58,7 +62,7 @@ def find_model_class(name: str) -> type[Any] | None:
         if (encoder := families.encoder_class_for(model_type)) is not None and name == encoder.__name__:
             return model_class(model_type, "EncoderModel")
         for head, kind in HEADS.items():
-            if name == base.family + base.class_suffixes.get(head, head) and kind.head in base.heads:
+            if name == base.family + base.class_suffixes.get(head, head) and kind.head_kind in base.heads:
                 return model_class(model_type, head)
     return None
 
@@ -145,9 +149,15 @@ class AutoModelForQuestionAnswering(_AutoClass):
     head = "ForQuestionAnswering"
 
 
+class AutoModelForPreTraining(_AutoClass):
+    """A model as it was trained at first: ELECTRA's discriminator, which finds replaced tokens."""
+
+    head = "ForPreTraining"
+
+
 __all__ = [
-    "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
-    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
-    "AutoModelForTokenClassification", "AutoTokenizer",
+    "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForPreTraining",
+    "AutoModelForQuestionAnswering", "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification",
+    "AutoModelForTextEncoding", "AutoModelForTokenClassification", "AutoTokenizer",
     "model_class",
 ]  # fmt: skip

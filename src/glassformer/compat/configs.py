@@ -6,13 +6,13 @@ field's usual config. `isinstance` asks for the family's class.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
 from glassformer import blueprints, families
+from glassformer import opened as opened  # imported for what it gives configs: `from_pretrained` by name
 from glassformer.blueprints import Config
-from glassformer.errors import ConfigError
-from glassformer.opened import AutoConfig
 
 SUFFIX = "Config"
 
@@ -35,12 +35,9 @@ class NamedConfig(type):
     def model_type(cls) -> str:
         return cls.config_class.model_type
 
-    def from_pretrained(cls, name: str, **changes: Any) -> Config:
+    def from_pretrained(cls, name: str | os.PathLike[str], **changes: Any) -> Config:
         """The config of a checkpoint of this family."""
-        config = AutoConfig.from_pretrained(name, **changes)
-        if not isinstance(config, cls):
-            raise ConfigError(f"{name}: holds a {config.model_type} model, no {cls.__name__}. Use AutoConfig.")
-        return config
+        return cls.config_class.from_pretrained(name, **changes)
 
     def from_dict(cls, values: dict[str, Any]) -> Config:
         """From the object in `config.json`."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.compat.generate_inputs import GenerateInputs, evaluating, read_inputs
+from glassformer.compat.generate_output import GenerateCall, check_cache_room, fill_cache, output_of, pad_rows
 from glassformer.compat.generation_executor import executor_for, release_engine
 from glassformer.compat.streamers import Streamer
-from glassformer.decoding import GenerationConfig, Look, Outcome, Policy, Recipe, Step, generate, policies
+from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
 from glassformer.errors import InputError, InputTypeError, SettingError
-from glassformer.families.shared.base import check_ids
+from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import Seq2SeqLM
-from glassformer.families.shared.outputs import GenerateOutput
-from glassformer.families.shared.tensor_checks import check_device
+from glassformer.sites import Watch
 
 note = logging.getLogger("glassformer").warning
 
@@ -47,10 +47,15 @@ class GenerationMixin:
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
         tokenizer: Any = None,
+        watch: WatchLike = None,
         **settings: Any,
     ) -> Any:
         """Continue token ids: score the next token, choose one, append it, and again.
@@ -65,11 +70,17 @@ class GenerationMixin:
         Args:
             inputs, input_ids: the prompt as token ids, (batch, length). Text must go through the tokenizer first.
             attention_mask: 1 for real tokens, 0 for padding, on either side. Each row comes out as it would alone.
-            token_type_ids: accepted, since some tokenizers give them; nothing that generates reads them.
+            token_type_ids, labels: accepted, since tokenizers and `Trainer` give them; nothing that generates reads them.
+            inputs_embeds: vectors in place of the ids' embeddings, (batch, length, hidden). Without ids, a decoder's output
+                has what it wrote alone.
             decoder_input_ids: for an encoder-decoder, how the target begins, instead of the start token alone.
+            encoder_outputs: for an encoder-decoder, what its encoder gave for the source, which is not read again.
+            past_key_values: the cache of a call that has read the beginning of this prompt, or an empty one. What it holds
+                is not read again; afterwards it holds the whole text but for the last token (not with beams).
             generation_config: settings to use instead of `model.generation_config`.
             streamer: an object with `put` and `end`, such as TextStreamer, that receives ids as they come.
             tokenizer: needed where settings name texts: stop_strings, bad_words, json_schema, regex, ….
+            watch: sites to read in every pass, or to change; what was read is in the output's `sites`, by step.
             settings: any field of GenerationConfig, for this call only; docs/decoding.md has them all. Often used:
                 max_new_tokens   at most so many new tokens (default 256)
                 do_sample        draw from the probabilities; otherwise the best token is taken each time
@@ -84,14 +95,17 @@ class GenerationMixin:
             the padding id; a row for each prompt, or num_return_sequences of them. With return_dict_in_generate=True a
             GenerateOutput that has this as `sequences`, and all else that was requested.
         """
-        ids = _prompt_ids(inputs, input_ids)
-        call = _prepare_call(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings)
+        read = GenerateInputs(
+            _prompt_ids(inputs, input_ids, (inputs_embeds, encoder_outputs)), attention_mask, inputs_embeds,
+            decoder_input_ids, encoder_outputs, past_key_values,
+        )  # fmt: skip
+        call = _prepare_call(self, read, generation_config, tokenizer, settings, watch)
         if streamer is not None:
             if not hasattr(streamer, "put") or not hasattr(streamer, "end"):
                 raise InputTypeError(f"a streamer has put() and end(), such as TextStreamer(tokenizer); not {streamer!r}.")
             if len(call.policies) > 1 or call.settings.num_beams > 1:
                 raise InputError("a streamer follows one text as it grows; give it a batch of one, and no beams.")
-            streamer.put(call.prompts[0].cpu())
+            streamer.put(call.prompts.ids[0].cpu())
         steps: list[list[Step]] = [[] for _ in call.policies]
         outcomes: dict[int, Outcome] = {}
         for number, step in _steps(self, call):
@@ -106,9 +120,13 @@ class GenerationMixin:
         texts = [outcomes[number] for number in range(len(call.policies))]
         if (advice := remedies([text.policy for text in texts])) is not None:
             note(advice)
-        chosen = _pad_rows([text.policy.chosen for text in texts], call.pad, call.prompts)
-        sequences = torch.cat((call.prompts, chosen), dim=1)
-        return _output(call, sequences, steps, texts) if call.settings.return_dict_in_generate else sequences
+        chosen = pad_rows([text.policy.chosen for text in texts], call.pad, call.prompts.ids)
+        sequences = torch.cat((call.sequence_starts, chosen), dim=1)
+        if call.settings.return_dict_in_generate:
+            return output_of(call, sequences, steps, texts)
+        if call.cache is not None and call.settings.num_beams == 1:
+            fill_cache(call, texts)
+        return sequences
 
     def steps(
         self: Any,
@@ -120,15 +138,51 @@ class GenerationMixin:
         generation_config: GenerationConfig | None = None,
         tokenizer: Any = None,
         look: int | str = 0,
+        watch: WatchLike = None,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
         """The same as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
-        what each rule did to them."""
-        ids = _prompt_ids(inputs, input_ids)
-        shown = Look.of(look)
-        return _steps(
-            self, _prepare_call(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings, shown)
-        )
+        what each rule did to them, and what `watch` read where the token was predicted."""
+        read = GenerateInputs(_prompt_ids(inputs, input_ids), attention_mask, None, decoder_input_ids)
+        return _steps(self, _prepare_call(self, read, generation_config, tokenizer, settings, watch, Look.of(look)))
+
+    def prepare_inputs_for_generation(
+        self: Any,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        is_first_iteration: bool | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """The arguments of the model's next call, for a loop of one's own.
+
+        Args:
+            input_ids: the text so far, (batch, length); an encoder-decoder's target.
+            next_sequence_length: how many of its last tokens are to be read; by default all that the cache does not hold.
+            past_key_values: the cache of the last call.
+            attention_mask: of the text so far; an encoder-decoder's: of the source.
+            inputs_embeds: vectors to read instead of ids, in the first call of a loop.
+            is_first_iteration: whether this is that call; by default, if the cache is empty.
+            more: passed on as they are, but for labels.
+        """
+        is_pair = isinstance(self, Seq2SeqLM)
+        count = next_sequence_length
+        cached = past_key_values.get_seq_length() if past_key_values is not None else 0
+        is_first = not cached if is_first_iteration is None else is_first_iteration
+        if count is None:
+            count = input_ids.shape[1] - cached if cached < input_ids.shape[1] else input_ids.shape[1]
+        arguments: dict[str, Any] = {"decoder_input_ids" if is_pair else "input_ids": input_ids[:, -count:]}
+        if inputs_embeds is not None and is_first and not is_pair:
+            whole = next_sequence_length is None
+            arguments = {"input_ids": None, "inputs_embeds": inputs_embeds if whole else inputs_embeds[:, -count:]}
+        for name, value in (("past_key_values", past_key_values), ("attention_mask", attention_mask)):
+            if value is not None:
+                arguments[name] = value
+        if (positions := more.pop("position_ids", None)) is not None:
+            arguments["position_ids"] = positions[..., -count:]
+        return {**{name: value for name, value in more.items() if name != "labels"}, **arguments}
 
     def compute_transition_scores(
         self,
@@ -148,63 +202,76 @@ class GenerationMixin:
         return steps[torch.arange(count), beam_indices.clamp(min=0), chosen].masked_fill(beam_indices < 0, 0.0)
 
 
-@dataclass(frozen=True)
-class GenerateCall:
-    """One call of `generate`, ready to run."""
-
-    prompts: Tensor  # (rows, length), as passed in; a row for each text
-    policies: list[Policy]
-    settings: GenerationConfig
-    pad: int
-
-
-def _prompt_ids(inputs: Tensor | None, input_ids: Tensor | None) -> Tensor:
-    """The prompt, under either of its two argument names."""
+def _prompt_ids(inputs: Tensor | None, input_ids: Tensor | None, others: Sequence[Any] = ()) -> Tensor | None:
+    """The prompt, under either of its two argument names; or none, where something else stands for it."""
     ids = inputs if input_ids is None else input_ids
-    if ids is None or (inputs is not None and input_ids is not None):
+    missing = ids is None and all(other is None for other in others)
+    if missing or (inputs is not None and input_ids is not None):
         raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
     return ids
 
 
 def _prepare_call(
     model: Any,
-    ids: Tensor,
-    attention_mask: Tensor | None,
-    decoder_ids: Tensor | None,
+    inputs: GenerateInputs,
     config: GenerationConfig | None,
     tokenizer: Any,
     changes: dict[str, Any],
+    watch: WatchLike,
     look: Look | None = None,
 ) -> GenerateCall:
-    """The checked prompt tensor, and a policy for each text that is to follow one of its rows, without padding."""
-    embedding = model.base_model.token_embedding
-    for name, tensor in (("input_ids", ids), ("attention_mask", attention_mask), ("decoder_input_ids", decoder_ids)):
-        if isinstance(tensor, Tensor) and tensor.device.type == "meta":  # those on other devices are copied
-            check_device(name, tensor, embedding.weight.device)
-    prompts = check_ids(ids, embedding.num_embeddings, "generate()")
+    """The checked prompts, and a policy for each text that is to follow one of them."""
     settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": config})
-    has_steps = look is not None or settings.return_dict_in_generate
-    if not has_steps and (settings.logprobs is not None or settings.prompt_logprobs is not None):
+    is_full, by_step = settings.return_dict_in_generate, look is not None
+    if not (is_full or by_step) and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs are only part of the full output. Pass return_dict_in_generate=True too.")
-    rows = _unpadded(prompts, attention_mask, settings)
-    sources: list[Any] = [None] * len(rows)
-    if isinstance(model, Seq2SeqLM):
-        prompts, rows, sources = (*_decoder_prompts(model, prompts, decoder_ids, settings), rows)
-    elif decoder_ids is not None:
-        raise InputError("decoder_input_ids are for encoder-decoders; this model has no encoder.")
+    watched = model.base_model.watch_for(settings.output_attentions, settings.output_hidden_states, watch)
+    if watch is not None and watched is not None and not watched.changes and not (is_full or by_step):
+        raise SettingError("what a watch reads is part of the full output. Pass return_dict_in_generate=True too.")
+    _refuse_unread(inputs, settings, watched)
+    prompts = read_inputs(model, inputs, settings, watched)
+    if any(prompts.read) and settings.is_active("penalty_alpha"):
+        raise SettingError(
+            "penalty_alpha compares with the states of the whole prompt, which no cache holds. Leave one out."
+        )
     settings.draw_seed(lambda: int(torch.randint(2**31, ())), "torch's generator")
     recipe = Recipe.of(settings, tokenizer, model.config.vocab_size)
-    look = look or Look(raw=settings.output_logits, scores=settings.output_scores)
+    keeps_cache = inputs.past_key_values is not None or (is_full and changes.get("use_cache", True))
+    look = look or Look(
+        raw=settings.output_logits,
+        scores=settings.output_scores,
+        passes=is_full and watched is not None,
+        memory=keeps_cache and settings.num_beams == 1,
+    )
     more = {"context": model.config.context, "look": look}
-    negatives = _negatives(settings, tokenizer, len(rows))
+    negatives = _negatives(settings, tokenizer, len(prompts.rows))
     row_policies = [
         policy
-        for row, source, negative in zip(rows, sources, negatives, strict=True)
-        for policy in policies(recipe, row, source=source, negative=negative, **more)
-    ]
-    return GenerateCall(
-        prompts.repeat_interleave(settings.num_return_sequences, 0), row_policies, settings, _padding(settings)
-    )
+        for number, negative in enumerate(negatives)
+        for policy in policies(
+            recipe, prompts.rows[number], source=prompts.sources[number], negative=negative, row=prompts.begun[number],
+            vectors=prompts.vectors[number], prompt_number=number, **more,
+        )
+    ]  # fmt: skip
+    call = GenerateCall(model, prompts, row_policies, settings, watched, watch is not None, inputs.past_key_values)
+    check_cache_room(call)
+    return call
+
+
+def _refuse_unread(inputs: GenerateInputs, settings: GenerationConfig, watch: Watch | None) -> None:
+    """Refuse what needs tokens, or passes, that a call does not have."""
+    if settings.prompt_logprobs is not None:
+        for name, present in (
+            ("past_key_values", inputs.past_key_values is not None),
+            ("inputs_embeds", inputs.inputs_embeds is not None),
+            ("what is read inside the model", watch is not None),
+        ):
+            if present:
+                raise SettingError(f"prompt_logprobs read the whole prompt as ids, which does not go with {name}.")
+    if inputs.inputs_embeds is not None or inputs.encoder_outputs is not None:
+        for name in ("assistant_model", "prompt_lookup_num_tokens"):
+            if settings.is_active(name):
+                raise SettingError(f"{name} drafts from ids, and the prompt has none. Give input_ids alone.")
 
 
 def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[list[int] | None]:
@@ -226,50 +293,14 @@ def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[li
     return [row.tolist() for row in ids.expand(rows, -1)]
 
 
-def _unpadded(prompts: Tensor, attention_mask: Tensor | None, settings: GenerationConfig) -> list[list[int]]:
-    """Each row's own tokens."""
-    if attention_mask is None:
-        if len(prompts) > 1 and settings.pad_token_id is not None and bool((prompts == settings.pad_token_id).any()):
-            note(f"the batch holds the padding id {settings.pad_token_id} and no attention_mask was given; pass **tokens.")
-        return [row.tolist() for row in prompts]
-    if not isinstance(attention_mask, Tensor):
-        raise InputTypeError(f"attention_mask is a {type(attention_mask).__name__}; it must be a tensor, as the ids are.")
-    if attention_mask.shape != prompts.shape:
-        raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {tuple(prompts.shape)}.")
-    rows = [row[mask.bool()].tolist() for row, mask in zip(prompts, attention_mask, strict=True)]
-    for number, row in enumerate(rows):
-        if not row:
-            raise InputError(f"row {number} of the batch is all padding. Give it at least one token.")
-    return rows
-
-
-def _decoder_prompts(
-    model: Any, prompts: Tensor, decoder_ids: Tensor | None, settings: GenerationConfig
-) -> tuple[Tensor, list[list[int]]]:
-    """How an encoder-decoder's targets begin: with `decoder_ids`, or with the start token."""
-    if decoder_ids is None:
-        start = settings.decoder_start_token_id
-        start = model.config.decoder_start_token_id if start is None else start
-        if start is None:
-            raise InputError("the model has no decoder_start_token_id, so give one, or decoder_input_ids.")
-        decoder_ids = prompts.new_full((len(prompts), 1), start)
-    check_ids(decoder_ids, model.base_model.token_embedding.num_embeddings, "generate()")
-    if len(decoder_ids) != len(prompts):
-        raise InputError(f"decoder_input_ids have {len(decoder_ids)} rows, the source {len(prompts)}.")
-    return decoder_ids, [row.tolist() for row in decoder_ids]
-
-
 def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     assistant = call.settings.assistant_model
     if assistant is not None:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
-    executor, was_training = executor_for(model), model.training
-    model.eval()
-    try:
-        yield from generate(executor, call.policies, assistant)
-    finally:
-        model.train(was_training)
+    executor = call.prompts.executor or executor_for(model)
+    with evaluating(model):
+        yield from generate(executor, call.policies, assistant, call.watch)
 
 
 def check_assistant(model: Any, assistant: Any) -> None:
@@ -284,52 +315,3 @@ def check_assistant(model: Any, assistant: Any) -> None:
             f"assistant_model must have the same vocabulary and kind as the model: it is {theirs.model_type} of "
             f"{theirs.vocab_size} tokens, the model {ours.model_type} of {ours.vocab_size}."
         )
-
-
-def _pad_rows(rows: list[list[Any]], fill: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Ragged rows as one tensor, padded at the end."""
-    longest = max(len(row) for row in rows)
-    padded = [row + [fill] * (longest - len(row)) for row in rows]
-    return torch.tensor(padded, dtype=dtype or like.dtype, device=like.device)
-
-
-def _output(call: GenerateCall, sequences: Tensor, steps: list[list[Step]], texts: list[Outcome]) -> GenerateOutput:
-    """The output with everything that the settings request."""
-    settings = call.settings
-    output = GenerateOutput(sequences, steps=steps, settings=settings, seed=call.policies[0].seed)
-    output.finish = [row[-1].finish for row in steps]
-    count = settings.num_beams if settings.num_beams > 1 else 1
-    copies = settings.num_return_sequences
-    if count > 1:
-        output.sequences_scores = torch.tensor([text.score for text in texts], device=sequences.device)
-        offsets = [count * (number // copies) for number in range(len(texts))]
-        beams = [[beam + offset for beam in text.beams] for text, offset in zip(texts, offsets, strict=True)]
-        output.beam_indices = _pad_rows(beams, -1, sequences)
-    if settings.output_scores:
-        scores = [text.beam_scores for text in texts[::copies]] if count > 1 else [[s.scores for s in row] for row in steps]
-        output.scores = _stack_steps(scores, count, call.pad, sequences)
-    if settings.output_logits:
-        logits = [text.beam_logits for text in texts[::copies]] if count > 1 else [[s.raw for s in row] for row in steps]
-        output.logits = _stack_steps(logits, count, call.pad, sequences)
-    if settings.logprobs is not None:
-        output.logprobs = _pad_rows([[step.logprob for step in row] for row in steps], 0.0, sequences, torch.float32)
-    if settings.prompt_logprobs is not None:
-        output.prompt_steps = [list(text.prompt_steps) for text in texts]
-        output.prompt_logprobs = [[step.logprob for step in text.prompt_steps] for text in texts]
-    return output
-
-
-def _stack_steps(rows: Sequence[Sequence[Any]], count: int, pad: int, like: Tensor) -> tuple[Tensor, ...]:
-    """Each step's scores of all rows (or beams); a row that has ended has probability 1 for padding."""
-    size = rows[0][0].shape[-1]
-    ended = torch.full((count, size), -torch.inf)
-    ended[:, pad] = 0.0
-    steps = range(max(len(row) for row in rows))
-    scores = ([torch.as_tensor(row[at]).view(count, size) if at < len(row) else ended for row in rows] for at in steps)
-    return tuple(torch.cat(step).to(like.device) for step in scores)
-
-
-def _padding(settings: GenerationConfig) -> int:
-    if settings.pad_token_id is not None:
-        return settings.pad_token_id
-    return min(settings.eos, default=0)

@@ -78,7 +78,7 @@ def _new_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
     weights = {name: ParameterTensor(name, value) for name, value in tensors.items()}
     try:
         _check_memory(model, weights.values())
-        executor = _make_executor(model.config, blueprint(model.config, model.head), weights)
+        executor = _make_executor(model.config, blueprint(model.config, model.head_kind), weights)
     except (ExecutorError, CheckpointError) as error:
         note(f"{type(model).__name__} generates with PyTorch: {error}")
         return LiveEngine(watch, None)

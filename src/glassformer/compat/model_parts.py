@@ -1,10 +1,10 @@
-"""What scripts reach for in a model: its embeddings, its size, its memory, recomputed activations, a hub to put it on."""
+"""What scripts and libraries reach for in a model: its embeddings, its size, its memory, recomputed activations, a hub."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from glassformer.errors import InputError
 from glassformer.families import BaseModel
 from glassformer.families.shared.heads import ModelWithHead
+from glassformer.families.shared.seq2seq import shift_right
+from glassformer.hub_upload import upload
 from glassformer.layers import Block
 
 
@@ -21,6 +23,25 @@ class ModelParts:
     config: Any
     name_or_path: str = ""  # where it was loaded from
     main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    loss_type: ClassVar[str | None] = None  # by which `Trainer` knows whether labels are shifted
+    model_tags: ClassVar[Sequence[str] | None] = None  # for a model card
+    _keys_to_ignore_on_save: ClassVar[Sequence[str] | None] = None  # read by `Trainer`
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Whether the modules are other ones than transformers' own, whose conversions of old weights are not for these."""
+        return True
+
+    @property
+    def accepts_loss_kwargs(self: Any) -> bool:
+        """Whether `Trainer` leaves it to the model to divide the loss by the labels of several batches."""
+        return "num_items_in_batch" in inspect.signature(self.forward).parameters
+
+    @property
+    def _no_split_modules(self: Any) -> list[str]:
+        """The classes of the blocks, which accelerate and FSDP keep in one piece."""
+        return sorted({type(module).__name__ for module in self.modules() if isinstance(module, Block)})
 
     # Embeddings ---------------------------------------------------------------------------------------------------------
 
@@ -40,10 +61,10 @@ class ModelParts:
 
     def get_output_embeddings(self: Any) -> nn.Module | None:
         """The layer that scores the vocabulary, in models that have one."""
-        if not isinstance(self, ModelWithHead):
+        if not isinstance(self, ModelWithHead) or self.head_kind not in ("causal", "seq2seq", "masked"):
             return None
-        replaced = isinstance(self.head_module, nn.Linear) and self.head in ("causal", "seq2seq")
-        return getattr(self.head_module, "output", self.head_module if replaced else None)
+        output: nn.Module = getattr(self.head_module, "output", self.head_module)  # which somebody may have replaced
+        return output
 
     def set_output_embeddings(self: Any, value: nn.Module) -> None:
         if (output := self.get_output_embeddings()) is None:
@@ -131,42 +152,30 @@ class ModelParts:
     def can_generate(cls) -> bool:
         return hasattr(cls, "generate")
 
-    def prepare_inputs_for_generation(
-        self: Any,
-        input_ids: Tensor,
-        past_key_values: Any = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool = True,
-        **others: Any,
-    ) -> dict[str, Any]:
-        """The arguments of the next `forward`: of a text that a cache remembers, only the new tokens."""
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        inputs: dict[str, Any] = {
-            "past_key_values": past_key_values,
-            "use_cache": use_cache,
-            "attention_mask": attention_mask,
-        }
-        if inputs_embeds is not None and not past:
-            return inputs | {"inputs_embeds": inputs_embeds} | others
-        return inputs | {"input_ids": input_ids[:, past:]} | others
+    def push_to_hub(self: Any, repo_id: str, *, commit_message: str = "Upload model", **options: Any) -> str:
+        """Save the model into a repository of the hub, which is made if need be; gives its address.
 
-    def push_to_hub(
-        self: Any,
-        repo_id: str,
-        *,
-        commit_message: str = "Upload model",
-        private: bool | None = None,
-        token: str | None = None,
-    ) -> str:
-        """Save the model into a repository of the hub, which is made if need be; gives its address."""
-        from huggingface_hub import HfApi
+        The options are `private`, `token`, `revision`, `create_pr` and `commit_description`, as huggingface_hub has them.
+        """
+        return upload(self.save_pretrained, repo_id, commit_message=commit_message, **options)
 
-        hub = HfApi(token=token)
-        repository = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        with tempfile.TemporaryDirectory(prefix="glassformer-") as folder:
-            self.save_pretrained(Path(folder))
-            return str(hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=commit_message))
+
+class Seq2SeqParts:
+    """What encoder-decoders have beside."""
+
+    config: Any
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The target as the decoder reads it: shifted right by one, after the start token."""
+        return shift_right(labels, self.config)
+
+    def get_encoder(self: Any) -> nn.Module:
+        encoder: nn.Module = self.base_model.encoder
+        return encoder
+
+    def get_decoder(self: Any) -> nn.Module:
+        decoder: nn.Module = self.base_model.decoder
+        return decoder
 
 
 def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

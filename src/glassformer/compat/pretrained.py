@@ -23,6 +23,7 @@ from glassformer.arguments import checked
 from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
 from glassformer.checkpoint import StoredTensor
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.compat.model_parts import ModelParts
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
@@ -31,12 +32,14 @@ from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.tensor_parallel.split import Part
 from glassformer.engine.tensor_parallel.tensor_part import take_part
-from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, UnknownArgument
+from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
+from glassformer.familiar_class import FamiliarClass
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
-from glassformer.layers import Conv1D, RMSNorm
+from glassformer.layers import Conv1D, Linear, RMSNorm
+from glassformer.layers.linear import AdaptedConv1D, AdaptedLinear, with_low_rank_update
 from glassformer.opened import DTYPES as FLOATS
-from glassformer.opened import OpenedModel, open_model
+from glassformer.opened import AdapterNames, OpenedModel, allowing_remote_code, open_model
 from glassformer.typecheck import OWN_CHECK
 
 note = logging.getLogger("glassformer").warning
@@ -76,6 +79,8 @@ class FromPretrained:
         low_cpu_mem_usage: bool | None = True,
         use_safetensors: bool | None = True,
         ignore_mismatched_sizes: bool = False,
+        adapter: Annotated[AdapterNames | None, OWN_CHECK] = None,
+        trust_remote_code: bool = False,
         **changes: Any,
     ) -> Any:
         """A model with the weights of a checkpoint.
@@ -89,13 +94,17 @@ class FromPretrained:
             attn_implementation, low_cpu_mem_usage, use_safetensors: accepted for familiarity: every attention pattern can
                 be seen, weights are mapped, and pickles are read only where there are no safetensors.
             ignore_mismatched_sizes: make a new head where the stored one has another size, as for other labels.
+            adapter: a LoRA to merge into the weights: peft's folder or a .gguf file. Such a folder is also a name: it opens
+                on its own base.
+            trust_remote_code: accepted for familiarity: no code from a checkpoint is ever run, and none is needed for a
+                family that is known here.
             changes: fields of the config, such as num_labels=3.
         """
-        if changes.pop("trust_remote_code", False):
-            raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
-        opened = open_model(name, model_type=cls.default_model_type())
+        opened = open_model(name, model_type=cls.default_model_type(), adapter=adapter)
+        with allowing_remote_code(trust_remote_code, opened.name):
+            kind = cls.class_for(opened)
         chosen = parse_dtype(dtype if dtype is not None else torch_dtype)
-        model = load(cls.class_for(opened), opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
+        model = load(kind, opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
         if device_map == "auto":
             device_map = "cuda" if torch.cuda.is_available() else None
         try:
@@ -136,13 +145,15 @@ class ParameterFiles(WeightFiles):
         return WeightFiles, ()  # the parameters of a copied or pickled model lie in no file
 
 
-class PretrainedModel(FromPretrained, ModelParts):
+class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
+    familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
     config: Any
     generation_config: GenerationConfig
     base_class: type[BaseModel]
+    base_model: BaseModel
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
@@ -189,17 +200,37 @@ class PretrainedModel(FromPretrained, ModelParts):
     def device(self) -> torch.device:
         return self.base_model.token_embedding.weight.device
 
-    @property
-    def base_model(self) -> BaseModel:
-        return super().base_model if isinstance(self, ModelWithHead) else self  # type: ignore[misc,return-value]
-
-    def save_pretrained(self, folder: str | os.PathLike[str], max_shard_size: str | int = "5GB") -> None:
+    @checked
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: Mapping[str, Any] | None = None,
+        push_to_hub: bool = False,
+        max_shard_size: str | int = "5GB",
+        safe_serialization: bool = True,
+        **hub_options: Any,
+    ) -> None:
         """Write config.json, generation_config.json and safetensors.
 
         A folder that is there keeps its old model until all files of the new one are on the disk, whatever happens. Saved
         from a folder into the same one, a model goes on running with the weights that it has.
+
+        Args:
+            save_directory: the folder, which is made if need be.
+            is_main_process: of several processes that train one model, one writes; the others pass False.
+            state_dict: the weights by name, where the model itself holds only a part of them.
+            push_to_hub: also upload it, under `repo_id` or the folder's name; other options are push_to_hub's.
+            max_shard_size: where the weights are cut into several files.
+            safe_serialization: accepted for familiarity; weights are always written as safetensors.
         """
-        save(self, Path(folder), max_shard_size)
+        refuse_unknown({} if push_to_hub else hub_options, self.save_pretrained)
+        if not safe_serialization:
+            note("safe_serialization=False is ignored: weights are always written as safetensors.")
+        if is_main_process:
+            save(self, Path(save_directory), max_shard_size, state_dict)
+        if is_main_process and push_to_hub:
+            self.push_to_hub(**{"repo_id": Path(save_directory).name, **hub_options})
 
 
 def load(
@@ -221,11 +252,20 @@ def load(
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):
         model = cls(config)
+        add_adapters(model, opened.adapter_ranks)
     load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts or {})
     model.generation_config = opened.settings
-    model.name_or_path = opened.name
+    model.name_or_path = config.name_or_path = opened.name
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
     return model.eval()
+
+
+def add_adapters(model: nn.Module, ranks: Mapping[str, int]) -> None:
+    """Put low-rank updates beside the layers of a model, by module."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear | Conv1D)}
+    for name, rank in resolve_names(ranks, tuple(layers)).items():
+        holder, _, own = name.rpartition(".")
+        setattr(model.get_submodule(holder), own, with_low_rank_update(layers[name], rank))
 
 
 def parse_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -339,7 +379,7 @@ def _remedy_for_missing(model: AnyModel, missing: Collection[str]) -> str:
 
 def _remedy(model: AnyModel, name: str, parameter: Tensor) -> str:
     """What may be wrong when a shape does not fit: a label count, or the config as a whole."""
-    if isinstance(model, ModelWithHead) and is_optional(model, name, parameter) and model.head in ("sequence", "token"):
+    if isinstance(model, ModelWithHead) and is_optional(model, name, parameter) and model.head_kind in ("sequence", "token"):
         return (
             f"The checkpoint's head has other labels than num_labels={model.config.label_count}; to make a new one, pass "
             "ignore_mismatched_sizes=True."
@@ -367,6 +407,8 @@ def as_tensor(stored: StoredTensor, dtype: torch.dtype, part: Part | None = None
     tensor = flat.view(stored.shape)
     if part is not None:
         tensor = take_part(tensor, part).contiguous()
+    if stored.file.mapped is None:
+        stored.release()  # computed: what the tensor does not look into is not needed again
     return tensor.to(dtype if kind.is_floating_point else kind)
 
 
@@ -406,22 +448,27 @@ def join_names(names: list[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def tensors_to_save(model: Any) -> dict[str, Tensor]:
-    """A model's tensors: a tied one once, if the config says so; else under each of its names."""
+def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """A model's tensors (or these values of them): a tied one once, if the config says so; else under each of its names."""
     parameters = model.named_parameters(remove_duplicate=model.config.tie_word_embeddings)
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, value in (*parameters, *model.named_buffers()):
+    for name, own in (*parameters, *model.named_buffers()):
         if not IGNORED_NAMES.search(name):
+            value = own if values is None else values.get(name, own)
             tensors[name] = value.detach().clone() if id(value) in seen else value.detach()
             seen.add(id(value))
-    return tensors
+    return model.base_model.stored_form(tensors)  # type: ignore[no-any-return]
 
 
-def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
+def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[str, Tensor] | None = None) -> None:
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
+    if any(isinstance(module, AdaptedLinear | AdaptedConv1D) for module in model.modules()):
+        raise InputError(
+            "an adapter stands beside the weights. Load the model with it merged into them, to save both as one."
+        )
     config = {
         **model.config.to_dict(),
         "architectures": [type(model).__name__],
@@ -432,6 +479,8 @@ def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
         try:
-            save_torch_state_dict(tensors_to_save(model), work, max_shard_size=max_shard_size, metadata={"format": "pt"})
+            save_torch_state_dict(
+                tensors_to_save(model, values), work, max_shard_size=max_shard_size, metadata={"format": "pt"}
+            )
         except SafetensorError as error:  # its errors of reading and writing are no OSError
             raise write_error(folder, str(error)) from error

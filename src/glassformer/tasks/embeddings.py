@@ -52,7 +52,7 @@ class EmbedOptions(TaskOptions):
 class HiddenStatesTask(ForwardTask):
     """Tasks over a model's states, whichever head it has."""
 
-    heads = ("base", "masked", "sequence", "token", "question", "causal")
+    heads = ("base", "masked", "sequence", "token", "question", "discriminator", "causal")
     model_name = "minilm"
     suggested = "minilm"
 

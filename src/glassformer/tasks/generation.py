@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.decoding import GenerationConfig, Policy, Recipe
+from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
 from glassformer.decoding.text_warnings import remedies
-from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.errors import GlassError, InputError, InputTypeError, SettingError
 from glassformer.tasks.forward import batches
 from glassformer.tasks.task import Task, TaskOptions, parse_text
 from glassformer.text.chat.template import validated_messages
@@ -26,6 +26,12 @@ class GenerationTaskOptions(TaskOptions):
     settings: Mapping[str, Any] = field(default_factory=dict)  # of GenerationConfig; a call passes each by its own name
     skip_special_tokens: bool = True
     truncation: bool = False  # cut a prompt that leaves no room for an answer
+    streamer: Any = None  # receives the ids of each text as they come: an object with put() and end()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.streamer is not None and not (hasattr(self.streamer, "put") and hasattr(self.streamer, "end")):
+            raise InputTypeError(f"a streamer has put() and end(), such as TextStreamer(tokenizer); not {self.streamer!r}.")
 
 
 class GenerationTask(Task):
@@ -60,12 +66,16 @@ class GenerationTask(Task):
         answers: list[Any] = list(prompts)
         settings.draw_seed()
         recipe = self.model.recipe(settings)
+        if options.streamer is not None and (settings.num_return_sequences > 1 or settings.num_beams > 1):
+            raise InputError("a streamer follows one text as it grows; leave num_beams and num_return_sequences out.")
         finished: list[Policy] = []
-        for rows in batches(
-            [len(prompts[number]) for number in valid], options.batch_size or ROWS, padded=True, max_tokens=0
-        ):
+        lengths, size = [len(prompts[number]) for number in valid], options.batch_size or ROWS
+        one_by_one = ([row] for row in range(len(valid)))
+        grouped = batches(lengths, size, padded=True, max_tokens=0) if options.streamer is None else one_by_one
+        for rows in grouped:
             batch = [valid[row] for row in rows]
-            for number, policies in zip(batch, self.generate([prompts[number] for number in batch], recipe), strict=True):
+            texts = self.generate([prompts[number] for number in batch], recipe, options.streamer)
+            for number, policies in zip(batch, texts, strict=True):
                 answers[number] = self.collect_texts(items[number], policies, options)
                 finished += policies
         if (advice := remedies(finished)) is not None:
@@ -98,13 +108,29 @@ class GenerationTask(Task):
         self.model.check_room(settings, ids)
         return ids
 
-    def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:
-        """The finished policies of each prompt, all generated together; several per prompt, if the settings ask for them."""
+    def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe, streamer: Any = None) -> list[list[Policy]]:
+        """The finished policies of each prompt, all generated together; several per prompt, if the settings ask for them.
+
+        `streamer`: of the one text that follows one prompt.
+        """
         groups = [self.model.policies(recipe, prompt) for prompt in prompts]
         steps = self.model.generate_steps([policy for group in groups for policy in group])
+        if streamer is not None:
+            steps = self._streamed(steps, groups[0][0].prompt, streamer)
         outcomes = {number: step.outcome for number, step in steps if step.outcome is not None}
         finished = iter([outcomes[number].policy for number in sorted(outcomes)])
         return [[next(finished) for _ in group] for group in groups]
+
+    @staticmethod
+    def _streamed(steps: Iterable[tuple[int, Step]], prompt: Sequence[int], streamer: Any) -> Iterator[tuple[int, Step]]:
+        """The same steps, whose ids a streamer receives on the way, after those of the prompt."""
+        import torch
+
+        streamer.put(torch.tensor(prompt))
+        for number, step in steps:
+            streamer.put(torch.tensor([step.id]))
+            yield number, step
+        streamer.end()
 
 
 @dataclass(frozen=True)

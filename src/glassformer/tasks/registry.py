@@ -9,23 +9,26 @@ from typing import Annotated, Any
 
 from glassformer.arguments import checked
 from glassformer.errors import ExecutorError, InputError, InputTypeError, did_you_mean
-from glassformer.opened import AutoTokenizer
+from glassformer.opened import AdapterNames, AutoTokenizer
 from glassformer.progress import NamedProgress
 from glassformer.runtime.model import Model, load
 from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, SimilarityTask
 from glassformer.tasks.fill_mask import FillMaskTask
 from glassformer.tasks.generation import SummarizationTask, TextGenerationTask, TextToTextTask, TranslationTask
 from glassformer.tasks.question_answering import QuestionAnsweringTask
+from glassformer.tasks.rerank import RerankTask
 from glassformer.tasks.task import Task
 from glassformer.tasks.text_classification import TextClassificationTask
 from glassformer.tasks.token_classification import TokenClassificationTask
+from glassformer.tasks.zero_shot import ZeroShotClassificationTask
 from glassformer.typecheck import OWN_CHECK, brief
 
 TASKS: Mapping[str, type[Task]] = {
     task.name: task
     for task in (
         TextGenerationTask, TextToTextTask, TranslationTask, SummarizationTask, FillMaskTask, TextClassificationTask,
-        TokenClassificationTask, QuestionAnsweringTask, EmbedTask, SimilarityTask, FeatureExtractionTask,
+        ZeroShotClassificationTask, RerankTask, TokenClassificationTask, QuestionAnsweringTask, EmbedTask, SimilarityTask,
+        FeatureExtractionTask,
     )
 }  # fmt: skip
 ALIASES = {
@@ -36,11 +39,14 @@ ALIASES = {
     "summarisation": "summarization",
     "embedding": "embed",
     "sentence-similarity": "similarity",
+    "zero-shot": "zero-shot-classification",
+    "text-ranking": "rerank",
 }
 HEADS = {  # in words
     "base": "no head", "causal": "a language modeling head", "seq2seq": "an encoder and a decoder",
     "masked": "a masked language modeling head", "sequence": "a text classification head",
     "token": "a token classification head", "question": "a question answering head",
+    "discriminator": "a head that finds replaced tokens",
 }  # fmt: skip
 LANGUAGES = re.compile(r"translation_(\w+)_to_(\w+)")
 
@@ -66,7 +72,9 @@ def pipeline(
     *,
     dtype: Annotated[str | None, OWN_CHECK] = None,
     device: Any = None,
+    device_map: Any = None,
     torch_dtype: Any = None,
+    adapter: Annotated[AdapterNames | None, OWN_CHECK] = None,
     progress: NamedProgress | None = None,
     **options: Any,
 ) -> Task:
@@ -78,23 +86,29 @@ def pipeline(
         tokenizer: for a model from an Auto class; a name, or a tokenizer.
         dtype: 'float32', 'bfloat16', …; by default as stored.
         device: where it runs, such as 'cuda'; -1 is the CPU.
+        device_map: the same; 'auto' takes a GPU if there is one.
         torch_dtype: the older name of dtype.
+        adapter: a LoRA on top of a model that is named: a folder of peft or a .gguf file; as in `load`.
         progress: called as (what, bytes so far, bytes in all) while something is fetched.
         options: the task's own, for every call: `top_k=3`, `batch_size=8`, ….
     """
+    if device_map is not None:
+        if device is not None:
+            raise InputError("device and device_map say the same thing in two ways. Pass one of them.")
+        device = _mapped_device(device_map)
     dtype = torch_dtype if dtype is None else dtype
     dtype = None if isinstance(dtype, str) and dtype == "auto" else dtype
     if task is None:
         if model is None:
             raise InputError(f"name a task or a model. Tasks: {', '.join(TASKS)}.")
-        loaded = _load_model(model, tokenizer, dtype, device, progress)
+        loaded = _load_model(model, tokenizer, dtype, device, progress, adapter)
         return fitting_tasks(loaded)[0](loaded, **options)
     task_type, implied = find_task(task)
     if model is None and task_type.model_name is None:
         raise InputError(
             f"{task_type.name} has no default model without a hub. Name one: {task_type.suggested!r}, or a path."
         )
-    loaded = _load_model(task_type.model_name if model is None else model, tokenizer, dtype, device, progress)
+    loaded = _load_model(task_type.model_name if model is None else model, tokenizer, dtype, device, progress, adapter)
     check_head(task_type, loaded)
     return task_type(loaded, **implied, **options)
 
@@ -115,11 +129,28 @@ def check_head(task: type[Task], model: Model) -> None:
     )
 
 
-def _load_model(model: Any, tokenizer: Any, dtype: str | None, device: Any, progress: Any) -> Model:
+def _mapped_device(device_map: Any) -> Any:
+    """The one device that a map names; None where it leaves the choice to us."""
+    if isinstance(device_map, Mapping):
+        if len(set(device_map.values())) != 1:
+            raise InputError(f"device_map is {brief(device_map)}; a model is on one device here. Name it, or pass 'auto'.")
+        device_map = next(iter(device_map.values()))
+    if not isinstance(device_map, str) or device_map not in ("auto", "balanced", "balanced_low_0", "sequential"):
+        return device_map
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _load_model(
+    model: Any, tokenizer: Any, dtype: str | None, device: Any, progress: Any, adapter: AdapterNames | None
+) -> Model:
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     if isinstance(model, (str, os.PathLike)):
-        model = load(model, dtype=dtype, progress=progress)
+        model = load(model, dtype=dtype, progress=progress, adapter=adapter)
+    elif adapter is not None:
+        raise InputError("adapter is for a model that is named; this one is loaded already. Load it with adapter=….")
     if isinstance(model, Model):
         loaded = model if tokenizer is None else model.with_tokenizer(tokenizer)
     elif hasattr(model, "base_model") and hasattr(model, "config"):

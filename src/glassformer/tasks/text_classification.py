@@ -54,18 +54,20 @@ class TextClassificationTask(ForwardTask):
         return list(output.logits.float().cpu().numpy())
 
     def postprocess(self, item: Any, rows: Sequence[InputRow], outputs: Sequence[Any], options: LabelOptions) -> Any:
-        scores = self._apply_function(outputs[0], options.function_to_apply)
+        scores = apply_function(outputs[0], options.function_to_apply, self.model.config.problem_type, len(outputs[0]))
         order = np.argsort(-scores, kind="stable").tolist()
         labels = [{"label": self.model.label(number), "score": float(scores[number])} for number in order]
         return labels[0] if isinstance(options.top_k, str) else labels[: options.top_k]
 
-    def _apply_function(self, logits: Any, function: str | None) -> Any:
-        if function is None:
-            problem = self.model.config.problem_type or ("single" if len(logits) > 1 else "multi")
-            function = "none" if problem == "regression" else "softmax" if problem.startswith("single") else "sigmoid"
-        match function.lower():
-            case "softmax":
-                return softmax(logits)
-            case "sigmoid":
-                return 1 / (1 + np.exp(-logits))
-        return logits
+
+def apply_function(logits: Any, function: str | None, problem: str | None, labels: int) -> Any:
+    """A classifier's scores as it was trained to give them, or as a function's name says."""
+    if function is None:
+        problem = problem or ("single" if labels > 1 else "multi")
+        function = "none" if problem == "regression" else "softmax" if problem.startswith("single") else "sigmoid"
+    match function.lower():
+        case "softmax":
+            return softmax(logits)
+        case "sigmoid":
+            return 1 / (1 + np.exp(-logits))
+    return logits

@@ -1,0 +1,121 @@
+"""Tasks that read pairs of texts: zero-shot-classification and rerank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from glassformer import load, pipeline
+from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.serving.http.rerank import relevance
+from tests.tasks.conftest import Make, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ["My phone is broken, help!", "Ada lives in London.", "x " * 90]
+NLI = {"id2label": {0: "contradiction", 1: "neutral", 2: "ENTAILMENT"}, "num_labels": 3}
+NLI["label2id"] = {name: number for number, name in NLI["id2label"].items()}  # type: ignore[attr-defined]
+REVERSED = {"id2label": {0: "entailment", 1: "contradiction"}, "label2id": {"entailment": 0, "contradiction": 1}}
+DOCUMENTS = ["Goethe wrote Faust.", "It rained.", "x " * 90, "Who wrote it?"]
+QUERY = "Who wrote Faust?"
+
+
+def reference(task: str, folder: Path, **options: Any) -> Any:
+    return transformers.pipeline(task, model=str(folder), tokenizer=str(folder), device="cpu", **options)
+
+
+class TestZeroShot:
+    @pytest.mark.parametrize(("model_type", "labels"), [("bert", NLI), ("distilbert", REVERSED), ("roberta", NLI)])
+    def test_equals_the_reference(self, make: Make, model_type: str, labels: dict[str, Any]) -> None:
+        folder = make(model_type, "SequenceClassification", **labels)
+        task = "zero-shot-classification"
+        ours, theirs = pipeline(task, folder), reference(task, folder)
+        theirs.tokenizer.model_max_length = ours.limit  # type: ignore[attr-defined]
+        for labels_of_mine in (["urgent", "later", "phone"], "urgent, later", ["urgent"]):
+            for options in ({}, {"multi_label": True}, {"hypothesis_template": "It is about {}."}):
+                asked = {"candidate_labels": labels_of_mine, **options}
+                same(ours(TEXTS[0], **asked), theirs(TEXTS[0], **asked))
+                same(ours(TEXTS, **asked), theirs(TEXTS, **asked))
+        same(ours(TEXTS[0], ["a", "b"]), theirs(TEXTS[0], ["a", "b"]))
+        assert [*ours(iter(TEXTS), ["a", "b"])] == ours(TEXTS, ["a", "b"])
+
+    def test_labels_of_the_task(self, make: Make) -> None:
+        task = pipeline("zero-shot", make("bert", "SequenceClassification", **NLI), candidate_labels=["urgent", "later"])
+        answer = task(TEXTS[0])
+        assert set(answer["labels"]) == {"urgent", "later"}
+        assert sum(answer["scores"]) == pytest.approx(1)
+
+    def test_refusals(self, make: Make) -> None:
+        task = pipeline("zero-shot-classification", make("bert", "SequenceClassification", **NLI))
+        with pytest.raises(SettingError, match="zero-shot-classification needs candidate_labels, such as"):
+            task("Hi")
+        for empty in ([], " , ", [""]):
+            with pytest.raises(SettingError, match="candidate_labels is empty. Name at least one label"):
+                task("Hi", candidate_labels=empty)
+        for template in ("This is it.", "{", "{} {}", "{x}", "{0.nothing}"):
+            with pytest.raises(SettingError, match="hypothesis_template is .*; it must have {} where the label goes"):
+                task("Hi", ["a"], hypothesis_template=template)
+        with pytest.raises(InputError, match="leaves no room for a text. Shorten it"):
+            task("Hi", ["a " * 60])
+        with pytest.raises(
+            UnknownArgument, match="zero-shot-classification has no option 'multilabel'. Did you mean 'multi_"
+        ):
+            task("Hi", ["a"], multilabel=True)
+        other = pipeline("zero-shot-classification", make("bert", "SequenceClassification"))
+        with pytest.raises(InputError, match="needs a model with a label 'entailment', and .* has LABEL_0, LABEL_1"):
+            other("Hi", ["a", "b"])
+
+
+class TestRerank:
+    @pytest.fixture(params=["bert", "llama"])
+    def folder(self, request: pytest.FixtureRequest, make: Make) -> Path:
+        return make(request.param, "SequenceClassification", num_labels=1)
+
+    def test_scores_are_those_of_the_references_classifier(self, folder: Path) -> None:
+        theirs = reference("text-classification", folder)
+        pairs = [{"text": QUERY, "text_pair": document} for document in DOCUMENTS]
+        length = load(folder).config.context
+        scores = [theirs(pair, truncation=True, max_length=length)["score"] for pair in pairs]
+        answer = pipeline("rerank", folder)(QUERY, DOCUMENTS)
+        assert [entry["index"] for entry in answer] == sorted(range(4), key=lambda number: -scores[number])
+        for entry in answer:
+            assert entry["score"] == pytest.approx(scores[entry["index"]], abs=1e-5)
+
+    def test_options_and_many_queries(self, folder: Path) -> None:
+        task = pipeline("text-ranking", folder)
+        answer = task(QUERY, DOCUMENTS)
+        best = task(QUERY, DOCUMENTS, top_k=1, return_documents=True)
+        assert best == [{**answer[0], "text": DOCUMENTS[answer[0]["index"]]}]
+        questions = [{"query": QUERY, "documents": DOCUMENTS}, {"query": "Why?", "documents": DOCUMENTS[:1]}]
+        several = task(questions)
+        assert [len(entries) for entries in several] == [4, 1]
+        same(several[0], answer)
+        raw = task(QUERY, DOCUMENTS, function_to_apply="none")
+        assert [entry["index"] for entry in raw] == [entry["index"] for entry in answer]
+        assert any(not 0 <= entry["score"] <= 1 for entry in raw)
+
+    def test_a_server_ranks_with_it(self, folder: Path) -> None:
+        model = load(folder)
+        scores, tokens = relevance(model, QUERY, DOCUMENTS)
+        answer = pipeline("rerank", model)(QUERY, DOCUMENTS)
+        assert {entry["index"]: entry["score"] for entry in answer} == pytest.approx(dict(enumerate(scores)))
+        assert tokens > len(DOCUMENTS)
+
+    def test_refusals(self, make: Make) -> None:
+        task = pipeline("rerank", make("bert", "SequenceClassification", num_labels=1))
+        with pytest.raises(InputError, match=r"rerank takes a query and documents: rerank\('…', \['…', '…'\]\)"):
+            task("Hi")
+        with pytest.raises(InputError, match="rerank takes {'query': …, 'documents': …}, not|rerank takes {'query'"):
+            task([{"query": "Hi"}])
+        with pytest.raises(InputTypeError, match="documents are a list of texts, not 'Hello'"):
+            task("Hi", "Hello")
+        with pytest.raises(InputError, match="documents is empty. Give at least one text"):
+            task("Hi", [])
+        with pytest.raises(SettingError, match="top_k is 0; it must be a whole number of at least 1"):
+            task("Hi", ["a"], top_k=0)
+        labels = pipeline("rerank", make("bert", "SequenceClassification"))
+        with pytest.raises(InputError, match="sorts texts into 2 labels; ranking needs a model with one score"):
+            labels("Hi", ["a"])
