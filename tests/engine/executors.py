@@ -94,7 +94,8 @@ class Subject:
         return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder_blocks else None
 
     def watch(self, *patterns: str, **changes: Any) -> Watch:
-        return Watch.of(*patterns, blocks=self.blueprint.blocks, encoder=self.blueprint.encoder_blocks, **changes)
+        blocks, encoder, routed = self.blueprint.block_counts
+        return Watch.of(*patterns, blocks=blocks, encoder=encoder, routed=routed, **changes)
 
     def verdict(self, other: Executor, lengths: Sequence[int] = LENGTHS) -> Verdict:
         """Another executor beside the plain one in float32."""
@@ -102,7 +103,8 @@ class Subject:
 
     def verdicts(self, others: Sequence[Executor], lengths: Sequence[int] = LENGTHS) -> list[Verdict]:
         prompts, sources = self.rows(lengths)
-        return verify_all(self.plain(), others, prompts, self.blueprint.blocks, self.blueprint.encoder_blocks, sources)
+        blocks, encoder, routed = self.blueprint.block_counts
+        return verify_all(self.plain(), others, prompts, blocks, encoder, sources, routed)
 
 
 @dataclass

@@ -55,11 +55,16 @@ def unchanged_weights(model: object) -> AbstractContextManager[None]:
 class InputChecks:
     """What one model can take."""
 
-    def __init__(self, context: int, vocabulary: int, blocks: int, encoder: int) -> None:
+    def __init__(
+        self, context: int, vocabulary: int, blocks: int, encoder: int, routed: tuple[int, ...] = (),
+        takes_vectors: bool = False,
+    ) -> None:  # fmt: skip
         self.context = context
+        self.takes_vectors = takes_vectors
         self.vocabulary = vocabulary
         self.blocks = blocks
         self.encoder = encoder
+        self.routed = routed
 
     def source(self, source: Sequence[int] | None) -> tuple[int, ...]:
         """A row's source, which a model with an encoder needs; empty for one without."""
@@ -77,6 +82,8 @@ class InputChecks:
             raise InputError("a row was fed no tokens. Give at least one.")
         check_context(length + len(feed.ids), self.context, "prompt")
         self.check_ids(feed.ids)
+        if feed.vectors is not None and not self.takes_vectors:
+            raise ExecutorError("this executor takes token ids alone. Feed vectors to the plain one.")
         parents = feed.parents
         if parents is not None and (
             len(parents) != len(feed.ids) or not all(-1 <= parent < number for number, parent in enumerate(parents))
@@ -86,7 +93,7 @@ class InputChecks:
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
-        return watch.expanded(self.blocks, self.encoder)
+        return watch.expanded(self.blocks, self.encoder, self.routed)
 
     def check_ids(self, ids: Sequence[int]) -> None:
         check_ids(ids, self.vocabulary)

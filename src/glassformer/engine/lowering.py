@@ -10,21 +10,25 @@ not. A program is made once for each set of sites, and kept. It is for every eng
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Rope, Weight
+from glassformer.blueprints.blueprint import EXPERT_OPS
 from glassformer.engine.program import (
     Activation,
     BufferShape,
     DistanceBias,
+    DistanceHeads,
     Epilogue,
     MatrixRef,
     NormKind,
     NormRef,
     PatternChange,
     Program,
+    RowRuns,
     SinusoidTable,
     SiteLocation,
     Step,
@@ -63,9 +67,10 @@ class HeadProjection:
     """How queries, keys or values are computed: heads of a matmul, perhaps normed and rotated."""
 
     heads: int  # the op that splits heads
-    matmul: int  # the op that multiplies: the same, or a fused projection
-    input: int
-    norm: Op | None
+    projection: int  # the op that multiplies: the same, or a fused one; or a result that is there already
+    matrix: MatrixRef | None  # of the projection; None: it is a sum of a product and an adapter's update
+    joint_norm: Op | None  # of all heads together, before they are split
+    norm: Op | None  # of each head
     rope: Rope | None
     site: str | None
 
@@ -122,7 +127,7 @@ class Lowering:
                 key, value = (self._trace_projection(operand) for operand in op.inputs[1:3])
                 heads, size = _head_shape(self.ops[key.heads].shape)
                 width = heads * size
-                buffer = self._matmul(key.input, [key.matmul, value.matmul], 2 * width, None)
+                buffer = self._project([key, value], 2 * width)
                 shape = {"layer": op.block, "kv_heads": heads, "head_size": size, "cross_attention": True}
                 self._emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=width, **shape)
                 self._free(buffer)
@@ -162,10 +167,11 @@ class Lowering:
         ) or self._is_watched(op)
 
     def _all_consumers(self, op: int) -> list[int]:
-        """The ops that read a result, directly or through a deferred norm."""
+        """The ops that read a result, directly or through a deferred norm or what attention does with heads."""
         ops = []
         for consumer in self.consumers.get(op, []):
-            ops += self._all_consumers(consumer) if consumer in self._deferred_norms else [consumer]
+            later = consumer in self._deferred_norms or len(self.ops[consumer].shape) == 4
+            ops += self._all_consumers(consumer) if later else [consumer]
         return ops
 
     def _is_watched(self, op: int) -> bool:
@@ -205,7 +211,10 @@ class Lowering:
                 break
             how = consumer.options["how"]
             if how == "sinusoid":
-                tables.append(SinusoidTable((self.config.max_position_embeddings, self._width(op))))
+                shape = (self.config.max_position_embeddings, self._width(op))
+                tables.append(SinusoidTable(shape, bool(consumer.options.get("halves"))))
+            elif how == "segments" and len(tables) == 1:
+                raise ExecutorError("native engines cannot add token types to vectors without positions.")
             elif how in ("learned", "segments"):
                 tables.append(_matrix(consumer))
                 first = consumer.options["first"] if how == "learned" else first
@@ -216,12 +225,16 @@ class Lowering:
         self._set_result(last, buffer)
 
     def _lower_position(self, number: int, op: Op) -> None:
-        if op.options["how"] != "buckets":
+        if op.options["how"] not in ("buckets", "distances"):
             raise ExecutorError(f"native engines cannot add positions of the kind {op.options['how']!r} here.")
 
     def _lower_norm(self, number: int, op: Op) -> None:
-        if len(op.shape) == 4:
-            return  # of heads: done by the attention that reads them
+        if (
+            len(op.shape) == 4
+            or self._is_split_into_heads(number)
+            or self.ops[op.inputs[0]].options.get("how") == "distances"
+        ):
+            return  # of heads, or of distances' vectors: done by the attention that reads them
         readers = [self.ops[consumer] for consumer in self.consumers.get(number, [])]
         if readers and all(consumer.kind in MATMUL_OPS for consumer in readers) and op.site not in self.watched:
             self._deferred_norms[number] = op
@@ -237,6 +250,8 @@ class Lowering:
     _lower_rotate = _lower_heads
 
     def _lower_identity(self, number: int, op: Op) -> None:
+        if len(op.shape) == 4:
+            return  # of heads: done by the attention that reads them
         buffer = self._buffer_of[op.inputs[0]]
         if op.site in self.changes:  # a change is seen by those who read it here, and by nobody else
             copy = self._allocate(self._width(op))
@@ -246,27 +261,45 @@ class Lowering:
 
     def _lower_linear(self, number: int, op: Op) -> None:
         consumers = self.consumers.get(number, [])
-        if any(self.ops[consumer].kind == "heads" for consumer in consumers):
+        norms = (consumer for consumer in consumers if self.ops[consumer].kind == "norm")
+        if any(self._is_split_into_heads(result) for result in (number, *norms)):
             return  # a fused projection: done by the attention that reads its parts
+        if any(self.ops[consumer].kind == "gate" and len(self.ops[consumer].inputs) == 1 for consumer in consumers):
+            return  # a fused projection too: done by the gate
         fusable = len(consumers) == 1 and op.site not in self.watched
         follower = self.ops[consumers[0]] if fusable else None
+        width, scale = self._width(op), op.options["scale"]
         if follower is not None and follower.kind == "activate":
-            how = ACTIVATIONS[follower.options["how"]]
-            self._matmul(op.inputs[0], [number], self._width(op), consumers[0], epilogue=Epilogue.ACTIVATE, activation=how)
-        elif follower is not None and follower.kind == "add":
+            fused = {"epilogue": Epilogue.ACTIVATE, "activation": ACTIVATIONS[follower.options["how"]]}
+            self._matmul(op.inputs[0], [_matrix(op)], width, consumers[0], scale=scale, **fused)
+        elif (
+            follower is not None and follower.kind == "add" and self._other_operand(number, consumers[0]) in self._buffer_of
+        ):
             self._matmul_add(number, op, consumers[0])
         else:
-            self._matmul(op.inputs[0], [number], self._width(op), number)
+            self._matmul(op.inputs[0], [_matrix(op)], width, number, scale=scale)
+
+    def _is_split_into_heads(self, number: int) -> bool:
+        """Whether a result is all heads of a projection side by side: a linear's, or that of a norm of all of them."""
+        return len(self.ops[number].shape) == 3 and any(
+            self.ops[consumer].kind == "heads" and not self.ops[consumer].weights
+            for consumer in self.consumers.get(number, [])
+        )
 
     def _matmul_add(self, number: int, op: Op, add: int) -> None:
         """A matmul and the residual sum that follows it; in place, unless the residual is still needed."""
-        residual = next(operand for operand in self.ops[add].inputs if operand != number)
+        residual = self._other_operand(number, add)
         buffer = self._buffer_of[residual]
         allocation = self._allocations[buffer]
         self._fused.add(add)
         unshared = allocation.results <= {residual} and not allocation.reserved and not allocation.pinned
         into = buffer if unshared and not self._is_needed(residual, number) else None
-        self._matmul(op.inputs[0], [number], self._width(op), add, epilogue=Epilogue.ADD, second_input=buffer, into=into)
+        fused = {"epilogue": Epilogue.ADD, "second_input": buffer, "scale": op.options["scale"]}
+        self._matmul(op.inputs[0], [_matrix(op)], self._width(op), add, into=into, **fused)
+
+    def _other_operand(self, number: int, add: int) -> int:
+        """What is added to an op's result by a sum."""
+        return next(operand for operand in self.ops[add].inputs if operand != number)
 
     def _lower_activate(self, number: int, op: Op) -> None:
         buffer = self._allocate(self._width(op))
@@ -275,14 +308,63 @@ class Lowering:
         self._set_result(number, buffer)
 
     def _lower_gate(self, number: int, op: Op) -> None:
-        half = len(op.weights) // 2
-        matrices = tuple(_matrix(op, op.weights[at : at + half]) for at in (0, half))
-        norm, source = self._matmul_input(op.inputs[0])
+        how, width = ACTIVATIONS[op.options["how"]], self._width(op)
+        projection = op if op.weights else self.ops[op.inputs[0]]
+        if len(op.inputs) == 2 or not projection.weights:  # of results that are there already: two, or the halves of one
+            gate, up = self._buffer_of[op.inputs[0]], self._buffer_of[op.inputs[-1]]
+            column = 0 if len(op.inputs) == 2 else width
+            buffer = self._allocate(width)
+            self._emit(StepKind.GATE, input=gate, second_input=up, column=column, output=buffer, activation=how)
+            self._set_result(number, buffer)
+            return
+        matrices = _gate_matrices(op, projection)
+        norm, source = self._matmul_input(projection.inputs[0])
         buffer = self._allocate(self._width(op))
-        how = ACTIVATIONS[op.options["how"]]
         fused = {"norm": norm, "epilogue": Epilogue.GATE, "activation": how}
         self._emit(StepKind.MATMUL, input=source, output=buffer, matrices=matrices, **fused)
         self._set_result(number, buffer)
+
+    def _lower_route(self, number: int, op: Op) -> None:
+        buffer = self._allocate(self._width(op))
+        options = {"chosen": op.options["chosen"], "normalized": op.options["normalized"]}
+        source = self._buffer_of[op.inputs[0]]
+        self._emit(StepKind.ROUTE, input=source, output=buffer, expert_count=self._width(op), **options)
+        self._set_result(number, buffer)
+
+    def _lower_expert_gate(self, number: int, op: Op) -> None:
+        options = op.options
+        gate = {
+            "epilogue": Epilogue.GATE, "activation": ACTIVATIONS[options["how"]], "gate_limit": options["limit"] or 0.0,
+            "gate_offset": options["offset"],
+        }  # fmt: skip
+        self._set_result(number, self._expert_matmul(op, self._width(op), gate))
+
+    def _lower_expert_linear(self, number: int, op: Op) -> None:
+        """Each chosen expert's product, and their sum; the residual sum that follows is done with it."""
+        width, shares = self._width(op), self._buffer_of[op.inputs[1]]
+        products = self._expert_matmul(op, op.options["chosen"] * width, {})
+        consumers = self.consumers.get(number, [])
+        fused = {}
+        if len(consumers) == 1 and self.ops[consumers[0]].kind == "add" and op.site not in self.watched:
+            residual = next(operand for operand in self.ops[consumers[0]].inputs if operand != number)
+            fused = {"epilogue": Epilogue.ADD, "third_input": self._buffer_of[residual]}
+            self._fused.add(consumers[0])
+        buffer = self._allocate(width)
+        counts = {"expert_count": op.options["experts"], "chosen": op.options["chosen"]}
+        self._emit(StepKind.EXPERT_SUM, input=products, second_input=shares, output=buffer, **counts, **fused)
+        self._free(products)
+        self._set_result(consumers[0] if fused else number, buffer)
+
+    def _expert_matmul(self, op: Op, width: int, fields: dict[str, Any]) -> int:
+        """A product of each chosen expert, side by side in one buffer."""
+        source, shares = (self._buffer_of[operand] for operand in op.inputs)
+        experts = tuple(tuple(_matrix(op, part) for part in parts) for parts in _expert_weights(op))
+        counts = {"expert_count": len(experts), "chosen": op.options["chosen"]}
+        buffer = self._allocate(width)
+        self._emit(
+            StepKind.EXPERT_MATMUL, input=source, second_input=shares, output=buffer, experts=experts, **counts, **fields
+        )  # fmt: skip
+        return buffer
 
     def _lower_add(self, number: int, op: Op) -> None:
         first, second = (self._buffer_of[operand] for operand in op.inputs)
@@ -298,9 +380,9 @@ class Lowering:
     def _lower_scores(self, number: int, op: Op) -> None:
         norm, source = self._matmul_input(op.inputs[0])
         buffer = self._add_buffer(BufferShape(self._width(op)), Allocation(pinned=True))  # its own: it has fewer rows
-        scale = op.options.get("scale", 1.0)
+        scale, softcap = op.options.get("scale", 1.0), op.options.get("softcap") or 0.0
         self._emit(
-            StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=(_matrix(op),), scale=scale,
+            StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=(_matrix(op),), scale=scale, softcap=softcap,
             scope=TokenScope.GATHERED,
         )  # fmt: skip
         self.program.scores = buffer
@@ -311,13 +393,16 @@ class Lowering:
         kv_heads, _ = _head_shape(self.ops[key.heads].shape)
         options, cross = op.options, bool(op.options["cross"])
         shape = {"layer": op.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": cross}
-        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
+        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
+        mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
         if cross:
-            buffer = self._matmul(query.input, [query.matmul], heads * size, None)
+            buffer = self._project([query], heads * size)
             self._expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
             buffer = self._project_qkv(query, key, value, shape)
-        bias = {"distance_bias": self._distance_bias(op)} if len(op.inputs) > 3 else {}
+        bias = self._distance_scores(op, buffer, shape) if "distances" in options else self._distance_bias(op)
+        if op.weights:  # a score for each head beside those of the keys
+            bias["sinks"] = op.weights[0].name
         joined = self._allocate(heads * size)
         pattern, outputs = (
             next((site for site in op.inner_sites if site.endswith(end)), None) for end in (".pattern", ".heads")
@@ -333,7 +418,8 @@ class Lowering:
             change = PatternChange(pattern, changed, joined)
             self.program.pattern_changes.setdefault(len(self.program.steps), []).append(change)
             self._free(changed)
-        self._free(buffer)
+        for used in (buffer, *(bias[name] for name in ("query_distances", "key_distances") if name in bias)):
+            self._free(used)
         self._expose(outputs, SiteLocation(joined, 0, heads * size, heads))
         self._set_result(number, joined)
 
@@ -341,8 +427,11 @@ class Lowering:
         """Queries, keys and values of one input: projected, normed, rotated, and stored in the KV cache."""
         heads, kv_heads, size = shape["heads"], shape["kv_heads"], shape["head_size"]
         offsets = {"query_offset": 0, "key_offset": heads * size, "value_offset": (heads + kv_heads) * size}
-        matmuls = list(dict.fromkeys((query.matmul, key.matmul, value.matmul)))
-        buffer = self._matmul(query.input, matmuls, (heads + 2 * kv_heads) * size, None)
+        buffer = self._project([query, key, value], (heads + 2 * kv_heads) * size)
+        for projection, column, width in ((query, 0, heads * size), (key, offsets["key_offset"], kv_heads * size)):
+            if projection.joint_norm is not None:
+                columns = {"column": column, "width": width}
+                self._emit(StepKind.NORM, input=buffer, output=buffer, norm=_norm(projection.joint_norm), **columns)
         rope = None
         if query.rope is not None:
             table = (query.rope, size)
@@ -364,10 +453,34 @@ class Lowering:
             self._emit(StepKind.KV_STORE, **fields)
         return buffer
 
-    def _distance_bias(self, op: Op) -> DistanceBias:
-        """A bias for each head and distance; all blocks of a stack share it."""
-        table = self.ops[op.inputs[3]].weights[0].name
-        return DistanceBias(table, self.config.relative_attention_max_distance, bidirectional=not op.options["causal"])
+    def _distance_bias(self, op: Op) -> dict[str, Any]:
+        """A bias for each head and distance, if there is one; all blocks of a stack share it."""
+        if len(op.inputs) < 4:
+            return {}
+        table, furthest = self.ops[op.inputs[3]].weights[0].name, self.config.relative_attention_max_distance
+        return {"distance_bias": DistanceBias(table, furthest, bidirectional=not op.options["causal"])}
+
+    def _distance_scores(self, op: Op, projected: int, shape: dict[str, Any]) -> dict[str, Any]:
+        """What queries have with the keys of each distance, and keys with the queries of each."""
+        heads, size = shape["heads"], shape["head_size"]
+        fields: dict[str, Any] = {}
+        for term, number in zip(op.options["distance_terms"], op.inputs[3:], strict=True):
+            table = self._distance_heads(number, heads, size)
+            scores = self._allocate(table.shape[0])
+            own, offset = ("query", 0) if term == "key" else ("key", heads * size)  # who meets it
+            self._emit(
+                StepKind.DISTANCE_SCORES, input=projected, output=scores, distance_heads=table, query_offset=offset,
+                heads=heads, head_size=size, scale=op.options["scale"],
+            )  # fmt: skip
+            fields[f"{own}_distances"] = scores
+        return {**fields, "distances": op.options["distances"]} if fields else {}
+
+    def _distance_heads(self, number: int, heads: int, size: int) -> DistanceHeads:
+        op, source = self.ops[number], self.ops[self.ops[number].inputs[0]]
+        norm = _norm(source) if source.kind == "norm" else None
+        vectors = (self.ops[source.inputs[0]] if norm else source).weights[0]
+        projection, bias = (weight.name for weight in op.weights)
+        return DistanceHeads((heads * vectors.shape[0], size), heads, vectors.name, norm, projection, bias)
 
     def _lower_pool(self, number: int, op: Op) -> None:
         raise ExecutorError("native engines have no heads that pool.")
@@ -384,17 +497,44 @@ class Lowering:
                 rope = op.options["rope"]
             number = op.inputs[0]
             op = self.ops[number]
-        matmul = number if op.weights else op.inputs[0]
-        return HeadProjection(number, matmul, self.ops[matmul].inputs[0], norm, rope, site)
+        heads, joint_norm = number, None
+        if not op.weights:
+            number = op.inputs[0]
+            if self.ops[number].kind == "norm":
+                joint_norm, number = self.ops[number], self.ops[number].inputs[0]
+        matrix = _head_matrix(op, self.ops[number]) if self.ops[number].weights else None
+        return HeadProjection(heads, number, matrix, joint_norm, norm, rope, site)
+
+    def _project(self, projections: Sequence[HeadProjection], width: int) -> int:
+        """Projections of one input, side by side in one buffer: matmuls, or results that are there already (sums of a
+        matmul and an adapter's update)."""
+        matrices = list(dict.fromkeys(part.matrix for part in projections))
+        if None not in matrices:
+            source = self.ops[projections[0].projection].inputs[0]
+            return self._matmul(source, [matrix for matrix in matrices if matrix is not None], width, None)
+        buffer, column = self._allocate(width), 0
+        for part in {part.projection: part for part in projections}.values():
+            op, heads = self.ops[part.projection], self.ops[part.heads]
+            if part.matrix is None and heads.options["step"] != 1:
+                raise ExecutorError("native engines cannot take turns in a sum's heads: merge the adapter instead.")
+            own = math.prod(size for size in op.shape if isinstance(size, int))
+            if part.matrix is None:
+                self._emit(StepKind.COPY, input=self._buffer_of[part.projection], output=buffer, output_offset=column)
+            else:
+                product = self._matmul(op.inputs[0], [part.matrix], own, None)
+                self._emit(StepKind.COPY, input=product, output=buffer, output_offset=column)
+                self._free(product)
+            column += own
+        return buffer
 
     def _matmul(
-        self, source: int, matmuls: Sequence[int], width: int, result: int | None, into: int | None = None, **fields: Any
-    ) -> int:
+        self, source: int, matrices: Sequence[MatrixRef], width: int, result: int | None, into: int | None = None,
+        **fields: Any,
+    ) -> int:  # fmt: skip
         """Matmuls of one input, side by side in one buffer; `result`: the op whose result that is."""
         norm, buffer = self._matmul_input(source)
-        matrices = tuple(_matrix(self.ops[matmul]) for matmul in matmuls)
         output = self._allocate(width) if into is None else into
-        self._emit(StepKind.MATMUL, input=buffer, output=output, norm=norm, matrices=matrices, **fields)
+        self._emit(StepKind.MATMUL, input=buffer, output=output, norm=norm, matrices=tuple(matrices), **fields)
         if result is not None:
             self._fused.add(result)
             self._set_result(result, output)
@@ -425,19 +565,63 @@ def _matrix(op: Op, weights: Sequence[Weight] | None = None) -> MatrixRef:
     return MatrixRef(tuple(weight.name for weight in matrices), (rows * len(matrices), columns), biases, transposed)
 
 
+def _head_matrix(heads: Op, projection: Op) -> MatrixRef:
+    """The matrix whose outputs are some heads: one of their own, or that of all heads, unless these take turns in it."""
+    matrix = _matrix(projection)
+    if heads.weights or heads.options["step"] == 1:
+        return matrix
+    count, size = _head_shape(heads.shape)
+    return _part_of(matrix, RowRuns(size, heads.options["first"], heads.options["step"], count))
+
+
+def _gate_matrices(gate: Op, projection: Op) -> tuple[MatrixRef, MatrixRef]:
+    """The matrices of a gate's two products: its own, or the two halves of a fused one."""
+    half = len(projection.weights) // 2
+    if gate.weights:
+        return _matrix(gate, gate.weights[:half]), _matrix(gate, gate.weights[half:])
+    matrix = _matrix(projection)
+    gates, ups = (_part_of(matrix, RowRuns(matrix.shape[0] // 2, part, 1, 1)) for part in (0, 1))
+    return gates, ups
+
+
+def _part_of(matrix: MatrixRef, part: RowRuns) -> MatrixRef:
+    return matrix._replace(shape=(part.size * part.runs, matrix.shape[1]), part=part)
+
+
+def _takes_part(op: Op) -> bool:
+    """Whether an op takes parts of the projection before it: a gate its halves, heads their turns."""
+    return not op.weights and ((op.kind == "gate" and len(op.inputs) == 1) or op.options.get("step", 1) != 1)
+
+
+def _expert_weights(op: Op) -> list[list[tuple[Weight, ...]]]:
+    """The weights of each expert's matrices, with their biases: gate and up, or one alone."""
+    per_expert = len(op.weights) // op.options["experts"]
+    matrices = 2 if op.kind == "expert_gate" else 1
+    per_matrix = per_expert // matrices
+    parts = [op.weights[at : at + per_matrix] for at in range(0, len(op.weights), per_matrix)]
+    return [parts[at : at + matrices] for at in range(0, len(parts), matrices)]
+
+
 def required_matrices(blueprint: Blueprint) -> list[MatrixRef]:
     """All matrices that a blueprint's matmuls and tables need, without their biases."""
-    required = []
-    for op in blueprint.ops:
+    required: list[MatrixRef] = []
+    takes_part = [_takes_part(op) for op in blueprint.ops]
+    fused = {op.inputs[0] for op, part in zip(blueprint.ops, takes_part, strict=True) if part}
+    for number, op in enumerate(blueprint.ops):
+        projection = blueprint.ops[op.inputs[0]] if takes_part[number] else op
         if op.kind == "gate":
-            half = len(op.weights) // 2
-            groups = [op.weights[:half], op.weights[half:]]
-        elif op.kind in ("embed", "linear", "heads", "scores") or (op.kind == "position" and op.options["how"] != "buckets"):
-            groups = [op.weights] if op.weights else []
-        else:
+            required += _gate_matrices(op, projection) if projection.weights else ()
+        elif op.kind in EXPERT_OPS:
+            required += [_matrix(op, part) for parts in _expert_weights(op) for part in parts]
+        elif takes_part[number]:
+            required.append(_head_matrix(op, projection))
+        elif number in fused or not op.weights:
             continue
-        required += [_matrix(op, weights)._replace(biases=()) for weights in groups]
-    return list(dict.fromkeys(required))
+        elif op.kind in ("embed", "linear", "heads", "scores") or (
+            op.kind == "position" and op.options["how"] not in ("buckets", "distances")
+        ):
+            required.append(_matrix(op))
+    return list(dict.fromkeys(matrix._replace(biases=()) for matrix in required))
 
 
 def _head_shape(shape: Sequence[Any]) -> tuple[int, int]:

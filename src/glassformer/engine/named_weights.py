@@ -10,7 +10,7 @@ import numpy as np
 
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, HasKind
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, HasKind, Layout
 from glassformer.errors import CheckpointError
 
 OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
@@ -81,7 +81,9 @@ class NamedWeights(Generic[AnyTensor]):
 def check_size(tensor: WeightTensor) -> None:
     """Refuse a tensor whose bytes do not match its kind and shape: kernels rely on them."""
     elements, size = (1, PLAIN_KINDS[tensor.kind]) if tensor.kind in PLAIN_KINDS else block_size(tensor.kind)
-    if tensor.elements % elements or tensor.size != tensor.elements // elements * size:
+    layout: Layout | None = getattr(tensor, "layout", None)
+    count = tensor.elements if layout is None else math.prod(layout.stored_shape(tensor.shape))
+    if count % elements or tensor.size != count // elements * size:
         raise CheckpointError(
             f"{tensor.label} has {tensor.size} bytes, "
             f"which do not make {tensor.kind} of shape {tensor.shape}. "

@@ -9,12 +9,16 @@ Shapes: buffers (tokens, width).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from glassformer.blueprints import Rope
-from glassformer.blueprints.positions import Floats, distance_biases, sinusoidal_positions
+from glassformer.blueprints.positions import DistanceBuckets, Floats, distance_biases, sinusoidal_positions
 
 
 class NormKind(IntEnum):
@@ -35,12 +39,33 @@ class StepKind(IntEnum):
     EMBED, NORM, MATMUL, ROPE, KV_STORE, ROPE_KV_STORE = range(6)
     ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
     SUM_OVER_RANKS = 12  # in place; the CPU engine, which runs on one rank, has none
+    GATE = 13  # act(input) * second input; the GPU engine, which has no adapters beside, has none
+    DISTANCE_SCORES = 14
+    ROUTE, EXPERT_MATMUL, EXPERT_SUM = range(15, 18)
 
 
 class TokenScope(IntEnum):
     """Which tokens a step computes; gathered: those that are scored, written without gaps."""
 
     ALL, SCORED, GATHERED = range(3)
+
+
+class RowRuns(NamedTuple):
+    """Some rows of a fused matrix: every `step`-th run of `size` rows, from the `first` run on."""
+
+    size: int
+    first: int
+    step: int
+    runs: int
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        starts = (self.first + self.step * np.arange(self.runs)) * self.size
+        return (starts[:, None] + np.arange(self.size)).reshape(-1)
+
+    @property
+    def contiguous(self) -> bool:
+        return self.step == 1 or self.runs == 1
 
 
 class MatrixRef(NamedTuple):
@@ -50,15 +75,17 @@ class MatrixRef(NamedTuple):
     shape: tuple[int, int]  # (outputs, inputs)
     biases: tuple[str, ...] = ()
     transposed: bool = False  # whether the family has it as (inputs, outputs)
+    part: RowRuns | None = None  # which outputs of the checkpoint's matrix these are; None: all
 
 
 class SinusoidTable(NamedTuple):
     """A table of positions that no checkpoint holds."""
 
     shape: tuple[int, int]  # (positions, hidden)
+    halves: bool = False  # all sines before all cosines
 
     def values(self) -> Floats:
-        return sinusoidal_positions(*self.shape)
+        return sinusoidal_positions(*self.shape, self.halves)
 
 
 Table: TypeAlias = MatrixRef | SinusoidTable
@@ -70,6 +97,29 @@ class NormRef(NamedTuple):
     bias: str | None
     offset: float  # added to the weight
     eps: float
+
+
+class DistanceHeads(NamedTuple):
+    """Heads of the vectors that stand for distances: no tokens, so that they are computed once."""
+
+    shape: tuple[int, int]  # (heads * buckets, head_size)
+    heads: int
+    vectors: str
+    norm: NormRef | None
+    projection: str
+    bias: str
+
+    def values(self, weight: Callable[[str], Floats]) -> Floats:
+        """`weight`: a weight by its name, in float32."""
+        vectors = weight(self.vectors)
+        if self.norm is not None:
+            vectors = vectors - vectors.mean(-1, keepdims=True)
+            vectors = vectors / np.sqrt((vectors * vectors).mean(-1, keepdims=True) + np.float32(self.norm.eps))
+            assert self.norm.bias is not None
+            vectors = vectors * weight(self.norm.weight) + weight(self.norm.bias)
+        projected = vectors @ weight(self.projection).T + weight(self.bias)
+        heads = projected.reshape(len(projected), self.heads, -1).transpose(1, 0, 2)
+        return np.ascontiguousarray(heads.reshape(self.shape), np.float32)
 
 
 class DistanceBias(NamedTuple):
@@ -91,15 +141,23 @@ class Step:
     kind: StepKind
     input: int = 0  # the numbers of buffers
     output: int = 0
-    second_input: int = 0  # the residual to add, or a pattern
+    second_input: int = 0  # the residual to add, a pattern, or the experts' shares
+    third_input: int = 0  # the residual to add to a sum of experts
     scope: TokenScope = TokenScope.ALL
     after_cache: bool = False  # after the last keys and values are stored: needed for scored tokens and watchers only
     epilogue: Epilogue = Epilogue.NONE
     activation: Activation = Activation.SILU
     matrices: tuple[Table, ...] = ()  # of a matmul, side by side in its output; or the tables of an embedding
+    experts: tuple[tuple[MatrixRef, ...], ...] = ()  # the matrices of each expert
+    expert_count: int = 0
+    chosen: int = 0  # experts of a token
+    normalized: bool = False  # whether their shares add up to one
+    gate_limit: float = 0.0  # where gates, and what they are multiplied with, are cut; 0: nowhere
+    gate_offset: float = 0.0  # added to what gates are multiplied with
     norm: NormRef | None = None  # before a matmul
     query_norm: NormRef | None = None  # of heads
     key_norm: NormRef | None = None
+    output_offset: int = 0  # the column of the output where a copy begins
     query_offset: int = 0  # the columns where they begin in the input
     key_offset: int = 0
     value_offset: int = 0
@@ -114,6 +172,14 @@ class Step:
     position_offset: int = 0  # the row that the first token has in a table of positions
     scale: float = 1.0
     distance_bias: DistanceBias | None = None
+    sinks: str | None = None  # a score for each head that takes its part of the attention weights
+    softcap: float = 0.0  # of scores, after their scale; 0: none
+    column: int = 0  # the columns that a norm reads and writes; where a gate's second input begins
+    width: int = 0  # 0: all
+    distance_heads: DistanceHeads | None = None  # of distance scores
+    distances: DistanceBuckets | None = None  # which of its distance scores a query or a key has with another token
+    query_distances: int | None = None  # the buffers of these scores: (tokens, heads * buckets)
+    key_distances: int | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Feed:
     want: Want = Want.LAST
     parents: Sequence[int] | None = None  # a token tree: the number of each token's parent; -1: the row so far
     watch: Watch | None = None
+    vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); only the plain executor takes them
 
 
 class Scores(Protocol):
@@ -275,6 +276,19 @@ def prefix_caching(executor: Executor) -> PrefixCaching | None:
     """An executor's prefix cache, if it has one."""
     caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
     return caching
+
+
+class RowMemories(Protocol):
+    """What an executor may offer beside: to tell what a row remembers, so that others can go on from there."""
+
+    def remember(self, row: Row, length: int) -> Any:
+        """The keys and values of a row's first so many tokens, in a form of the executor's own."""
+
+
+def row_memories(executor: Executor) -> RowMemories | None:
+    """An executor that can tell what its rows remember."""
+    memories: Any = executor if hasattr(executor, "remember") else None
+    return memories  # type: ignore[no-any-return]
 
 
 def least_prompt(executor: Executor) -> int:

@@ -102,4 +102,5 @@ class ReportingExecutor(WrappedExecutor):
 
 def _can_be_cut(feed: Feed) -> bool:
     """Whether a feed begins with a chunk of which nothing is wanted."""
-    return len(feed.ids) > CHUNK and feed.want is not Want.ALL and feed.parents is None and feed.watch is None
+    plain = feed.parents is None and feed.watch is None and feed.vectors is None
+    return len(feed.ids) > CHUNK and feed.want is not Want.ALL and plain

@@ -21,15 +21,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 
 
-@pytest.mark.parametrize(
-    "family", mostly_swept([*reference.DECODERS, *reference.PAIRS], "llama", "gemma3_text", "gpt2", "t5")
-)
+@pytest.mark.parametrize("family", mostly_swept(reference.ON_GPU, "llama", "gemma3_text", "gpt2", "t5"))
 def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     subject = tiny(family)
     plain, gpu = subject.plain(), subject.gpu()
     before = run(subject, gpu, subject.watch("*"))
     draw = np.random.default_rng(5)
-    sites = all_sites(subject.blueprint.blocks, subject.blueprint.encoder_blocks)
+    sites = all_sites(*subject.blueprint.block_counts)
     for site in sites if family == "llama" else sites[:: len(sites) // 9]:
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
         shift = 0.3 if "keys" in axes(site) or "pattern" in site else shift  # a pattern grows with its row

@@ -13,6 +13,7 @@ from glassformer.engine.gpu import kernels, steps
 from glassformer.engine.gpu.steps import PromptDtypes, prompt_dtypes
 from glassformer.engine.program import Epilogue, StepKind
 from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError
 from glassformer.sites import Watch
 from tests.engine.executors import Subject, open_all
 from tests.parity import reference
@@ -61,7 +62,13 @@ def test_float32_weights_round_nothing(tiny: Any) -> None:
     assert Epilogue.GATE in {step.epilogue for step, _ in dtypes}
 
 
-@pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+@pytest.mark.parametrize("family", reference.NOT_ON_GPU)
+def test_what_the_kernels_lack_is_refused(family: str, tiny: Any) -> None:
+    with pytest.raises(ExecutorError, match=f"a model that {reference.NOT_ON_GPU[family]}. Use executor='cpu' or 'plain'"):
+        tiny(family).gpu()
+
+
+@pytest.mark.parametrize("family", reference.ON_GPU)
 def test_rounding_changes_no_score(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any family, whatever its steps are."""
     head = "seq2seq" if family in reference.PAIRS else "causal"

@@ -28,6 +28,7 @@ TILE = 16  # rows of a packed matrix that lie together
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of a 32-bit number
 NO_ROPE = -1  # in place of the number of a RoPE table
+NO_BUFFER = -1  # in place of the number of a buffer
 LACKS_MEMORY = "the CPU engine lacks memory for this pass. Shorten the prompt, or feed fewer rows."
 REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
@@ -35,13 +36,13 @@ REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 class MatrixKind(IntEnum):
     """How a matrix is stored in memory: floats in rows, packed kinds in tiles."""
 
-    F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K = range(9)
+    F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 = range(10)
 
 
 class FileKind(IntEnum):
     """How a packed matrix is stored in a file."""
 
-    Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K = range(7)
+    Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4 = range(8)
 
 
 class KvDtype(IntEnum):
@@ -111,9 +112,16 @@ class NativeStep(NativeStructure):
         ("key_norm", NativeNorm),
         *_numbers("query_offset", "key_offset", "value_offset", "layer", "heads", "kv_heads", "head_size"),
         *_numbers("window", "causal", "cross_attention", "rope", "position_offset", "max_distance"),
+        *_numbers("output_offset", "column", "width", "query_distances", "key_distances"),
         ("scale", c_float),
-        ("unused", c_float),
+        ("softcap", c_float),
         ("distance_bias", c_void_p),
+        ("distance_buckets", c_void_p),
+        ("sinks", c_void_p),
+        ("experts", c_void_p),
+        *_numbers("expert_count", "chosen", "normalized", "third_input"),
+        ("gate_limit", c_float),
+        ("gate_offset", c_float),
     ]
 
 
@@ -129,7 +137,9 @@ class NativeFeed(Structure):
 
 class NativeRope(NativeStructure):
     __slots__ = ()
-    _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("head_size", c_int32)]
+    _fields_ = [
+        ("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), *_numbers("size", "interleaved", "unused"),
+    ]  # fmt: skip
 
 
 class NativePass(Structure):

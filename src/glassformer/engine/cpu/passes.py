@@ -58,7 +58,7 @@ class NativeModel:
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
-        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder_blocks)
+        self._checks = checks.InputChecks(config.context, config.vocab_size, *blueprint.block_counts)
         self._weight_kind = main_kind(tensors.values())
         self._kv_dtype = KV_DTYPES[cache] if cache else default_kv_dtype(self._weight_kind)
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
@@ -67,7 +67,7 @@ class NativeModel:
         self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for matrix in required_matrices(blueprint):
-            self._weights.require(matrix.names, matrix.shape, matrix.transposed)
+            self._weights.require(matrix.names, matrix.shape, matrix.transposed, matrix.part)
         self._files = WeightFiles(self._weights.prepare())
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
         self._format = self._page_format("", blueprint.blocks)
@@ -149,10 +149,11 @@ class PreparedProgram:
         for number, (rope, size) in enumerate(self.program.ropes):
             if rope.depends_on_length:
                 self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, positions))
-            if self._tables[number].size < self._capacity[0] * size:
-                self._tables[number] = np.empty(self._capacity[0] * size, np.float32)
+            rotated = rope.rotary_size(size)
+            if self._tables[number].size < self._capacity[0] * rotated:
+                self._tables[number] = np.empty(self._capacity[0] * rotated, np.float32)
             table, frequencies = self._tables[number].ctypes.data, self._frequencies[number].ctypes.data
-            self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, size)
+            self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, rotated, rope.interleaved)
 
     def buffer(self, number: int, rows: int) -> Floats:
         width = int(self.widths[number])

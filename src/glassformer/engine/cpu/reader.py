@@ -35,7 +35,7 @@ class CpuReader(NativeModel):
         last = next(number for number, op in enumerate(blueprint.ops) if op.site == "final")
         base = replace(blueprint, ops=blueprint.ops[: last + 1])
         super().__init__(config, base, tensors, cache="f32", activations=activations, engine=engine)
-        self._type_count: int = getattr(config, "type_vocab_size", 1)
+        self._type_count: int = getattr(config, "type_vocab_size", 0)
 
     @locked
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
@@ -62,7 +62,7 @@ class CpuReader(NativeModel):
         return len(ids)
 
     def _token_types(self, ids: Sequence[int], types: Sequence[int] | None) -> Sequence[int]:
-        if types is None:
+        if types is None or not self._type_count:  # a model without types reads none, whatever its tokenizer says
             return [0] * len(ids)
         if len(types) != len(ids) or not all(0 <= number < self._type_count for number in types):
             raise InputError(f"token types are one number below {self._type_count} for each of a text's {len(ids)} tokens.")

@@ -35,6 +35,7 @@ from glassformer.engine.cpu.library import (
 from glassformer.engine.cpu.passes import EnginePass, PreparedProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
+from glassformer.engine.program import RowRuns
 from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError
@@ -103,11 +104,13 @@ class SyntheticWeights(NativeWeights):
             address += -(-size // ALIGNMENT) * ALIGNMENT
         self._ones = self.keep(np.ones(max(weight.shape[0] for weight in model.weights), np.float32))
 
-    def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> NativeMatrix:
+    def matrix(
+        self, names: tuple[str, ...], shape: tuple[int, int], biases: tuple[str, ...] = (), part: RowRuns | None = None
+    ) -> NativeMatrix:
         address, kind = self._matrices[names]
         return NativeMatrix(address, None, packed_kind(kind), *shape)
 
-    def vector(self, *names: str, plus: float = 0.0) -> int:
+    def vector(self, *names: str, plus: float = 0.0, part: RowRuns | None = None) -> int:
         return self._ones
 
 

@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile
+from glassformer.checkpoint.stored_tensors import MappedFile, TensorFile
 from glassformer.engine.cpu.library import library
 from glassformer.errors import CheckpointError, ExecutorError
 
-WeightFile: TypeAlias = MappedFile | BufferedFile
+WeightFile: TypeAlias = TensorFile
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ converted to floats in the same file.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import math
@@ -18,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,21 +30,23 @@ from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import (
     PLAIN_KINDS,
-    BufferedFile,
     Bytes,
-    InterleavedPairs,
     MappedFile,
+    RowPermutation,
     StoredTensor,
+    TensorFile,
     Transposed,
 )  # fmt: skip
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
 from glassformer.engine.named_weights import NamedWeights, check_size
+from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
 VERSION = 3  # of the tiles' layout
 ALIGNMENT = 64  # bytes
 DAY = 86_400  # seconds
+MatrixKey: TypeAlias = tuple[tuple[str, ...], RowRuns | None]  # the names of its tensors, and which part of them it is
 
 
 @dataclass(frozen=True)
@@ -61,28 +65,35 @@ class NativeWeights(NamedWeights[StoredTensor]):
     def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
         super().__init__(tensors, expected)
         self._engine = engine
-        self._converted: dict[tuple[str, ...], ConvertedMatrix] = {}
-        self._required: set[tuple[str, ...]] = set()
-        self._bytes: dict[tuple[str, ...], Bytes] = {}
+        self._converted: dict[MatrixKey, ConvertedMatrix] = {}
+        self._required: set[MatrixKey] = set()
+        self._bytes: dict[MatrixKey, Bytes] = {}
         self._cached: list[MappedFile] = []  # files of the cache
-        self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
-        self._vectors: dict[tuple[str, float], int] = {}
+        self._arrays: list[npt.NDArray[Any]] = []  # arrays whose addresses native code has
+        self._vectors: dict[tuple[str, float, RowRuns | None], int] = {}
         self._derived: dict[Hashable, int] = {}
+        self._arrays_of_matrices: dict[tuple[MatrixRef, ...], ctypes.Array[NativeMatrix]] = {}
 
     # Matrices ---------------------------------------------------------------------------------------------------
 
-    def require(self, names: tuple[str, ...], shape: tuple[int, int], transposed: bool = False) -> None:
-        """Declare that a matrix will be used: one tensor, or several stacked."""
-        self._required.add(names)
-        parts = [self.stored(name) for name in names]
-        if names not in self._converted and (converted := self._plan(parts, shape, transposed)) is not None:
-            self._converted[names] = converted
+    def require(
+        self, names: tuple[str, ...], shape: tuple[int, int], transposed: bool = False, part: RowRuns | None = None
+    ) -> None:
+        """Declare that a matrix will be used: one tensor, several stacked, or a part of one."""
+        key = names, part
+        self._required.add(key)
+        if key not in self._converted:
+            converted = self._plan([self.stored(name) for name in names], shape, transposed, part)
+            if converted is not None:
+                self._converted[key] = converted
 
-    def _plan(self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool) -> ConvertedMatrix | None:
-        for part in parts:
-            check_size(part)
-        tensor, (rows, width) = parts[0], shape
-        order = tensor.layout.rows(rows).astype(np.int32) if isinstance(tensor.layout, InterleavedPairs) else None
+    def _plan(
+        self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool, part: RowRuns | None
+    ) -> ConvertedMatrix | None:
+        for tensor in parts:
+            check_size(tensor)
+        tensor, width = parts[0], shape[1]
+        order = _row_order(tensor, part)
         needs_transpose = transposed and not isinstance(tensor.layout, Transposed)
         if (
             len(parts) == 1
@@ -90,30 +101,30 @@ class NativeWeights(NamedWeights[StoredTensor]):
             and not needs_transpose
             and width % block_size(tensor.kind)[0] == 0
         ):
-            return self._as_tiles(tensor, rows, width, order)
+            return self._as_tiles(tensor, shape, order, _part_key(part))
         floats = tensor.kind in MatrixKind.__members__ and tensor.kind in PLAIN_KINDS
-        if (
-            len(parts) == 1
-            and floats
-            and not needs_transpose
-            and order is None
-            and tensor.offset % PLAIN_KINDS[tensor.kind] == 0
-        ):
+        in_place = (tensor.layout is None or (transposed and isinstance(tensor.layout, Transposed))) and (
+            part is None or (tensor.layout is None and part.contiguous)
+        )
+        if len(parts) == 1 and floats and not needs_transpose and in_place and tensor.offset % PLAIN_KINDS[tensor.kind] == 0:
             return None  # usable as it is stored
-        return self._as_floats(parts, shape, transposed)
+        return self._as_floats(parts, shape, transposed, part)
 
-    def _as_tiles(self, tensor: StoredTensor, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> ConvertedMatrix:
-        source = FileKind[tensor.kind]
+    def _as_tiles(
+        self, tensor: StoredTensor, shape: tuple[int, int], order: npt.NDArray[np.int32] | None, part_key: str
+    ) -> ConvertedMatrix:
+        source, (rows, width) = FileKind[tensor.kind], shape
 
         def make(out: Bytes) -> None:
             self._engine.pack(source, np.ascontiguousarray(tensor.bytes), rows, width, order, out)
             tensor.release()
 
-        return ConvertedMatrix(
-            packed_kind(source), packed_size(source, rows, width), make, f"{tensor.name} {tensor.kind} {rows} {width}"
-        )
+        key = f"{tensor.name} {tensor.kind} {rows} {width}{part_key}"
+        return ConvertedMatrix(packed_kind(source), packed_size(source, rows, width), make, key)
 
-    def _as_floats(self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool) -> ConvertedMatrix:
+    def _as_floats(
+        self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool, part: RowRuns | None
+    ) -> ConvertedMatrix:
         """Any tensors as rows of floats; sixteen bits stay sixteen bits."""
         kinds = {tensor.kind for tensor in parts}
         kind = MatrixKind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else MatrixKind.F32
@@ -126,68 +137,96 @@ class NativeWeights(NamedWeights[StoredTensor]):
                     values = tensor.bytes.view("<u2").reshape(tensor.shape)
                 else:
                     values = tensor.to_float32() if kind is MatrixKind.F32 else _rounded(tensor.to_float32(), kind)
-                values = np.ascontiguousarray(values.T if transposed else values)
+                values = values.T if transposed else values
+                values = np.ascontiguousarray(values if part is None else values[part.rows])
                 out[end : end + values.nbytes] = values.reshape(-1).view(np.uint8)
                 end += values.nbytes
                 tensor.release()
 
         size = math.prod(shape) * (4 if kind is MatrixKind.F32 else 2)
-        return ConvertedMatrix(kind, size, make, f"{parts[0].name} {kind.name} {shape} {transposed} {len(parts)}")
+        key = f"{parts[0].name} {kind.name} {shape} {transposed} {len(parts)}{_part_key(part)}"
+        return ConvertedMatrix(kind, size, make, key)
 
-    def prepare(self) -> list[MappedFile | BufferedFile]:
+    def prepare(self) -> list[TensorFile]:
         """Convert what cannot be used as it is stored, or find it in the cache; the files that native code will read."""
         self._convert()
-        names = {name for group in self._required for name in group if group not in self._converted}
+        names = {name for key in self._required for name in key[0] if key not in self._converted}
         return [*(self._tensors[name].file for name in names), *self._cached]
 
     def _convert(self) -> None:
-        pending = {names: converted for names, converted in self._converted.items() if names not in self._bytes}
+        pending = {key: converted for key, converted in self._converted.items() if key not in self._bytes}
         offsets = np.cumsum([0, *(-(-converted.size // ALIGNMENT) * ALIGNMENT for converted in pending.values())]).tolist()
         if not pending:
             return
         file_bytes, file = _cached_file(self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets))
         self._cached += [] if file is None else [file]
-        for (names, converted), offset in zip(pending.items(), offsets, strict=False):
-            self._bytes[names] = file_bytes[offset : offset + converted.size]
+        for (key, converted), offset in zip(pending.items(), offsets, strict=False):
+            self._bytes[key] = file_bytes[offset : offset + converted.size]
 
-    def _key(self, pending: Mapping[tuple[str, ...], ConvertedMatrix]) -> str:
+    def _key(self, pending: Mapping[MatrixKey, ConvertedMatrix]) -> str:
         """A hash of what the cached file depends on: what the tensors' files hold, and what they are converted to."""
         digest = hashlib.sha256(f"{VERSION}".encode())
-        sources = [self._tensors[name].file for names in pending for name in names]
+        sources = [self._tensors[name].file for names, _ in pending for name in names]
         for source in {id(file.mapped or file): file for file in sources}.values():
             digest.update(content_digest(source).encode())
         for converted in pending.values():
             digest.update(f"{converted.key} {converted.kind} {converted.size};".encode())
         return digest.hexdigest()[:32]
 
-    def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> NativeMatrix:
-        place = self._bytes.get(names)
+    def matrices(self, references: Sequence[MatrixRef]) -> int:
+        """The address of several matrices after one another: those of a layer's experts, the same for all programs."""
+        key = tuple(references)
+        if key not in self._arrays_of_matrices:
+            matrices = [self.matrix(table.names, table.shape, table.biases, table.part) for table in references]
+            self._arrays_of_matrices[key] = (NativeMatrix * len(matrices))(*matrices)
+        return ctypes.addressof(self._arrays_of_matrices[key])
+
+    def matrix(
+        self, names: tuple[str, ...], shape: tuple[int, int], biases: tuple[str, ...] = (), part: RowRuns | None = None
+    ) -> NativeMatrix:
+        place = self._bytes.get((names, part))
         if place is None:
             stored = self._tensors[names[0]]
+            if part is not None:
+                stored = stored.rows(range(part.first * part.size, (part.first + part.runs) * part.size))
             place, kind = stored.bytes, MatrixKind[stored.kind]
+            self._arrays.append(place)
         else:
-            kind = self._converted[names].kind
-        return NativeMatrix(place.ctypes.data, None if bias is None else self.vector(bias), kind, *shape)
+            kind = self._converted[names, part].kind
+        return NativeMatrix(place.ctypes.data, self.vector(*biases, part=part) if biases else None, kind, *shape)
 
     # Vectors ----------------------------------------------------------------------------------------------------
 
-    def vector(self, *names: str, plus: float = 0.0) -> int:
+    def vector(self, *names: str, plus: float = 0.0, part: RowRuns | None = None) -> int:
         """The address of a small tensor in float32, or of several after one another; `plus`: an offset."""
-        key = (" ".join(names), plus)
+        key = (" ".join(names), plus, part)
         if key not in self._vectors:
-            self._vectors[key] = self.keep(self.floats(*names, plus=plus))
+            values = self.floats(*names, plus=plus)
+            self._vectors[key] = self.keep(values if part is None else values[part.rows])
         return self._vectors[key]
 
-    def derived(self, key: Hashable, make: Callable[[], npt.NDArray[np.float32]]) -> int:
+    def derived(self, key: Hashable, make: Callable[[], npt.NDArray[np.float32] | npt.NDArray[np.int32]]) -> int:
         """The address of numbers that are made of the weights or the config: once for all layers and programs."""
         if key not in self._derived:
             self._derived[key] = self.keep(make())
         return self._derived[key]
 
-    def keep(self, values: npt.NDArray[np.float32]) -> int:
+    def keep(self, values: npt.NDArray[np.float32] | npt.NDArray[np.int32]) -> int:
         """The address of an array, which lives as long as the weights."""
-        self._arrays.append(np.ascontiguousarray(values, np.float32))
+        self._arrays.append(np.ascontiguousarray(values))
         return int(self._arrays[-1].ctypes.data)
+
+
+def _row_order(tensor: StoredTensor, part: RowRuns | None) -> npt.NDArray[np.int32] | None:
+    """For each row of a matrix the row of the file that holds it; None: as they lie there."""
+    order = tensor.layout.rows(tensor.shape[0]) if isinstance(tensor.layout, RowPermutation) else None
+    if part is not None:
+        order = part.rows if order is None else order[part.rows]
+    return None if order is None else order.astype(np.int32)
+
+
+def _part_key(part: RowRuns | None) -> str:
+    return "" if part is None else f" {tuple(part)}"
 
 
 def _rounded(values: npt.NDArray[np.float32], kind: MatrixKind) -> npt.NDArray[np.uint16]:

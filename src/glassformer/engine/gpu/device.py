@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from glassformer.blueprints import Blueprint
 from glassformer.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -29,6 +30,21 @@ def has_driver() -> bool:
     if sys.platform == "win32":
         return Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvcuda.dll").exists()
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def blueprint_reason(blueprint: Blueprint) -> str | None:
+    """Why the GPU engine cannot run a model, in one sentence; None if it can."""
+    ops = blueprint.ops
+    ropes = [op.options["rope"] for op in ops if op.kind == "rotate"]
+    reasons = {
+        "has experts": any(op.kind == "route" for op in ops),
+        "has attention sinks": any(op.kind == "attend" and op.weights for op in ops),
+        "caps its scores softly": any(op.options.get("softcap") for op in ops),
+        "rotates only a part of each head": any(rope.partial_rotary_factor != 1 for rope in ropes),
+        "rotates neighboring numbers": any(rope.interleaved for rope in ropes),
+    }
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
+    return reason and f"the GPU engine cannot run a model that {reason}. Use executor='cpu' or 'plain'."
 
 
 def unusable_reason() -> str | None:

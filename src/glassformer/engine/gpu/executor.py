@@ -25,7 +25,7 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.decode_ahead import PendingTexts, StepDecoder, knows
-from glassformer.engine.gpu.device import device_errors, gpu, meanwhile, read_triton_key
+from glassformer.engine.gpu.device import blueprint_reason, device_errors, gpu, meanwhile, read_triton_key
 from glassformer.engine.gpu.graphs import CapturedShape, Replay, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK, PAGE
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
@@ -127,12 +127,14 @@ class GpuExecutor(PagedRows[GpuRow]):
     ) -> None:  # fmt: skip
         """`batch_invariant`: whether a row's numbers must not depend on whether it runs alone; if they may, a single row is
         decoded by the persistent kernel, where it fits."""
+        if (reason := blueprint_reason(blueprint)) is not None:
+            raise ExecutorError(reason)
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
         self.device = gpu() if device is None else device
         self._kernels, self._batch_invariant = kernels, batch_invariant
-        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder_blocks)
+        self._checks = checks.InputChecks(config.context, config.vocab_size, *blueprint.block_counts)
         self._lock = ForkSafeLock()
         self._weight_kind = main_kind(tensors.values())
         self._default_cache = CACHE_OF_KIND.get(self._weight_kind, "f16")

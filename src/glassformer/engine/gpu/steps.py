@@ -138,8 +138,11 @@ def _bind_norm(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Laun
     norm = weights.norm(step.norm)
     assert norm is not None
 
+    columns = slice(step.column, step.column + step.width if step.width else None)
+
     def launch(run: DevicePass) -> None:
-        run.kernels.norm(run.buffers[step.input], norm, run.buffers[step.output], rows=_rows(run, step.scope)[0])
+        x, out = (run.buffers[buffer][:, columns] for buffer in (step.input, step.output))
+        run.kernels.norm(x, norm, out, rows=_rows(run, step.scope)[0])
 
     return launch
 

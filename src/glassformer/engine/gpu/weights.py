@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.gguf_kinds import block_size
-from glassformer.checkpoint.stored_tensors import Bytes, Floats, InterleavedPairs, StoredTensor, Transposed
+from glassformer.checkpoint.stored_tensors import Bytes, Floats, RowPermutation, StoredTensor, Transposed
 from glassformer.engine.gpu.kernels import DeviceMatrix, DeviceNorm, float_matrix, pack
 from glassformer.engine.gpu.parameters import ParameterTensor
 from glassformer.engine.gpu.upload import Upload
@@ -84,7 +84,7 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         """Remember where the rows of each tensor lie in a matrix."""
         first = 0
         for table in tables:
-            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed:
+            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed and table.part is None:
                 self._parts[table.names[0]] = matrix.part(first, table.shape[0])
             first += table.shape[0]
 
@@ -121,7 +121,8 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         tensors = [self.stored(name) for name in table.names]
         for tensor in tensors:
             check_size(tensor)
-        stored, (rows, columns) = tensors[0], table.shape
+        stored, columns = tensors[0], table.shape[1]
+        part = slice(None) if table.part is None else table.part.rows
         needs_transpose = table.transposed and not isinstance(stored.layout, Transposed)
         if (
             isinstance(stored, StoredTensor)
@@ -130,11 +131,13 @@ class DeviceWeights(NamedWeights[EngineTensor]):
             and not needs_transpose
             and columns % block_size(stored.kind)[0] == 0
         ):
+            rows = stored.shape[1 if table.transposed else 0]
             packed = stored.in_memory().bytes.reshape(rows, -1)
-            order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
+            order = stored.layout.rows(rows) if isinstance(stored.layout, RowPermutation) else slice(None)
+            packed = packed[order][part]
             if stored.kind == WIDENED_KIND:
-                return MatrixPart("Q8_0", _as_q8_0(packed)[order], table.shape)
-            return MatrixPart(stored.kind, packed[order], table.shape)
+                return MatrixPart("Q8_0", _as_q8_0(packed), table.shape)
+            return MatrixPart(stored.kind, packed, table.shape)
         kinds = {tensor.kind for tensor in tensors}
         kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
         if (
@@ -143,23 +146,24 @@ class DeviceWeights(NamedWeights[EngineTensor]):
             and stored.kind == kind
             and stored.layout is None
             and not table.transposed
+            and table.part is None
         ):
             return MatrixPart(kind, stored, table.shape)
         values = [_float_rows(self.read(name), DTYPES[kind]) for name in table.names]
-        values = [value.T if table.transposed else value for value in values]
+        values = [(value.T if table.transposed else value)[part] for value in values]
         return MatrixPart(kind, values[0] if len(values) == 1 else torch.cat(values), table.shape)
 
     def _bias(self, tables: Sequence[Table]) -> Tensor | None:
         """The biases of some matrices side by side; zeros where one of them has none."""
         if not any(isinstance(table, MatrixRef) and table.biases for table in tables):
             return None
-        biases = [
-            self.floats(*table.biases)
-            if isinstance(table, MatrixRef) and table.biases
-            else np.zeros(table.shape[0], np.float32)
-            for table in tables
-        ]
-        return self._to_device(np.concatenate(biases))
+        return self._to_device(np.concatenate([self._bias_of(table) for table in tables]))
+
+    def _bias_of(self, table: Table) -> Floats:
+        if not isinstance(table, MatrixRef) or not table.biases:
+            return np.zeros(table.shape[0], np.float32)
+        values = self.floats(*table.biases)
+        return values if table.part is None else values[table.part.rows]
 
     def norm(self, norm: NormRef | None) -> DeviceNorm | None:
         if norm is None:

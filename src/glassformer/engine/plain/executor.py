@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
-from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, SourceCache
+from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, RowMemory, SourceCache
 from glassformer.engine.protocol import NOT_NUMBERS, Description, Feed, Row
 from glassformer.errors import ExecutorError, check_context
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
@@ -75,7 +75,7 @@ class PlainExecutor:
         self.context: int = model.config.context
         config = model.config
         self._checks = checks.InputChecks(
-            config.context, self.base.token_embedding.num_embeddings, config.num_hidden_layers, config.encoder_layers
+            config.context, self.base.vocabulary_size, *self.base.block_counts, takes_vectors=True
         )
         self._cache = RowCache(config.num_hidden_layers)
         self._lock = ForkSafeLock()
@@ -173,7 +173,8 @@ class PlainExecutor:
             torch.tensor([at for at, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),
             torch.tensor([column for columns in scored for column in columns], dtype=torch.long, device=device),
         )
-        logits = self._logits(ids, rows, window, mask, positions, keep, tap)
+        vectors = self._vectors(ids, feeds) if any(feed.vectors is not None for feed in feeds) else None
+        logits = self._logits(ids, rows, window, mask, positions, keep, tap, vectors)
         copy, first, results = HostCopy(logits), 0, []
         for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
             scores = PlainScores(copy, range(first, first + len(columns)), {})
@@ -185,16 +186,37 @@ class PlainExecutor:
 
     def _logits(
         self, ids: Tensor, rows: Sequence[PlainRow], window: CacheWindow, mask: Mask, positions: Tensor,
-        keep: int | tuple[Tensor, Tensor], tap: Tap | None = None,
+        keep: int | tuple[Tensor, Tensor], tap: Tap | None = None, vectors: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The model itself, over one token of each row or more; `keep`: the positions to score."""
         encoder_decoder = isinstance(self.base, EncoderDecoder)
         source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
         p = self.base.new_pass(positions, mask, window, tap, source)
-        tokens = {"decoder_input_ids" if encoder_decoder else "input_ids": ids}
+        names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
+        tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
         output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
         assert output.logits is not None
         return output.logits
+
+    def _vectors(self, ids: Tensor, feeds: Sequence[Feed]) -> Tensor:
+        """The embeddings of the tokens, (rows, length, hidden), and in their place the vectors that some feeds have."""
+        vectors = self.base.embed(ids, None)
+        for row, feed in zip(vectors, feeds, strict=True):
+            if feed.vectors is not None:
+                row[: len(feed.vectors)] = feed.vectors
+        return vectors
+
+    @checks.locked
+    @torch.inference_mode()
+    def restore(self, memory: RowMemory, source: Sequence[int] = ()) -> PlainRow:
+        """A new row that remembers this: what `remember` gave, or a caller's own keys and values; `source`: what the encoder
+        is to read, if the memory has nothing of it."""
+        return self._cache.restore(memory, source)
+
+    @checks.locked
+    def remember(self, row: Row, length: int) -> RowMemory:
+        """A copy of what a row remembers of its first so many tokens, and of its source."""
+        return self._cache.memory(self._open_row(row), length)
 
     @checks.locked
     @torch.inference_mode()

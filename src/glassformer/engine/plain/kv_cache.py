@@ -28,6 +28,22 @@ class PlainRow:
     encoded: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RowMemory:
+    """What a row remembers, outside of an executor: each layer's keys and values, (heads, tokens, head_size)."""
+
+    own: Sequence[tuple[Tensor, Tensor]] = ()  # of its own tokens
+    source: Sequence[tuple[Tensor, Tensor]] = ()  # of its encoded source
+
+    @property
+    def length(self) -> int:
+        return self.own[0][0].shape[1] if self.own else 0
+
+    @property
+    def source_length(self) -> int:
+        return self.source[0][0].shape[1] if self.source else 0
+
+
 class LayerBuffers:
     """Keys and values of all slots, each one tensor for all layers: a pass slices it once, not once per layer.
 
@@ -42,6 +58,20 @@ class LayerBuffers:
         self._capacity = 0
         self.bytes_per_token = 0  # known with the first token
         self.tensors: list[Tensor] = []  # keys and values; empty until the first ones show their shapes
+
+    def write(self, slot: int, layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
+        """Fill the beginning of a slot, for which there is room."""
+        for layer, (key, value) in enumerate(layers):
+            keys, values = self.allocated(rows, key[None], value[None])
+            keys[layer, slot, :, : key.shape[1]] = key
+            values[layer, slot, :, : value.shape[1]] = value
+
+    def read(self, slot: int, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Copies of the beginning of a slot."""
+        if not self.tensors or not length:
+            return []
+        keys, values = (cached[:, slot, :, :length].clone() for cached in self.tensors)
+        return list(zip(keys, values, strict=True))
 
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
@@ -112,6 +142,24 @@ class RowCache:
             self.rows[row.slot] = last
         for buffers, filled in zip((self.own, self.source), self._filled(), strict=True):
             buffers.shrink(len(self.rows), filled)
+
+    def restore(self, memory: RowMemory, source: Sequence[int] = ()) -> PlainRow:
+        """A new row that remembers this."""
+        row = self.add([0] * memory.source_length or source)  # the ids of a source that is encoded are not read
+        if memory.own:
+            self.reserve(memory.length)
+            self.own.write(row.slot, memory.own, len(self.rows))
+            row.length = memory.length
+        if memory.source:
+            self.reserve_sources(memory.source_length)
+            self.source.write(row.slot, memory.source, len(self.rows))
+            row.encoded = True
+        return row
+
+    def memory(self, row: PlainRow, length: int) -> RowMemory:
+        """A copy of what a row remembers of its first so many tokens, and of its source."""
+        source_length = len(row.source) if row.encoded else 0
+        return RowMemory(self.own.read(row.slot, min(length, row.length)), self.source.read(row.slot, source_length))
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
         """Copy some rows to some slots, all at once; of a row that never ran there is nothing to copy."""

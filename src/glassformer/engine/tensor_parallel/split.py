@@ -152,7 +152,7 @@ class _Splitter:
         queries, shared = head_parts(_size(self._ops[query], 1), _size(self._ops[key], 1), self._ranks)
         for source, parts in ((query, queries), (key, shared), (value, shared), *((number, queries) for number in bias)):
             number = source
-            while self._ops[number].kind in ("rotate", "norm"):
+            while self._ops[number].kind in ("rotate", "norm", "identity"):
                 self._heads[number] = parts
                 (number,) = self._ops[number].inputs
             if self._ops[number].kind not in ("heads", "position"):
@@ -172,10 +172,16 @@ class _Splitter:
         elif op.kind == "linear":
             self._divide_linear(number, op)
         elif op.kind == "gate":
-            self._divide_neurons(number, op)
+            if op.weights:
+                self._divide_neurons(number, op)
+            else:  # the projection before it has both products, and is divided
+                self.results[number] = _contiguous(-1, even_parts(_size(op, -1), self._ranks))
+                self._add_site(op, self.results[number])
         elif op.kind == "activate" and op.inputs[0] in self.results:
             self.results[number] = self.results[op.inputs[0]]
             self._add_site(op, self.results[number])
+        elif op.kind == "route":
+            raise self._cannot_split(op, "it has experts")
         elif any(source in self.results for source in op.inputs):
             raise self._cannot_split(op)
 
@@ -185,7 +191,10 @@ class _Splitter:
         self._add_site(op, self.results[number])
         if op.kind == "position":  # a bias for each head
             self._split_weights(op.weights, _contiguous(1, parts))
-        elif op.kind == "heads" and "part" not in op.options:  # else they are a part of a linear's result
+        elif op.kind == "heads" and not op.weights:  # they are a part of a linear's result
+            if self._ops[op.inputs[0]].kind != "linear":
+                raise self._cannot_split(self._ops[op.inputs[0]])
+        elif op.kind == "heads":
             if len(op.weights) > 2:  # more than a weight and a bias
                 raise self._cannot_split(op, "each head has a projection of its own")
             self._split_weights(op.weights, _contiguous(0, parts, _size(op, 3)))
@@ -206,19 +215,26 @@ class _Splitter:
             self.weights[weight.name] = Split(outputs, fused.size, fused.parts)
             self.results[number] = Split(-1, fused.size, fused.parts)
             self._split_weights(bias, fused)
+        elif readers and all(reader.kind == "gate" for reader in readers):
+            inner = _size(op, -1) // 2
+            halves = tuple((part, range(inner + part.start, inner + part.stop)) for part in even_parts(inner, self._ranks))
+            self._split_weights(op.weights, Split(0, 2 * inner, halves))
+            self.results[number] = Split(-1, 2 * inner, halves)
         elif self._leads_to_linear(number):
             self._divide_neurons(number, op, outputs)
 
     def _fused_parts(self, number: int) -> Split:
-        """The outputs of a projection that makes query, key and value at once, one after another."""
+        """The outputs of a projection that makes query, key and value at once: one after another, or head by head."""
         parts: list[list[range]] = [[] for _ in range(self._ranks)]
-        first = 0
-        for reader in sorted(self._readers[number], key=lambda reader: self._ops[reader].options["part"]):
-            size = _size(self._ops[reader], 3)
+        if any(_size(self._ops[reader], 1) < self._ranks for reader in self._readers[number]):
+            reason = "query, key and value are one projection here, and there are fewer key heads than ranks"
+            raise self._cannot_split(self._ops[number], reason)
+        for reader in self._readers[number]:
+            op = self._ops[reader]
+            size, first, step = _size(op, 3), op.options["first"], op.options["step"]
             for own, heads in zip(parts, self._heads[reader], strict=True):
-                own.append(range(first + heads.start * size, first + heads.stop * size))
-            first += _size(self._ops[reader], 1) * size
-        return Split(0, first, tuple(tuple(own) for own in parts))
+                own += [range((first + step * head) * size, (first + step * head + 1) * size) for head in heads]
+        return Split(0, _size(self._ops[number], -1), tuple(_joined(own) for own in parts))
 
     def _leads_to_linear(self, number: int) -> bool:
         """Whether a result is only activated and then projected: as the first half of an MLP's is."""
@@ -263,6 +279,17 @@ def _contiguous(axis: int, parts: Sequence[range], step: int = 1) -> Split:
     """A split in which each rank has one range, of so many indices for each thing."""
     ranges = tuple((range(part.start * step, part.stop * step),) for part in parts)
     return Split(axis, max(part.stop for part in parts) * step, ranges)
+
+
+def _joined(ranges: Iterable[range]) -> Ranges:
+    """Ranges in order, neighbors as one."""
+    joined: list[range] = []
+    for part in sorted(ranges, key=lambda part: part.start):
+        if joined and joined[-1].stop == part.start:
+            joined[-1] = range(joined[-1].start, part.stop)
+        else:
+            joined.append(part)
+    return tuple(joined)
 
 
 def _size(op: Op, axis: int) -> int:

@@ -337,22 +337,36 @@ void test_activate() {
         }
 }
 
-void test_rope() {
+void test_soft_cap() {
+    for (float cap : {0.5f, 20.0f, 50.0f}) {
+        Floats in = reals(64, -100.0, 100.0), out;
+        in[0] = INF, in[1] = -INF, in[2] = 0.0f;
+        out = in;
+        level->soft_cap(cap, out.data(), int(out.size()));
+        for (size_t i = 0; i < in.size(); ++i)
+            near(named("soft cap %g", double(cap)), int(i), out[i] / cap, std::tanh(double(in[i]) / cap), 4e-7);
+    }
+}
+
+void test_rope(bool interleaved) {
+    constexpr int untouched = 6;  // numbers of the head after those that are rotated
     for (int size : {2, 8, 20, 64, 128, 256}) {
         const int half = size / 2;
-        const Floats in = reals(size, -4.0, 4.0);
+        const Floats in = reals(size + untouched, -4.0, 4.0);
         Floats table(size), out = in;
         for (int i = 0; i < half; ++i) {
             const double angle = real(-4.0, 4.0);
             table[i] = float(std::cos(angle));
             table[half + i] = float(std::sin(angle));
         }
-        level->rope(table.data(), size, out.data());
+        level->rope(table.data(), size, interleaved, out.data());
         for (int i = 0; i < half; ++i) {
-            const double a = in[i], b = in[i + half], cosine = table[i], sine = table[half + i];
-            near(named("rope %d", size), i, out[i], a * cosine - b * sine, 2e-6);
-            near(named("rope %d", size), i + half, out[i + half], b * cosine + a * sine, 2e-6);
+            const int first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + half;
+            const double a = in[first], b = in[second], cosine = table[i], sine = table[half + i];
+            near(named("rope %d", size), first, out[first], a * cosine - b * sine, 2e-6);
+            near(named("rope %d", size), second, out[second], b * cosine + a * sine, 2e-6);
         }
+        for (int i = size; i < size + untouched; ++i) near(named("rope %d: the rest", size), i, out[i], in[i], 0.0);
     }
 }
 
@@ -724,6 +738,7 @@ struct Queries {  // of every sort
                 q.first_key = std::max(0, q.position + 1 - q.window);
             }
             if (i % 5 == 2) with_bias(q);
+            if (i % 3 == 2) q.softcap = i % 2 ? 0.8f : 30.0f;
             if (i % 4 == 2) with_tree(q, whole(0, tree_length - 1));
             queries.push_back(q);
         }
@@ -766,6 +781,7 @@ struct Expected {
             double score = 0.0;
             for (int i = 0; i < pages.plane.head_size; ++i) score += double(q.vector[i]) * pages.stored(key, false, i);
             score *= q.scale;
+            if (q.softcap) score = q.softcap * std::tanh(score / q.softcap);
             if (q.distance_bias) score += q.distance_bias[std::max(-q.max_distance, std::min(q.max_distance, key - q.position))];
             maximum = std::max(maximum, scores[key] = score);
         }
@@ -968,7 +984,8 @@ int main(int count, char** words) {
     }
     test_outliers_are_refined();
     test_activate();
-    test_rope();
+    test_soft_cap();
+    for (bool interleaved : {false, true}) test_rope(interleaved);
     for (int rounding : {ROUND_Q14, ROUND_MIXED, ROUND_Q8}) {
         test_exact_sums(rounding);
         test_packed_matmul(rounding);

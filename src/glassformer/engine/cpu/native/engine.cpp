@@ -44,8 +44,27 @@ struct PreparedInputs {
     }
 };
 
+// Which tokens of a step go to which expert. An entry is a token and the slot that it has for that expert; entries are sorted by
+// expert, and where inputs are prepared, those of an expert begin at a multiple of TILE.
+struct ExpertPlan {
+    std::vector<int32_t> active;  // the experts that have entries
+    std::vector<int32_t> first, place;  // (experts + 1): an expert's first entry, and where its inputs begin
+    std::vector<int32_t> entries;  // token * slots + slot
+    std::vector<int32_t> chosen;   // (tokens, slots): experts
+    int active_count = 0;
+
+    void reserve(size_t experts, size_t tokens, size_t slots) {
+        PreparedInputs::grow(active, experts);
+        PreparedInputs::grow(first, experts + 1);
+        PreparedInputs::grow(place, experts + 1);
+        PreparedInputs::grow(entries, tokens * slots);
+        PreparedInputs::grow(chosen, tokens * slots);
+    }
+};
+
 struct Worker {
     PreparedInputs own;
+    ExpertPlan plan;
     std::vector<float> scores;  // (QUERIES, CHUNK), and a page's keys or values
     std::vector<float> states;  // (2, QUERIES, head_size)
 };
@@ -111,15 +130,17 @@ class Engine {
     void plan() {
         const Pass& p = *pass_;
         size_t columns = 0, head_size = 0, keys = 0;
+        const int tokens = std::max(p.token_count, p.scored_count);
         for (int i = p.begin_step; i < p.end_step; ++i) {
             const Step& s = p.steps[i];
             if (s.kind == MATMUL) columns = std::max(columns, size_t(s.matrices[0].columns));
+            if (s.kind == EXPERT_MATMUL) reserve_experts(s, tokens);
             if (s.kind == ATTENTION || s.kind == ATTENTION_PATTERN || s.kind == WEIGHTED_VALUES)
                 head_size = std::max(head_size, size_t(s.head_size));
         }
         for (int i = 0; i < p.feed_count; ++i)
             keys = std::max(keys, size_t(std::max(p.feeds[i].start + p.feeds[i].length, p.feeds[i].source_length)));
-        shared_inputs_.reserve(std::max(p.token_count, p.scored_count), columns, k);
+        shared_inputs_.reserve(tokens, columns, k);
         const size_t chunks = keys / CHUNK + 1;
         PreparedInputs::grow(chunk_values_, size_t(SPLIT) * pool_.size() * chunks * QUERIES * head_size);
         if (chunk_sums_.size() < size_t(SPLIT) * pool_.size() * chunks * QUERIES)
@@ -132,6 +153,16 @@ class Engine {
         }
     }
 
+    void reserve_experts(const Step& s, int tokens) {
+        const size_t entries = size_t(tokens) * s.chosen, columns = s.experts[0].columns;
+        shared_plan_.reserve(s.expert_count, tokens, s.chosen);
+        if (tokens > 1) shared_inputs_.reserve(entries + (TILE - 1) * std::min(entries, size_t(s.expert_count)), columns, k);
+        for (Worker& worker : workers_) {
+            worker.plan.reserve(s.expert_count, 1, s.chosen);
+            worker.own.reserve(s.chosen, columns, k);
+        }
+    }
+
     void work(Share& share) {
         const Pass& p = *pass_;
         if (p.begin_step == 0) fill_rope_tables(share);
@@ -141,6 +172,7 @@ class Engine {
                 case EMBED: embed(share, s); break;
                 case NORM: norm(share, s); break;
                 case MATMUL: matmul(share, s); break;
+                case DISTANCE_SCORES: distance_scores(share, s); break;
                 case ROPE:
                 case KV_STORE: rope_kv_store(share, s); break;
                 case ROPE_KV_STORE:
@@ -150,6 +182,9 @@ class Engine {
                 case ATTENTION: attention(share, s); break;
                 case ATTENTION_PATTERN: attention_pattern(share, s); break;
                 case WEIGHTED_VALUES: weighted_values(share, s); break;
+                case ROUTE: route(share, s); break;
+                case EXPERT_MATMUL: expert_matmul(share, s); break;
+                case EXPERT_SUM: expert_sum(share, s); break;
                 default: elementwise(share, s);
             }
         }
@@ -170,8 +205,8 @@ class Engine {
         const Pass& p = *pass_;
         share.parallel_for(p.token_count * p.rope_count, [&](int piece) {
             const RopeTable& t = p.rope_tables[piece % p.rope_count];
-            const int half = t.head_size / 2, token = piece / p.rope_count;
-            float* out = t.table + size_t(token) * t.head_size;
+            const int half = t.size / 2, token = piece / p.rope_count;
+            float* out = t.table + size_t(token) * t.size;
             for (int i = 0; i < half; ++i) {
                 const float angle = float(p.positions[token]) * t.frequencies[i];
                 out[i] = std::cos(angle) * t.scale;
@@ -199,21 +234,25 @@ class Engine {
     }
 
     void norm(Share& share, const Step& s) {
+        const int width = s.width ? s.width : pass_->widths[s.input];
         share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
-            k.norm(s.norm, row(s.input, token), pass_->widths[s.input], row(s.output, token));
+            k.norm(s.norm, row(s.input, token) + s.column, width, row(s.output, token) + s.column);
         });
     }
 
     void elementwise(Share& share, const Step& s) {
-        const int width = pass_->widths[s.output];
+        const int width = pass_->widths[s.input];
         share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
-            float* out = row(s.output, token);
+            float* out = row(s.output, token) + s.output_offset;
             const float* in = row(s.input, token);
             if (s.kind == ADD) {
                 const float* other = row(s.second_input, token);
                 for (int i = 0; i < width; ++i) out[i] = other[i] + in[i];
+            } else if (s.kind == GATE) {
+                std::memcpy(out, row(s.second_input, token) + s.column, size_t(width) * 4);
+                k.activate(s.activation, out, in, width);
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
@@ -230,19 +269,19 @@ class Engine {
     };
 
     struct InputNeeds {  // which forms of their input a step's matrices read
-        bool packed = false, split = false, plain = false, direct;
-        InputNeeds(const Step& s, bool splits) : direct(s.norm.kind == NO_NORM && s.scope == ALL_TOKENS) {
-            for (int i = 0; i < s.matrix_count; ++i) {
-                const Matrix& m = s.matrices[i];
+        bool packed = false, split = false, plain = false, direct;  // direct: they are read where they are
+        InputNeeds(const Matrix* matrices, int count, bool splits, bool direct) : direct(direct) {
+            for (int i = 0; i < count; ++i) {
+                const Matrix& m = matrices[i];
                 (m.kind > BF16 ? packed : splits && m.kind == BF16 && m.columns % BLOCK == 0 ? split : plain) = true;
             }
         }
         bool prepared() const { return packed || split || !direct; }
     };
 
-    void prepare(const Step& s, const InputNeeds& needs, int token, PreparedInputs& into) {
-        const int columns = s.matrices[0].columns, rounding = pass_->activation_rounding;
-        const float* from = row(s.input, input_row(s, token));
+    // One token's inputs of a step, to a place among those that are prepared.
+    void prepare(const Step& s, const InputNeeds& needs, const float* from, int columns, int token, PreparedInputs& into) {
+        const int rounding = pass_->activation_rounding;
         float* values = into.values.data() + size_t(token) * columns;
         if (s.norm.kind != NO_NORM) {
             k.norm(s.norm, from, columns, values);
@@ -266,23 +305,31 @@ class Engine {
 
     int input_group(const Step& s) const { return token_count_of(s) == 1 ? 1 : TILE; }
 
+    Input input(const Step& s, const InputNeeds& needs, const PreparedInputs& prepared, const float* direct, size_t stride,
+                int columns) const {
+        return {needs.direct ? direct : prepared.values.data(), needs.direct ? stride : size_t(columns),
+                {prepared.codes.data(), prepared.scales.data(), prepared.sums.data(), prepared.refined.data(),
+                 pass_->activation_rounding, input_group(s), needs.split ? prepared.split.data() : nullptr}};
+    }
+
     void matmul(Share& share, const Step& s) {
         const int tokens = token_count_of(s), columns = s.matrices[0].columns;
         if (!tokens) return;
-        const InputNeeds needs(s, k.split_bf16);
+        const bool in_place = s.norm.kind == NO_NORM && s.scope == ALL_TOKENS;
+        const InputNeeds needs(s.matrices, s.matrix_count, k.split_bf16, in_place);
+        const auto prepare_token = [&](int token, PreparedInputs& into) {
+            prepare(s, needs, row(s.input, input_row(s, token)), columns, token, into);
+        };
         const bool alone = tokens <= SMALL_BATCH;  // each thread prepares for itself, rather than wait for the others
         PreparedInputs& into = alone ? workers_[share.thread()].own : shared_inputs_;
         if (needs.prepared() && !alone)
-            share.parallel_for(tokens, [&](int token) { prepare(s, needs, token, into); });
+            share.parallel_for(tokens, [&](int token) { prepare_token(token, into); });
         bool ready = !alone || !needs.prepared();
-        const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
-                          size_t(needs.direct ? pass_->widths[s.input] : columns),
-                          {into.codes.data(), into.scales.data(), into.sums.data(), into.refined.data(),
-                           pass_->activation_rounding, input_group(s), needs.split ? into.split.data() : nullptr}};
+        const Input in = input(s, needs, into, row(s.input, 0), pass_->widths[s.input], columns);
         int tiles = 0;
         for (int i = 0; i < (s.epilogue == EPILOGUE_GATE ? 1 : s.matrix_count); ++i) tiles += tiles_of(s.matrices[i].rows);
         share.parallel_for(tiles, [&](int tile) {
-            for (int token = 0; !ready && token < tokens; ++token) prepare(s, needs, token, into);
+            for (int token = 0; !ready && token < tokens; ++token) prepare_token(token, into);
             ready = true;
             int matrix = 0, column = 0;
             for (; tile >= tiles_of(s.matrices[matrix].rows); ++matrix) {
@@ -296,27 +343,40 @@ class Engine {
 
     static int tiles_of(int rows) { return (rows + TILE - 1) / TILE; }
 
-    // One tile with a few tokens, and the epilogue.
-    void matmul_tile(const Step& s, const Input& in, int matrix, int tile, int column, int first, int tokens) {
-        alignas(64) float out[TILE_FLOATS], gates[TILE_FLOATS];
-        const Matrix& m = s.matrices[matrix];
+    // One tile of a matrix, or of a gate and what it is multiplied with, for a few tokens from `first` on: out (tokens, TILE)
+    void product_tile(const Step& s, const Matrix* matrices, const Input& in, int tile, int first, int tokens, float* out) {
+        const Matrix& m = matrices[0];
         const float* values = in.values + first * in.stride;
         const size_t blocks = size_t(first) * (m.columns / BLOCK);
         const QuantizedInput packed = {in.packed.codes + blocks * parts_of(in.packed.rounding) * k.part_bytes,
                                        in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks + first,
                                        in.packed.rounding, in.packed.group,
                                        in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
-        const int rows = std::min(TILE, m.rows - tile * TILE);
-        if (rows < TILE) std::fill_n(out, TILE_FLOATS, 0.0f), std::fill_n(gates, TILE_FLOATS, 0.0f);
-        if (s.epilogue == EPILOGUE_GATE) {
-            k.matmul(m, tile, tokens, values, in.stride, packed, gates);
-            k.matmul(s.matrices[1], tile, tokens, values, in.stride, packed, out);
-            k.activate(s.activation, out, gates, tokens * TILE);
-        } else {
-            k.matmul(m, tile, tokens, values, in.stride, packed, out);
-        }
+        const bool whole = m.rows - tile * TILE >= TILE;
+        if (!whole) std::fill_n(out, TILE_FLOATS, 0.0f);
+        if (s.epilogue != EPILOGUE_GATE) return k.matmul(m, tile, tokens, values, in.stride, packed, out);
+        alignas(64) float gates[TILE_FLOATS];
+        if (!whole) std::fill_n(gates, TILE_FLOATS, 0.0f);
+        k.matmul(m, tile, tokens, values, in.stride, packed, gates);
+        k.matmul(matrices[1], tile, tokens, values, in.stride, packed, out);
+        if (s.gate_limit > 0.0f)
+            for (int i = 0; i < tokens * TILE; ++i) {
+                gates[i] = std::min(gates[i], s.gate_limit);
+                out[i] = std::clamp(out[i], -s.gate_limit, s.gate_limit);
+            }
+        if (s.gate_offset != 0.0f)
+            for (int i = 0; i < tokens * TILE; ++i) out[i] += s.gate_offset;
+        k.activate(s.activation, out, gates, tokens * TILE);
+    }
+
+    // One tile with a few tokens, and the epilogue.
+    void matmul_tile(const Step& s, const Input& in, int matrix, int tile, int column, int first, int tokens) {
+        alignas(64) float out[TILE_FLOATS];
+        product_tile(s, s.matrices + matrix, in, tile, first, tokens, out);
+        const int rows = std::min(TILE, s.matrices[matrix].rows - tile * TILE);
         if (s.scale != 1.0f)
             for (int i = 0; i < tokens * TILE; ++i) out[i] *= s.scale;
+        if (s.softcap) k.soft_cap(s.softcap, out, tokens * TILE);
         if (s.epilogue == EPILOGUE_ACTIVATE) k.activate(s.activation, out, nullptr, tokens * TILE);
         for (int token = 0; token < tokens; ++token) {
             const int place = output_row(s, first + token), at = column + tile * TILE;
@@ -330,7 +390,172 @@ class Engine {
         for (int i = 0; i < count; ++i) to[i] = other ? other[i] + from[i] : from[i];
     }
 
+    // Experts -----------------------------------------------------------------------------------------------------
+    //
+    // How many pieces a step has must follow from its tokens alone: a thread that lags behind may read what a later step has
+    // written. So there are pieces for as many experts as can be chosen, and those without a token do nothing.
+
+    // Of each token, the softmax of the router's scores, and 0 for all but the best; of two that are equal, the first is better.
+    void route(Share& share, const Step& s) {
+        share.parallel_for(token_count_of(s), [&](int which) {
+            const int token = input_row(s, which), count = s.expert_count;
+            const float* scores = row(s.input, token);
+            float* shares = row(s.output, token);
+            float most = -INFINITY, total = 0.0f, best = 0.0f;
+            for (int e = 0; e < count; ++e) most = scores[e] > most ? scores[e] : most;
+            for (int e = 0; e < count; ++e) total += std::exp(scores[e] - most);
+            const bool broken = !(total < INFINITY);  // a score is no number
+            std::fill_n(shares, count, broken ? NAN : 0.0f);
+            if (broken) return;
+            float last = INFINITY;  // the score that was chosen last, and its expert: the next one comes after it
+            int after = -1;
+            for (int n = 0; n < s.chosen; ++n) {
+                int next = -1;
+                for (int e = 0; e < count; ++e)
+                    if ((scores[e] < last || (scores[e] == last && e > after)) && (next < 0 || scores[e] > scores[next])) next = e;
+                last = scores[next], after = next;
+                shares[next] = std::exp(scores[next] - most) / total;
+                best += shares[next];
+            }
+            for (int e = 0; s.normalized && e < count; ++e) shares[e] /= best;
+        });
+    }
+
+    // The experts that a token goes to, by number; if more than fit have a share, those with the largest. How many there are.
+    static int chosen_experts(const Step& s, const float* shares, int32_t* chosen) {
+        int count = 0;
+        for (int e = 0; e < s.expert_count; ++e) {
+            if (shares[e] == 0.0f) continue;
+            if (count == s.chosen) {
+                const auto size = [&](int32_t expert) { return std::isnan(shares[expert]) ? INFINITY : std::fabs(shares[expert]); };
+                int32_t* least = std::min_element(chosen, chosen + count, [&](int a, int b) { return size(a) < size(b); });
+                if (!(size(e) > size(*least))) continue;
+                std::copy(least + 1, chosen + count, least);
+                --count;
+            }
+            chosen[count++] = e;
+        }
+        return count;
+    }
+
+    void plan_experts(const Step& s, int tokens, ExpertPlan& plan) {
+        std::fill_n(plan.first.data(), s.expert_count + 1, 0);
+        for (int token = 0; token < tokens; ++token) {
+            int32_t* chosen = plan.chosen.data() + size_t(token) * s.chosen;
+            const int count = chosen_experts(s, row(s.second_input, input_row(s, token)), chosen);
+            std::fill(chosen + count, chosen + s.chosen, -1);
+            if (count < s.chosen) {  // slots that nobody writes
+                float* out = row(s.output, output_row(s, token)) + size_t(count) * s.experts[0].rows;
+                std::fill_n(out, size_t(s.chosen - count) * s.experts[0].rows, 0.0f);
+            }
+            for (int slot = 0; slot < count; ++slot) ++plan.first[chosen[slot] + 1];
+        }
+        plan.active_count = 0;
+        for (int e = 0, place = 0; e < s.expert_count; ++e) {
+            const int count = plan.first[e + 1];
+            if (count) plan.active[plan.active_count++] = e;
+            plan.place[e] = place;
+            place += (count + TILE - 1) / TILE * TILE;
+            plan.first[e + 1] += plan.first[e];
+        }
+        for (int entry = 0; entry < tokens * s.chosen; ++entry)  // moves each expert's first entry to the next one's
+            if (plan.chosen[entry] >= 0) plan.entries[plan.first[plan.chosen[entry]]++] = entry;
+        for (int e = s.expert_count; e > 0; --e) plan.first[e] = plan.first[e - 1];
+        plan.first[0] = 0;
+    }
+
+    // The input of a token's slot: gates read the token itself, other products what a gate has made for that slot.
+    const float* expert_input(const Step& s, int entry) {
+        const int slot = s.epilogue == EPILOGUE_GATE ? 0 : entry % s.chosen;
+        return row(s.input, input_row(s, entry / s.chosen)) + size_t(slot) * s.experts[0].columns;
+    }
+
+    void expert_matmul(Share& share, const Step& s) {
+        const int tokens = token_count_of(s), columns = s.experts[0].columns, rows = s.experts[0].rows;
+        if (!tokens) return;
+        const bool alone = tokens == 1;  // its slots' inputs lie side by side as they are, and each thread prepares for itself
+        const InputNeeds needs(s.experts, s.expert_count * s.matrix_count, k.split_bf16, alone);
+        ExpertPlan& plan = alone ? workers_[share.thread()].plan : shared_plan_;
+        PreparedInputs& into = alone ? workers_[share.thread()].own : shared_inputs_;
+        const int inputs = !alone ? tokens * s.chosen : s.epilogue == EPILOGUE_GATE ? 1 : s.chosen;
+        const auto prepare_slot = [&](int slot) { prepare(s, needs, expert_input(s, slot), columns, slot, into); };
+        if (!alone) {
+            share.parallel_for(1, [&](int) { plan_experts(s, tokens, plan); });
+            share.parallel_for(inputs, [&](int number) {
+                if (number >= plan.first[s.expert_count]) return;
+                const auto after = std::upper_bound(plan.first.begin(), plan.first.begin() + s.expert_count + 1, number);
+                const int expert = int(after - plan.first.begin()) - 1;
+                const int place = plan.place[expert] + number - plan.first[expert];
+                prepare(s, needs, expert_input(s, plan.entries[number]), columns, place, into);
+            });
+        }
+        bool ready = !alone;
+        const Input in = input(s, needs, into, expert_input(s, 0), columns, columns);
+        const int tiles = tiles_of(rows);
+        share.parallel_for(std::min(s.expert_count, tokens * s.chosen) * tiles, [&](int piece) {
+            if (!ready) {
+                plan_experts(s, tokens, plan);
+                for (int slot = 0; needs.prepared() && slot < inputs; ++slot) prepare_slot(slot);
+                ready = true;
+            }
+            if (piece / tiles >= plan.active_count) return;
+            const int expert = plan.active[piece / tiles], tile = piece % tiles, first = plan.first[expert];
+            const Matrix* matrices = s.experts + size_t(expert) * s.matrix_count;
+            const int end = plan.first[expert + 1], width = std::min(TILE, rows - tile * TILE);
+            for (int at = first; at < end; at += MATMUL_TOKENS) {
+                alignas(64) float out[TILE_FLOATS];
+                const int count = std::min(MATMUL_TOKENS, end - at);
+                const int place = !alone ? plan.place[expert] + at - first : inputs == 1 ? 0 : plan.entries[at];
+                product_tile(s, matrices, in, tile, place, count, out);
+                for (int n = 0; n < count; ++n) {
+                    const int entry = plan.entries[at + n], token = output_row(s, entry / s.chosen);
+                    float* to = row(s.output, token) + size_t(entry % s.chosen) * rows + tile * TILE;
+                    write_row(out + n * TILE, nullptr, to, width);
+                }
+            }
+        });
+    }
+
+    void expert_sum(Share& share, const Step& s) {
+        const int width = pass_->widths[s.output];
+        share.parallel_for(token_count_of(s), [&](int which) {
+            const int token = input_row(s, which);
+            const float *products = row(s.input, token), *shares = row(s.second_input, token);
+            float* out = row(s.output, token);
+            const float* residual = s.epilogue == EPILOGUE_ADD ? row(s.third_input, token) : nullptr;
+            std::vector<int32_t>& chosen = workers_[share.thread()].plan.chosen;
+            const int count = chosen_experts(s, shares, chosen.data());
+            for (int i = 0; i < width; ++i) {
+                float total = 0.0f;
+                for (int slot = 0; slot < count; ++slot) total += shares[chosen[slot]] * products[size_t(slot) * width + i];
+                out[i] = residual ? residual[i] + total : total;
+            }
+        });
+    }
+
     // Attention ---------------------------------------------------------------------------------------------------
+
+    // Each head of all tokens with the rows of its own part of a matrix, scaled.
+    void distance_scores(Share& share, const Step& s) {
+        const Matrix& all = s.matrices[0];
+        const int buckets = all.rows / s.heads, tiles = tiles_of(buckets);
+        share.parallel_for(s.heads * tiles, [&](int piece) {
+            alignas(64) float out[TILE_FLOATS];
+            const int head = piece / tiles, tile = piece % tiles, count = std::min(TILE, buckets - tile * TILE);
+            Matrix own = all;
+            own.data += size_t(head) * buckets * s.head_size * sizeof(float);
+            own.rows = buckets;
+            for (int first = 0; first < pass_->token_count; first += MATMUL_TOKENS) {
+                const int tokens = std::min(MATMUL_TOKENS, pass_->token_count - first);
+                const float* values = row(s.input, first) + s.query_offset + size_t(head) * s.head_size;
+                k.matmul(own, tile, tokens, values, pass_->widths[s.input], {}, out);
+                for (int token = 0; token < tokens; ++token) {
+                    float* to = row(s.output, first + token) + size_t(head) * buckets + tile * TILE;
+                    for (int i = 0; i < count; ++i) to[i] = out[token * TILE + i] * s.scale;
+                }
+            }
+        });
+    }
 
     KvPlane plane(const Feed& feed, const Step& s, int group) const {
         static constexpr int bytes[] = {4, 2, 2, 1};
@@ -352,19 +577,19 @@ class Engine {
         float *at = row(s.input, token), *key = at + s.key_offset + size_t(group) * s.head_size;
         const int heads = s.heads / s.kv_heads;
         if (s.kind != KV_STORE) {
-            const float* table = s.rope == NO_ROPE ? nullptr : pass_->rope_tables[s.rope].table + size_t(token) * s.head_size;
-            norm_and_rope(s.query_norm, table, s, heads, at + s.query_offset + size_t(group) * heads * s.head_size);
-            norm_and_rope(s.key_norm, table, s, 1, key);
+            norm_and_rope(s.query_norm, token, s, heads, at + s.query_offset + size_t(group) * heads * s.head_size);
+            norm_and_rope(s.key_norm, token, s, 1, key);
         }
         if (s.kind == ROPE) return;
         const int slot = f.start + f.offset + token - f.first_token;
         k.kv_store(plane(f, s, group), slot, key, at + s.value_offset + size_t(group) * s.head_size);
     }
 
-    void norm_and_rope(const Norm& norm, const float* table, const Step& s, int heads, float* at) {
+    void norm_and_rope(const Norm& norm, int token, const Step& s, int heads, float* at) {
+        const RopeTable* rope = s.rope == NO_ROPE ? nullptr : &pass_->rope_tables[s.rope];
         for (int head = 0; head < heads; ++head, at += s.head_size) {
             if (norm.kind != NO_NORM) k.norm(norm, at, s.head_size, at);
-            if (table) k.rope(table, s.head_size, at);
+            if (rope) k.rope(rope->table + size_t(token) * rope->size, rope->size, rope->interleaved, at);
         }
     }
 
@@ -373,13 +598,28 @@ class Engine {
         Query q{};
         q.vector = row(s.input, token) + s.query_offset + head * s.head_size;
         q.scale = s.scale;
+        q.softcap = s.softcap;
+        q.sink = s.sinks ? s.sinks[head] : -INFINITY;
         q.position = position;
         q.end_key = s.cross_attention ? f.source_length : s.causal ? slot + 1 : f.start + f.length;
+        if (s.window && !s.causal && !s.cross_attention) q.end_key = std::min(q.end_key, position + s.window);
         q.first_key = s.window && !s.cross_attention ? std::max(0, position + 1 - s.window) : 0;
         q.window = s.window;
         if (s.distance_bias) {
             q.max_distance = s.max_distance;
             q.distance_bias = s.distance_bias + size_t(head) * (2 * s.max_distance + 1) + s.max_distance;
+        }
+        if (s.distance_buckets) {
+            q.max_distance = s.max_distance;
+            q.distance_buckets = s.distance_buckets + s.max_distance;
+            const auto of_head = [&](int buffer, int number) {
+                return row(buffer, number) + size_t(head) * (pass_->widths[buffer] / s.heads);
+            };
+            if (s.query_distances != NO_BUFFER) q.query_distances = of_head(s.query_distances, token);
+            if (s.key_distances != NO_BUFFER) {  // all keys of such a row are tokens of this pass
+                q.key_distances = of_head(s.key_distances, f.first_token);
+                q.key_stride = pass_->widths[s.key_distances];
+            }
         }
         if (f.tree_mask && !s.cross_attention) {
             q.tree_mask = f.tree_mask + size_t(fed) * f.length;
@@ -555,7 +795,8 @@ class Engine {
         for (int i = 0; i < queries; ++i) {
             const int token = item.token + i / item.heads, head = item.head + i % item.heads;
             float* out = row(s.output, token) + size_t(head) * s.head_size;
-            for (int n = 0; n < s.head_size; ++n) out[n] = states[i].values[n] / states[i].total;
+            const float sink = s.sinks ? std::exp(s.sinks[head] - states[i].maximum) : 0.0f, total = states[i].total + sink;
+            for (int n = 0; n < s.head_size; ++n) out[n] = states[i].values[n] / total;
         }
     }
 
@@ -598,6 +839,7 @@ class Engine {
     WorkSharing sharing_;
     std::vector<Worker> workers_;
     PreparedInputs shared_inputs_;
+    ExpertPlan shared_plan_;
     std::vector<float> chunk_values_;
     std::vector<std::pair<float, float>> chunk_sums_;
     const Pass* pass_ = nullptr;

@@ -13,7 +13,7 @@ constexpr int SUPER = 256;  // inputs that share the outer scales of a K kind
 constexpr int PAGE = 64;    // tokens of a page of keys and values
 constexpr int CHUNK = 256;  // keys of one online-softmax step; fixed, so that results do not depend on the batch
 
-enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K };  // floats in rows, packed in tiles
+enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 };  // floats in rows, packed in tiles
 enum KvDtype : int32_t { KV_F32, KV_F16, KV_BF16, KV_Q8 };                        // of cached keys and values
 enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM };
 enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU };
@@ -35,15 +35,25 @@ enum StepKind : int32_t {
     WEIGHTED_VALUES,    // heads from a changed pattern
     ADD,
     ACTIVATE,
-    COPY,
+    COPY,               // to the output's columns from output_offset on
+    SUM_OVER_RANKS,     // of engines that run on several ranks; not here
+    GATE,               // an activation of the input, times the second input's columns from `column` on
+    DISTANCE_SCORES,    // each head of the input with all rows that its part of a matrix has: one for each bucket of distances
+    ROUTE,              // a router's scores to each expert's share, 0 for those not chosen
+    EXPERT_MATMUL,      // a product of each chosen expert, side by side in the output
+    EXPERT_SUM,         // the sum of those, each times its share
 };
 enum ActivationRounding : int32_t {  // of the inputs of packed matrices
     ROUND_Q14,    // to fourteen bits, in two parts
     ROUND_MIXED,  // to eight bits, and in the blocks that have outliers to seven more
     ROUND_Q8,     // to eight bits
 };
+// The numbers that MXFP4's codes stand for, doubled and raised by MXFP4_ZERO, so that all are whole and none is negative
+constexpr int MXFP4_ZERO = 12;
+constexpr uint8_t MXFP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 constexpr int NOT_NUMBERS = -1;  // in place of the best token
-constexpr int NO_ROPE = -1;  // in place of a rope table's number
+constexpr int NO_ROPE = -1;    // in place of a rope table's number
+constexpr int NO_BUFFER = -1;  // in place of a buffer's
 
 struct Matrix {
     const uint8_t* data;
@@ -60,7 +70,7 @@ struct Norm {
 
 struct Step {
     int32_t kind;
-    int32_t input, output, second_input;  // numbers of buffers; second_input: the residual to add, or a pattern
+    int32_t input, output, second_input;  // numbers of buffers; second_input: the residual to add, a pattern, or shares
     int32_t scope;
     int32_t epilogue, activation;
     int32_t matrix_count;
@@ -73,9 +83,19 @@ struct Step {
     int32_t rope;               // number of a rope table, or NO_ROPE
     int32_t position_offset;    // the row that the first token has in a table of positions
     int32_t max_distance;       // beyond it, all distances have the same bias
+    int32_t output_offset;      // the column where a copy begins
+    int32_t column, width;      // the columns that a norm reads and writes; width 0: all
+    int32_t query_distances, key_distances;  // buffers of distance scores, (heads, buckets) a token, or NO_BUFFER
     float scale;
-    float unused;
-    const float* distance_bias;  // (heads, 2 * max_distance + 1); may be null
+    float softcap;              // of attention scores, or of a matmul's results: after their scale; 0: none
+    const float* distance_bias;       // (heads, 2 * max_distance + 1); may be null
+    const int32_t* distance_buckets;  // (2 * max_distance + 1): the bucket of each distance, query minus key; may be null
+    const float* sinks;         // (heads): a score that takes its part of the weights, and has no value; may be null
+    const Matrix* experts;      // (expert_count, matrix_count): of all experts, the matrices of each
+    int32_t expert_count, chosen, normalized;  // how many are chosen, and whether their shares add up to one
+    int32_t third_input;        // the residual to add to a sum of experts
+    float gate_limit;           // gates are cut at it above, and what they are multiplied with at both sides; 0: nothing is
+    float gate_offset;          // what is added to what gates are multiplied with
 };
 
 struct Feed {                           // one row's tokens of a pass
@@ -93,9 +113,11 @@ struct Feed {                           // one row's tokens of a pass
 
 struct RopeTable {
     const float* frequencies;
-    float* table;  // (tokens, 2, head_size / 2): cosines and sines, filled by the pass
+    float* table;  // (tokens, 2, size / 2): cosines and sines, filled by the pass
     float scale;
-    int32_t head_size;
+    int32_t size;         // how many numbers of a head are rotated: the first ones
+    int32_t interleaved;  // whether the numbers of a pair are neighbors, and not half of `size` apart
+    int32_t unused;
 };
 
 struct Pass {

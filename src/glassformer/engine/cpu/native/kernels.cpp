@@ -290,6 +290,17 @@ struct Q4_1Tile : Packed4 {
     static inline F minimum(const SuperScales&, const uint8_t* block, int vector, F) { return scale_at(block + 32, vector); }
 };
 
+struct MXFP4Tile : Packed4 {  // codes are looked up; a scale is any power of two, so it is a float
+    static constexpr int head = 0, bytes = 320, first = 64, bits = 5;
+    template <int G> static inline B codes(const uint8_t* p, int vector) {
+        return look_up(nibbles<G>(p + vector * 4 * W), MXFP4_VALUES);
+    }
+    static inline F scale(const SuperScales&, const uint8_t* block, int vector, int) {
+        return load(reinterpret_cast<const float*>(block) + vector * W);
+    }
+    static inline F minimum(const SuperScales&, const uint8_t*, int, F scale) { return mul(scale, set(float(-MXFP4_ZERO))); }
+};
+
 struct Q8_0Tile {
     static constexpr int head = 0, bytes = 544, first = 32, bits = 8, halves = 1, zero_point = 0;
     static constexpr bool has_minimum = !SIGNED_CODES;
@@ -712,6 +723,7 @@ void matmul(const Matrix& m, int tile, int tokens, const float* values, size_t s
         case Q4_K: packed_matmul<Q4_KTile>(m, tile, tokens, in, out); break;
         case Q5_K: packed_matmul<Q5_KTile>(m, tile, tokens, in, out); break;
         case Q6_K: packed_matmul<Q6_KTile>(m, tile, tokens, in, out); break;
+        case MXFP4: packed_matmul<MXFP4Tile>(m, tile, tokens, in, out); break;
     }
     if (m.bias)
         for (int t = 0; t < tokens; ++t)
@@ -768,9 +780,23 @@ void activate(int activation, float* values, const float* gates, int count) {
     }
 }
 
-// RoPE: pairs lie half a head apart.
-void rope(const float* table, int head_size, float* head) {
-    const int half = head_size / 2;
+// cap * tanh(value / cap), for whole vectors.
+void soft_cap(float cap, float* values, int count) {
+    for (int at = 0; at < count; at += W)
+        store(values + at, mul(set(cap), activation_of(TANH, mul(set(1.0f / cap), load(values + at)))));
+}
+
+// RoPE: pairs are neighbors, or lie half of what is rotated apart.
+void rope(const float* table, int size, bool interleaved, float* head) {
+    const int half = size / 2;
+    if (interleaved) {
+        for (int i = 0; i < half; ++i) {
+            const float a = head[2 * i], b = head[2 * i + 1], cosine = table[i], sine = table[half + i];
+            head[2 * i] = a * cosine - b * sine;
+            head[2 * i + 1] = b * cosine + a * sine;
+        }
+        return;
+    }
     for (int i = 0; i < half; ++i) {
         const float a = head[i], b = head[i + half], cosine = table[i], sine = table[half + i];
         head[i] = a * cosine - b * sine;
@@ -985,6 +1011,14 @@ inline void bias_and_mask(const Query& q, int first, int count, float* scores) {
             away = away < -q.max_distance ? -q.max_distance : away > q.max_distance ? q.max_distance : away;
             scores[i] += q.distance_bias[away];
         }
+    if (q.distance_buckets)
+        for (int i = 0; i < count && first + i < q.end_key; ++i) {
+            int away = q.position - first - i;
+            away = away < -q.max_distance ? -q.max_distance : away > q.max_distance ? q.max_distance : away;
+            const int bucket = q.distance_buckets[away];
+            if (q.query_distances) scores[i] += q.query_distances[bucket];
+            if (q.key_distances) scores[i] += q.key_distances[(first + i) * q.key_stride + bucket];
+        }
     for (int i = 0; i < count && first + i < q.first_key; ++i) scores[i] = -INFINITY;
     for (int i = q.end_key > first ? q.end_key - first : 0; i < count; ++i) scores[i] = -INFINITY;
     if (q.tree_mask)
@@ -1012,7 +1046,10 @@ void attention_scores(const KvPlane& plane, int queries, const Query* query, int
             score_page<KV_F32>(page_scratch, size, keys_here, queries, query, scores);
         }
         if constexpr (S == KV_Q8) multiply_rows(queries, keys_here, page.key_scales, scores);
-        for (int q = 0; q < queries; ++q) bias_and_mask(query[q], first + at, keys_here, scores + q * CHUNK);
+        for (int q = 0; q < queries; ++q) {
+            if (query[q].softcap) soft_cap(query[q].softcap, scores + q * CHUNK, keys_here);
+            bias_and_mask(query[q], first + at, keys_here, scores + q * CHUNK);
+        }
     }
 }
 
@@ -1076,6 +1113,7 @@ template <int S> void attention_pattern_as(const KvPlane& plane, const Query& qu
     for (int i = 0; i < whole; i += W) store(out + i, softmax_exp(sub(load(out + i), set(most))));
     for (int i = whole; i < keys; ++i) out[i] = softmax_exp(out[i] - most);
     for (int i = 0; i < keys; ++i) total += out[i];
+    if (query.sink > -INFINITY) total += std::exp(query.sink - most);
     for (int i = 0; i < keys; ++i) out[i] /= total;
 }
 
@@ -1202,6 +1240,6 @@ int32_t best(const float* scores, int count) {
 namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
-    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values,
-    merge, softmax_sums, best, PART};
+    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, soft_cap, rope, kv_store, attention, attention_pattern,
+    weighted_values, merge, softmax_sums, best, PART};
 }  // namespace glass

@@ -1,5 +1,6 @@
 // The kernels of a level: inner loops, compiled once per instruction set, behind one table of functions.
 #pragma once
+#include <cmath>
 #include <cstddef>
 
 #include "glass.h"
@@ -23,11 +24,17 @@ struct QuantizedInput {   // of some tokens, in blocks
 struct Query {                   // one head of one token, and the keys that it attends to
     const float* vector;
     const float* distance_bias;  // points at distance 0; may be null
+    const float* query_distances;  // (buckets): its scores with the key of each distance; may be null
+    const float* key_distances;  // (keys, key_stride), of each the first (buckets): the keys' with its query; may be null
+    const int32_t* distance_buckets;  // points at distance 0; may be null
+    size_t key_stride;
     const uint8_t* tree_mask;    // visibility of the keys from `tree_start` on; may be null
     const int32_t* tree_positions;  // of those keys
     int32_t first_key, end_key;
     int32_t position, tree_start, max_distance, window;
     float scale;
+    float softcap;               // 0: none
+    float sink = -INFINITY;      // a score beside those of the keys, without a value; minus infinity: none
 };
 
 struct AttentionState {    // of an online softmax over a chunk of keys
@@ -59,7 +66,8 @@ struct Kernels {
     void (*matmul)(const Matrix& matrix, int tile, int tokens, const float* values, size_t stride,
                    const QuantizedInput& inputs, float* out);
     void (*activate)(int activation, float* values, const float* gates, int count);
-    void (*rope)(const float* table, int head_size, float* head);
+    void (*soft_cap)(float cap, float* values, int count);  // cap * tanh(value / cap)
+    void (*rope)(const float* table, int size, bool interleaved, float* head);
     void (*kv_store)(const KvPlane& plane, int slot, const float* key, const float* value);
     void (*attention)(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states,
                       float* scratch);

@@ -22,7 +22,7 @@ inline float half_to_float(const uint8_t* p) {
     return x;
 }
 
-enum FileKind : int32_t { FROM_Q4_0, FROM_Q4_1, FROM_Q5_0, FROM_Q8_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
+enum FileKind : int32_t { FROM_Q4_0, FROM_Q4_1, FROM_Q5_0, FROM_Q8_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K, FROM_MXFP4 };
 
 struct FileBlock {
     int block, bytes;  // elements and bytes of a block
@@ -38,6 +38,7 @@ inline FileBlock file_block(int source) {
         case FROM_Q4_K: return {256, 144, Q4_K};
         case FROM_Q5_K: return {256, 176, Q5_K};
         case FROM_Q6_K: return {256, 210, Q6_K};
+        case FROM_MXFP4: return {32, 17, MXFP4};
     }
     return {0, 0, -1};
 }
@@ -54,6 +55,7 @@ inline TileLayout tile_layout(int kind) {
         case Q4_K: return {64, 288};
         case Q5_K: return {64, 352};
         case Q6_K: return {32, 416};
+        case MXFP4: return {0, 320};
     }
     return {0, 0};
 }
@@ -61,6 +63,14 @@ inline TileLayout tile_layout(int kind) {
 inline size_t tile_size(int kind, int columns) {
     const TileLayout t = tile_layout(kind);
     return size_t(columns / BLOCK) * t.inner + (t.head ? size_t(columns / SUPER) * t.head : 0);
+}
+
+// Half the power of two that a byte of eight exponent bits (E8M0) stands for: codes are doubled.
+inline float half_of_e8m0(uint8_t exponent) {
+    const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : uint32_t(exponent - 1) << 23;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
 }
 
 inline void scale_and_min_k4(const uint8_t* scales, int number, uint8_t* scale, uint8_t* minimum) {
@@ -87,6 +97,7 @@ inline void unpack_codes(int source, const uint8_t* block, int part, uint8_t* co
                 break;
             }
             case FROM_Q8_0: codes[i] = block[2 + i]; break;
+            case FROM_MXFP4: codes[i] = upper ? block[1 + half] >> 4 : block[1 + half] & 15; break;
             case FROM_Q4_K: {
                 const uint8_t two = block[16 + part / 2 * 32 + i];
                 codes[i] = part % 2 ? two >> 4 : two & 15;
@@ -136,6 +147,12 @@ inline void pack_block(int source, int kind, const uint8_t* block, int part, int
             std::memcpy(out + 2 * row, block, 2);
             write_codes(kind, codes, row, out + 32);
             break;
+        case MXFP4: {
+            const float scale = half_of_e8m0(block[0]);
+            std::memcpy(out + 4 * row, &scale, 4);
+            write_codes(kind, codes, row, out + 64);
+            break;
+        }
         case Q4_1:
             std::memcpy(out + 2 * row, block, 2);
             std::memcpy(out + 32 + 2 * row, block + 2, 2);
@@ -208,13 +225,19 @@ inline void dequantize_row(const Matrix& m, int number, float* out) {
             outer = tile;
             tile += t.head;
         }
-        const uint8_t* codes = tile + (m.kind == Q4_1 ? 64 : 32) + row * 4;
+        const uint8_t* codes = tile + (m.kind == Q4_1 || m.kind == MXFP4 ? 64 : 32) + row * 4;
         for (int i = 0; i < BLOCK; ++i) {
             const int group = i / 4, near = i % 4, half = i / 16;
             const int low = codes[group / 2 * 64 + near] >> (group % 2 * 4) & 15;
             switch (m.kind) {
                 case Q8_0: out[i] = half_to_float(tile + 2 * row) * float(int8_t(codes[group * 64 + near])); break;
                 case Q4_0: out[i] = half_to_float(tile + 2 * row) * float(low - 8); break;
+                case MXFP4: {
+                    float scale;
+                    std::memcpy(&scale, tile + 4 * row, 4);
+                    out[i] = scale * float(MXFP4_VALUES[low] - MXFP4_ZERO);
+                    break;
+                }
                 case Q4_1: out[i] = half_to_float(tile + 2 * row) * float(low) + half_to_float(tile + 32 + 2 * row); break;
                 case Q4_K:
                 case Q5_K: {

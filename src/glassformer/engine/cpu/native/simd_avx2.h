@@ -92,6 +92,9 @@ template <int S> inline B right(B x) { return _mm256_srli_epi16(x, S); }
 template <int S> inline B left(B x) { return _mm256_slli_epi16(x, S); }
 inline B bit_or(B x, B y) { return _mm256_or_si256(x, y); }
 inline B high_nibble(B x) { return bit_and(right<4>(x), 15); }
+inline B look_up(B x, const uint8_t* table) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
+}
 inline B high_bits(B a, B b, B c) {
     return bit_or(bit_and(right<6>(a), 3), bit_or(bit_and(right<4>(b), 12), bit_and(right<2>(c), 48)));
 }

@@ -130,6 +130,7 @@ template <int S> inline B left(B x) { return vshlq_n_u8(x, S); }
 inline B bit_and(B x, uint8_t mask) { return vandq_u8(x, vdupq_n_u8(mask)); }
 inline B bit_or(B x, B y) { return vorrq_u8(x, y); }
 inline B high_nibble(B x) { return vshrq_n_u8(x, 4); }
+inline B look_up(B x, const uint8_t* table) { return vqtbl1q_u8(vld1q_u8(table), x); }
 inline B high_bits(B a, B b, B c) { return vsriq_n_u8(vsriq_n_u8(vshrq_n_u8(c, 2), b, 4), a, 6); }
 inline Block load_block(const int8_t* codes) { return {vld1q_s8(codes), vld1q_s8(codes + 16)}; }
 

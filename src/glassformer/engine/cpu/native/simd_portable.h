@@ -77,6 +77,11 @@ template <int S> inline B left(B x) { return x << S; }
 inline B bit_and(B x, uint8_t mask) { return x & mask; }
 inline B bit_or(B x, B y) { return x | y; }
 inline B high_nibble(B x) { return x >> 4; }                             // the upper half of each byte
+inline B look_up(B x, const uint8_t* table) {                            // of numbers below 16
+    B r;
+    for (int i = 0; i < 16; ++i) r[i] = table[x[i]];
+    return r;
+}
 inline B high_bits(B a, B b, B c) { return a >> 6 | (b >> 4 & 12) | (c >> 2 & 48); }  // the upper two bits of each
 inline Block load_block(const int8_t* codes) { return {codes}; }
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3

@@ -90,6 +90,7 @@ def read_layout(blueprint: Blueprint) -> DecoderLayout:
     ropes = list({id(op.options["rope"]): op.options["rope"] for op in ops if op.kind == "rotate"}.values())
     _require(all(rope == ropes[0] for rope in ropes), f"{family} has different kinds of RoPE in its layers.")
     _require(not ropes[0].depends_on_length, f"{family} has a RoPE whose frequencies depend on the length.")
+    _require(ropes[0].partial_rotary_factor == 1 and not ropes[0].interleaved, f"{family} rotates its heads in its own way.")
     query, key = (op.shape for op in blocks[0] if op.kind == "rotate")
     vocabulary, hidden = scores.weights[0].shape
     shape = DecoderShape(
@@ -123,6 +124,8 @@ def _read_block(ops: list[Op], family: str) -> LayerNames:
     )
     _require(options["window"] is None, f"{family} has layers that look at the last {options['window']} tokens only.")
     _require(options["scale"] == _size(query.shape[3]) ** -0.5, f"{family} scales its attention scores in its own way.")
+    _require(options["softcap"] is None, f"{family} caps its attention scores softly.")
+    _require(output.options["scale"] == down.options["scale"] == 1, f"{family} scales what is added to the stream.")
     _require(gate.options["how"] == "silu", f"{family}'s MLP has {gate.options['how']}, and the kernel knows SiLU.")
     _require(len(output.weights) == 1, f"{family} has a bias on attention's output projection.")
     _require(len(gate.weights) == 2 and len(down.weights) == 1, f"{family} has biases in its MLP.")
