@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.parity.configs import FAMILIES, REPRESENTATIVE
+
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
 os.environ.pop("COLUMNS", None)  # what is printed is laid out alike, whatever terminal the tests run in
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is tested does not depend on whether there is a GPU
@@ -31,6 +33,24 @@ def unavailable(what: str) -> None:
     if CI:
         pytest.fail(f"{what} (and nothing may be skipped in CI)")
     pytest.skip(what)
+
+
+def _families(value: Any) -> set[str]:
+    """The families that a test's parameter names, by itself or within a tuple."""
+    return {part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str) and part in FAMILIES}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of tests that are run for each family, those of the representative families are quick, and the others are sweeps.
+
+    A test that must be quick for every family is marked `every_family`.
+    """
+    for item in items:
+        parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        others = {family for value in parameters for family in _families(value)} - set(REPRESENTATIVE)
+        if others and item.get_closest_marker("every_family") is None:
+            item.add_marker("sweep")
 
 
 @pytest.fixture(scope="session")

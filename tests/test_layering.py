@@ -15,8 +15,8 @@ import glassformer
 
 ROOT = Path(glassformer.__file__).parent
 GROUND = {
-    "arguments", "atomic_files", "candidates", "errors", "file_lock", "fork_safe_lock", "garbage_collection", "progress",
-    "regular_files", "sites", "typecheck",
+    "arguments", "atomic_files", "candidates", "errors", "familiar_class", "file_lock", "fork_safe_lock",
+    "garbage_collection", "hub_upload", "progress", "regular_files", "sites", "typecheck",
 }  # fmt: skip
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}
@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.paged_rows": {"engine.protocol", "engine.checks"},
     "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
     "decoding": {"engine.protocol"},
-    "opened": {*MODELS, "decoding"},
+    "adapters": {"checkpoint", "blueprints"},
+    "opened": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "opened"},
     "layers": {"blueprints"},
     "families": {"blueprints", "layers"},
@@ -49,7 +50,9 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
     "tasks": {"runtime", "views", "opened", "decoding", *MODELS},
     "serving": {"studio", "tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
+    "jobs.input_rows": set(),
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
+    "training": {"compat", "opened", "jobs.input_rows", *MODELS, *TORCH},
     "scale": {"jobs", "serving", "tasks", "runtime"},
     "scratch": {"compat"},
     "cli": {"*"},
@@ -57,7 +60,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "__main__": {"*"},
 }
 NO_TORCH = (
-    *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
+    *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "adapters", "opened",
+    "quantize",
     "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
     "views.run", "observe.reading", "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "scale",
     "serving.registry", "cli.app",

@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from glassformer.compat.auto import AutoModel as AutoModel
     from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from glassformer.compat.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
+    from glassformer.compat.auto import AutoModelForPreTraining as AutoModelForPreTraining
     from glassformer.compat.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
     from glassformer.compat.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
     from glassformer.compat.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
     from glassformer.compat.auto import AutoModelForTextEncoding as AutoModelForTextEncoding
     from glassformer.compat.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
+    from glassformer.compat.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
+    from glassformer.compat.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+    from glassformer.compat.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+    from glassformer.compat.collators import DataCollatorWithPadding as DataCollatorWithPadding
+    from glassformer.compat.collators import DefaultDataCollator as DefaultDataCollator
+    from glassformer.compat.collators import default_data_collator as default_data_collator
     from glassformer.compat.pretrained import PretrainedModel as PreTrainedModel
     from glassformer.compat.processors import LogitsProcessor as LogitsProcessor
     from glassformer.compat.processors import LogitsProcessorList as LogitsProcessorList
@@ -63,9 +70,13 @@ if TYPE_CHECKING:
     from glassformer.views.journey import Journey as Journey
 
 _HOMES = {
-    "compat.auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
-                    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
-                    "AutoModelForTokenClassification"),
+    "compat.auto": (
+        "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForPreTraining",
+        "AutoModelForQuestionAnswering", "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification",
+        "AutoModelForTextEncoding", "AutoModelForTokenClassification",
+    ),
+    "compat.collators": ("DataCollatorForLanguageModeling", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
+                         "DataCollatorWithPadding", "DefaultDataCollator", "default_data_collator"),
     "compat.processors": ("LogitsProcessor", "LogitsProcessorList", "StoppingCriteria", "StoppingCriteriaList", "set_seed"),
     "compat.streamers": ("AsyncTextIteratorStreamer", "TextIteratorStreamer", "TextStreamer"),
     "decoding": ("GenerationConfig", "Step"),
@@ -88,6 +99,7 @@ _UNDER_OTHER_NAMES = {
 }  # fmt: skip
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
 _CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.configs` names
+_TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.tokenizer_names` has them
 _HOME = {name: (module, name) for module, names in _HOMES.items() for name in names} | _UNDER_OTHER_NAMES
 
 __all__ = [
@@ -96,6 +108,7 @@ __all__ = [
     "AutoModel",
     "AutoModelForCausalLM",
     "AutoModelForMaskedLM",
+    "AutoModelForPreTraining",
     "AutoModelForQuestionAnswering",
     "AutoModelForSeq2SeqLM",
     "AutoModelForSequenceClassification",
@@ -104,6 +117,11 @@ __all__ = [
     "AutoTokenizer",
     "BatchEncoding",
     "Change",
+    "DataCollatorForLanguageModeling",
+    "DataCollatorForSeq2Seq",
+    "DataCollatorForTokenClassification",
+    "DataCollatorWithPadding",
+    "DefaultDataCollator",
     "DynamicCache",
     "EncoderDecoderCache",
     "Executor",
@@ -129,6 +147,7 @@ __all__ = [
     "Watch",
     "__version__",
     "compare",
+    "default_data_collator",
     "load",
     "logging",
     "pipeline",
@@ -151,9 +170,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _of_a_family(name: str) -> Any:
-    """A family's model class or config by its name, or None."""
+    """A family's model class, config or tokenizer by its name, or None."""
     if _CONFIG.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.configs").find_config(name)
+    if _TOKENIZER.fullmatch(name):
+        return importlib.import_module(f"{__name__}.compat.tokenizer_names").find_tokenizer(name)
     if _FAMILY.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.auto").find_model_class(name)
     return None

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from glassformer.adapters import MODES, PEFT_CONFIG, AdapterMode, apply_adapters, is_adapter, read_adapter, with_adapter_ops
 from glassformer.arguments import checked
-from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
+from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config, read_text_config
+from glassformer.blueprints.multimodal import TEXT_FAMILIES, text_tensors
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
+from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import CheckpointPart, locate
+from glassformer.checkpoint.quantized import quantization_method
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
+from glassformer.checkpoint.stacked_experts import separate_experts
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
-from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse_unknown
+from glassformer.errors import (
+    CheckpointError,
+    ConfigError,
+    FetchError,
+    InputError,
+    InputTypeError,
+    ModelNotFound,
+    did_you_mean,
+    refuse_unknown,
+    spell,
+)  # fmt: skip
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.typecheck import brief
 
 note = logging.getLogger("glassformer").warning
 
 HEADS_BY_SUFFIX: Mapping[str, Head] = {  # of an architecture's name
-    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "sequence",
-    "ForTokenClassification": "token", "ForQuestionAnswering": "question",
+    "ForMaskedLM": "masked", "ForSequenceClassification": "sequence", "ForTokenClassification": "token",
+    "ForQuestionAnswering": "question",
 }  # fmt: skip
+AdapterNames: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, float]
 DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run in
 
 
@@ -44,6 +62,11 @@ class OpenedModel:
     replacement_tensors: Mapping[str, StoredTensor] | None = None  # instead of the checkpoint's: packed in another kind
     replacement_kind: str | None = None  # the kind that was asked for
     model_type: str | None = None  # of the class that loads it, for a config that has none
+    adapters: tuple[tuple[str, float], ...] = ()  # by name, each with its weight
+    adapter_ranks: Mapping[str, int] = field(default_factory=dict)  # of the updates beside the weights, by module
+    config_changes: Mapping[str, Any] = field(default_factory=dict)  # what adapters make of the config
+    head_override: Head | None = None  # an adapter's
+    tokenizer_path: Path | None = None  # an adapter's folder that has a tokenizer
 
     @property
     def path(self) -> Path:
@@ -52,7 +75,8 @@ class OpenedModel:
     @cached_property
     def config(self) -> Config:
         with _errors_name(self.path, "config.json"):
-            return read_config(self.checkpoint.config, self.model_type)
+            config = read_text_config(self.checkpoint.config) or read_config(self.checkpoint.config, self.model_type)
+        return config.with_changes(self.config_changes) if self.config_changes else config
 
     @cached_property
     def settings(self) -> GenerationConfig:
@@ -71,10 +95,14 @@ class OpenedModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        if self.tokenizer_path is not None:
+            return Tokenizer.from_folder(self.tokenizer_path)
         if isinstance(self.checkpoint, GgufCheckpoint):
             with _errors_name(self.path):
                 return Tokenizer.from_gguf(self.checkpoint.metadata)
         if isinstance(self.checkpoint, ScratchCheckpoint):
+            if (self.path.parent / "tokenizer.json").is_file():  # trained with one of its own
+                return Tokenizer.from_folder(self.path.parent)
             if (path := tiktoken_ranks.ranks_path()) is None:
                 raise CheckpointError(
                     f"{self.path}: its tokenizer is cl100k_base. Fetch it: glass models pull {tiktoken_ranks.NAME}."
@@ -89,8 +117,35 @@ class OpenedModel:
         return read_sentence_settings(self.path, metadata)
 
     @property
+    def packed_by(self) -> str | None:
+        """The method by which another library has packed the weights of a folder."""
+        quantization = self.checkpoint.quantization if isinstance(self.checkpoint, FolderCheckpoint) else None
+        return quantization_method(quantization)
+
+    @property
+    def added_adapters(self) -> dict[str, float]:
+        """The adapters that its name does not mean already, each with its weight."""
+        return {name: weight for name, weight in self.adapters if name != self.name}
+
+    @property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        return self.checkpoint.tensors if self.replacement_tensors is None else self.replacement_tensors
+        return self._stored_tensors if self.replacement_tensors is None else self.replacement_tensors
+
+    @cached_property
+    def _stored_tensors(self) -> Mapping[str, StoredTensor]:
+        """The checkpoint's; stacked experts apart; of a model of texts and images those of its text part, with a notice."""
+        try:
+            kind, routed = self.checkpoint.config.get("model_type"), bool(self.config.routed_layers)
+        except (CheckpointError, ConfigError):
+            return self.checkpoint.tensors  # weights whose config is missing or unknown can still be listed
+        if not isinstance(kind, str) or kind not in TEXT_FAMILIES:
+            tensors = self.checkpoint.tensors
+            return separate_experts(tensors, self.config.model_type) if routed else tensors
+        part = text_tensors(self.checkpoint.tensors)
+        without = f", without {' and '.join(part.left_out)}" if part.left_out else ""
+        name = self.path.name if Path(self.name).exists() else self.name
+        note(f"{name}: only the text part of this {kind} model is opened{without}. It reads no images.")
+        return part.tensors
 
     @cached_property
     def kind(self) -> str:
@@ -104,10 +159,13 @@ class OpenedModel:
     @property
     def head(self) -> Head:
         """The head that the checkpoint has, as its architecture says; an encoder may have none."""
+        if self.head_override is not None:
+            return self.head_override
         config = self.config
         architecture = (config.architectures or [""])[0]
         otherwise: Head = "base" if config.default_head == "masked" else config.default_head
-        return next((head for suffix, head in HEADS_BY_SUFFIX.items() if architecture.endswith(suffix)), otherwise)
+        suffixes = {**HEADS_BY_SUFFIX, "ForPreTraining": config.pretraining_head}
+        return next((head for suffix, head in suffixes.items() if architecture.endswith(suffix)), otherwise)
 
     def check_sizes(self, config: Config | None = None) -> None:
         """Refuse a config (its own, or a changed one) whose sizes the weights cannot have. Nothing is built by it before."""
@@ -115,7 +173,7 @@ class OpenedModel:
             (config or self.config).check_sizes(tensor.shape for tensor in self.tensors.values())
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
-        return blueprint(self.config, head or self.head)
+        return with_adapter_ops(blueprint(self.config, head or self.head), self.adapter_ranks)
 
 
 @contextmanager
@@ -135,12 +193,121 @@ def open_model(
     part: CheckpointPart = "model",
     progress: NamedProgress | None = None,
     model_type: str | None = None,
+    adapter: AdapterNames | None = None,
 ) -> OpenedModel:
-    """Locate a model by path, catalogue name or hub id, and open it; `model_type`: where its config has none."""
+    """Locate a model by path, catalogue name or hub id, and open it; `model_type`: where its config has none.
+
+    The folder of an adapter opens as its base with the adapter in it. `adapter`: further ones.
+    """
+    opened, own = open_base(name, part, progress, model_type)
+    opened = opened if own is None or part != "model" else with_adapters(opened, own)
+    return opened if adapter is None else with_adapters(opened, adapter, progress=progress)
+
+
+def open_base(
+    name: str | os.PathLike[str],
+    part: CheckpointPart = "model",
+    progress: NamedProgress | None = None,
+    model_type: str | None = None,
+) -> tuple[OpenedModel, str | None]:
+    """A model as `open_model` opens it; of an adapter's folder the base, and the adapter, which is not applied yet."""
     entry = CATALOGUE.get(os.fspath(name))
     if part == "model" and entry is not None and entry.kind == "ranks" and not Path(name).exists():  # before it is fetched
         raise CheckpointError(f"{name}: the ranks of a tokenizer, not a model. Give the model that they belong to.")
-    return OpenedModel(os.fspath(name), open_at(locate(name, part, progress)), model_type=model_type)
+    if entry is not None and entry.kind == "data" and not Path(name).exists():
+        raise CheckpointError(
+            f"{name}: text to train on, not a model. Train one on it: glass train --text {name} --out DIR."
+        )
+    path = locate(name, part, progress)
+    if not is_adapter(path):
+        return OpenedModel(os.fspath(name), open_at(path), model_type=model_type), None
+    has_tokenizer = any((path / file).exists() for file in TOKENIZER_FILES)
+    base = OpenedModel(os.fspath(name), open_at(_base_path(path, part, progress)), model_type=model_type)
+    return replace(base, tokenizer_path=path if has_tokenizer else None), os.fspath(name)
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def _base_path(folder: Path, part: CheckpointPart, progress: NamedProgress | None) -> Path:
+    """Where the base of an adapter lies: in its own folder, or where its config says."""
+    if (folder / "config.json").exists():
+        return folder
+    base = read_json(folder / PEFT_CONFIG).get("base_model_name_or_path")
+    advice = f"Give the base, and the adapter with {spell('adapter', str(folder))}."
+    if not isinstance(base, str) or not base:
+        raise CheckpointError(f"{folder}: an adapter whose {PEFT_CONFIG} names no base. {advice}")
+    try:
+        return locate(base, part, progress)
+    except (ModelNotFound, FetchError) as error:
+        raise type(error)(f"{folder}: its base {base!r} cannot be opened: {error} {advice}") from error
+
+
+def adapter_weights(adapter: AdapterNames) -> tuple[tuple[str, float], ...]:
+    """The adapters that were asked for, each with its weight: one by default."""
+    if isinstance(adapter, str | os.PathLike):
+        return ((os.fspath(adapter), 1.0),)
+    names = adapter if isinstance(adapter, list | tuple) else ()
+    weights = adapter if isinstance(adapter, Mapping) else dict.fromkeys(names, 1.0)
+    numbers = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights.values())
+    if not weights or not numbers or not all(isinstance(name, str | os.PathLike) for name in weights):
+        raise InputTypeError(
+            f"adapter is a path, a list of them, or a mapping to their weights, {{'./lora': 0.5}}; not {brief(adapter)}."
+        )
+    return tuple((os.fspath(name), float(weight)) for name, weight in weights.items())
+
+
+def check_adapter_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise InputError(f"there is no adapter_mode {mode!r}.{did_you_mean(mode, MODES)} Known: {', '.join(MODES)}.")
+
+
+def with_adapters(
+    opened: OpenedModel,
+    adapter: AdapterNames,
+    mode: str = "merged",
+    progress: NamedProgress | None = None,
+) -> OpenedModel:
+    """A model with adapters: merged into its weights, or beside them."""
+    check_adapter_mode(mode)
+    choices, config = adapter_weights(adapter), opened.config
+    heads = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    raw_config = {**config.to_dict(), **heads}
+    adapters = [(read_adapter(locate(name, "model", progress), raw_config), weight) for name, weight in choices]
+    applied_mode: AdapterMode = "beside" if mode == "beside" else "merged"
+    with _errors_name(adapters[-1][0].path):
+        applied = apply_adapters(opened.tensors, config, opened.head, adapters, applied_mode, opened.name)
+    if applied.expanded:
+        before = sum(tensor.size for tensor in applied.expanded) / 1e6
+        after = sum(4 * tensor.elements for tensor in applied.expanded) / 1e6
+        note(
+            f"{opened.name}: {len(applied.expanded)} {main_kind(applied.expanded)} matrices become F32, since an adapter is "
+            f"merged into them: {after:,.1f} MB instead of {before:,.1f}."
+            + ("" if mode == "beside" else f" They stay as they are with {spell('adapter_mode', 'beside')}.")
+        )
+    return replace(
+        opened,
+        replacement_tensors=applied.tensors,
+        adapters=(*opened.adapters, *choices),
+        adapter_ranks={**opened.adapter_ranks, **applied.ranks},
+        config_changes={**opened.config_changes, **applied.config_changes},
+        head_override=applied.head or opened.head_override,
+    )
+
+
+@contextmanager
+def allowing_remote_code(allowed: bool, name: str) -> Iterator[None]:
+    """Around what reads a checkpoint: somebody who passed trust_remote_code=True learns that none of its code is run."""
+    try:
+        yield
+    except ConfigError as error:
+        if not allowed:
+            raise
+        raise ConfigError(
+            f"{error} No code from a checkpoint is ever run, so trust_remote_code=True cannot help."
+        ) from error
+    if allowed:
+        note(f"{name}: trust_remote_code=True changes nothing: no code from a checkpoint is ever run, and none is needed.")
 
 
 class AutoTokenizer:
@@ -165,20 +332,21 @@ class AutoTokenizer:
             truncation_side: which end of a text is cut off.
             model_max_length: how many tokens truncation=True leaves.
             use_fast: accepted for familiarity.
-            trust_remote_code: refused if true: no code from a checkpoint is ever run.
+            trust_remote_code: accepted for familiarity: no code from a checkpoint is ever run.
             special: special tokens by name, such as pad_token="<pad>".
         """
-        if trust_remote_code:
-            raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
         unknown = {name: token for name, token in special.items() if name not in SPECIAL_TOKEN_NAMES}
         refuse_unknown(unknown, AutoTokenizer.from_pretrained, SPECIAL_TOKEN_NAMES)
         path = locate(name, "tokenizer")
         is_tiktoken = path.suffix == ".tiktoken"
-        tokenizer = Tokenizer.from_tiktoken(path) if is_tiktoken else OpenedModel(os.fspath(name), open_at(path)).tokenizer
+        with allowing_remote_code(trust_remote_code, os.fspath(name)):
+            opened = None if is_tiktoken else open_base(name, "tokenizer")[0]
+            tokenizer = Tokenizer.from_tiktoken(path) if opened is None else opened.tokenizer
+        tokenizer.name_or_path = os.fspath(name)
         options = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
-        for field, value in {**options, **special}.items():
+        for attribute, value in {**options, **special}.items():
             if value is not None:
-                setattr(tokenizer, field, value)
+                setattr(tokenizer, attribute, value)
         return tokenizer
 
 
@@ -187,6 +355,15 @@ class AutoConfig:
 
     @staticmethod
     @checked
-    def from_pretrained(name: str | os.PathLike[str], **changes: Any) -> Config:
-        """From a path, a catalogue name or a hub id; keyword arguments change fields."""
-        return open_model(name, "config").config.with_changes(changes)
+    def from_pretrained(name: str | os.PathLike[str], *, trust_remote_code: bool = False, **changes: Any) -> Config:
+        """From a path, a catalogue name or a hub id; keyword arguments change fields.
+
+        `trust_remote_code` is accepted for familiarity: no code from a checkpoint is ever run.
+        """
+        with allowing_remote_code(trust_remote_code, os.fspath(name)):
+            config = open_model(name, "config").config.with_changes(changes)
+        config.name_or_path = os.fspath(name)
+        return config
+
+
+Config.open_by_name = AutoConfig.from_pretrained

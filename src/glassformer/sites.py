@@ -4,7 +4,7 @@ The vocabulary is closed and the same for every family and every executor, so th
 test written against one model holds for all. A site's axes are part of the vocabulary:
 
     batch · length (the tokens of this pass) · keys (the tokens attended to) · source (the encoder's tokens) · heads ·
-    head_size · hidden · inner · vocabulary
+    head_size · hidden · inner · experts · vocabulary
 
 `Watch` says before a pass which sites are read and which are changed; captured graphs and native code cannot call
 back, so this is plain data. `Tap` is the live side of it during one pass. When nobody watches there is no tap, and
@@ -53,28 +53,36 @@ CROSS_ATTENTION: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encod
 }
 MLP: Mapping[str, tuple[str, ...]] = {
     "mlp.input": STREAM,
-    "mlp.hidden": ("batch", "length", "inner"),  # the activated neurons
+    "mlp.hidden": ("batch", "length", "inner"),  # the activated neurons; those of all chosen experts, side by side
     "mlp.update": STREAM,
     "residual": STREAM,  # the stream as it leaves the block: hidden_states[n + 1]
+}
+ROUTING: Mapping[str, tuple[str, ...]] = {  # in blocks whose MLP is a mixture of experts, before the neurons
+    "mlp.router": ("batch", "length", "experts"),  # the router's scores: router logits
+    "mlp.experts": ("batch", "length", "experts"),  # each expert's share of the token's update; 0: not chosen
 }
 AFTER: Mapping[str, tuple[str, ...]] = {
     "final": STREAM,  # after the last norm: last_hidden_state
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
-BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
+BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP, **ROUTING}
 ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder-decoder's encoder
 
 
 @cache
-def all_sites(blocks: int, encoder: int = 0) -> tuple[str, ...]:
+def all_sites(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
     """All sites of a model of so many blocks, in the order in which a pass meets them.
 
     `encoder` counts the blocks of an encoder-decoder's encoder; its decoder then has the sites of cross-attention too.
+    `routed`: the numbers of the blocks that have experts.
     """
     plain = [*SELF_ATTENTION, *MLP]
     before = [*BEFORE, *(f"blocks.{n}.{name}" for n in range(encoder) for name in plain), "final"] if encoder else []
-    names = BLOCK if encoder else plain
-    own = [f"blocks.{n}.{name}" for n in range(blocks) for name in names]
+    attention = [*SELF_ATTENTION, *(CROSS_ATTENTION if encoder else ())]
+    first, *rest = MLP
+    own = [
+        f"blocks.{n}.{name}" for n in range(blocks) for name in (*attention, first, *(ROUTING if n in routed else ()), *rest)
+    ]
     return (*(ENCODER + name for name in before), *BEFORE, *own, *AFTER)
 
 
@@ -90,12 +98,12 @@ def axes(site: str) -> tuple[str, ...]:
     for table in (BEFORE, AFTER):
         if site in table:
             return table[site]
-    raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1))}")
+    raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1, (0,)))}")
 
 
-def expand(patterns: Iterable[str], blocks: int, encoder: int = 0) -> tuple[str, ...]:
+def expand(patterns: Iterable[str], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
     """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
-    known = all_sites(blocks, encoder)
+    known = all_sites(blocks, encoder, routed)
     names, matching = frozenset(known), set[str]()
     for pattern in patterns:
         matches = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
@@ -184,34 +192,41 @@ class Watch:
     changes: Mapping[str, Change] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *patterns: str, blocks: int, encoder: int = 0, changes: Mapping[str, Change] | None = None) -> Watch:
+    def of(
+        cls, *patterns: str, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
+        changes: Mapping[str, Change] | None = None,
+    ) -> Watch:  # fmt: skip
         """A watch from patterns, checked against a model of so many blocks."""
-        return cls(frozenset(patterns), changes or {}).expanded(blocks, encoder)
+        return cls(frozenset(patterns), changes or {}).expanded(blocks, encoder, routed)
 
     @classmethod
-    def parse(cls, declared: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0) -> Watch:
+    def parse(
+        cls, declared: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0,
+        routed: tuple[int, ...] = (),
+    ) -> Watch:  # fmt: skip
         """A watch from its short forms: sites to read, or sites with their changes."""
         if isinstance(declared, Watch):
-            return declared.expanded(blocks, encoder)
+            return declared.expanded(blocks, encoder, routed)
         if not isinstance(declared, Iterable):
             raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {declared!r}.")
         if isinstance(declared, Mapping):
-            return cls.of(*declared, blocks=blocks, encoder=encoder, changes=declared)
+            return cls.of(*declared, blocks=blocks, encoder=encoder, routed=routed, changes=declared)
         patterns = [declared] if isinstance(declared, str) else [*declared] if getattr(declared, "ndim", 1) else [declared]
         if not all(isinstance(pattern, str) for pattern in patterns):
             raise SiteError(f"a watch names sites, such as 'blocks.3.residual'; it is not {brief(declared)}.")
-        return cls.of(*patterns, blocks=blocks, encoder=encoder)
+        return cls.of(*patterns, blocks=blocks, encoder=encoder, routed=routed)
 
-    def expanded(self, blocks: int, encoder: int = 0) -> Watch:
+    def expanded(self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> Watch:
         """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""
         for site, change in self.changes.items():
             if not isinstance(change, Change):
                 raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
-        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], blocks, encoder)}
+        size = (blocks, encoder, routed)
+        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], *size)}
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
-        return Watch(frozenset(expand(self.reads, blocks, encoder)), changed)
+        return Watch(frozenset(expand(self.reads, *size)), changed)
 
 
 @dataclass(slots=True)

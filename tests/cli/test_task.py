@@ -56,6 +56,21 @@ def test_task_list(glass: Glass) -> None:
     assert next(one["options"] for one in listed if one["name"] == "embed")[:2] == ["batch_size", "pooling"]
 
 
+def test_labels_of_your_own_and_documents_for_a_query(glass: Glass, make: Make) -> None:
+    names = {"id2label": {0: "no", 1: "entailment"}, "label2id": {"no": 0, "entailment": 1}}
+    folder = make("bert", "SequenceClassification", **names)
+    code, out, _ = glass("zero-shot-classification", "Help!", "-m", folder, "-o", "candidate_labels=urgent,later")
+    assert code == 0
+    assert {line.split()[1] for line in out.splitlines()} == {"urgent", "later"}
+    ranker = make("bert", "SequenceClassification", num_labels=1)
+    code, out, _ = glass("rerank", "Who wrote it?", "Goethe did.", "It rained.", "-m", ranker)
+    assert code == 0
+    assert {line.split("%")[1].strip() for line in out.splitlines()} == {"Goethe did.", "It rained."}
+    (answer,) = lines(glass("rerank", "Who wrote it?", "Goethe did.", "It rained.", "-m", ranker, "--json")[1])
+    assert answer["input"] == {"query": "Who wrote it?", "documents": ["Goethe did.", "It rained."]}
+    assert {entry["index"] for entry in answer["output"]} == {0, 1}
+
+
 def test_similarity_of_texts_and_files(glass: Glass, tmp_path: Path) -> None:
     code, out, _ = glass("similarity", "How old are you?", "I like fish.", "What is your age?")
     assert code == 0

@@ -277,7 +277,7 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
 
 
 def test_shell_completion_of_verbs() -> None:
-    done = glass(_GLASS_COMPLETE="bash_complete", COMP_WORDS="glass tra", COMP_CWORD="1")
+    done = glass(_GLASS_COMPLETE="bash_complete", COMP_WORDS="glass trac", COMP_CWORD="1")
     assert done.stdout.split() == ["plain,trace"]
 
 

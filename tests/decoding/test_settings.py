@@ -195,8 +195,8 @@ def test_mirostat_takes_the_place_of_what_the_file_cuts_by() -> None:
 def test_an_unknown_setting_gets_a_suggestion() -> None:
     with pytest.raises(UnknownArgument, match="no setting 'max_new_token'. Did you mean 'max_new_tokens'"):
         GenerationConfig().merged({"max_new_token": 5})
-    with pytest.raises(SettingError, match="the setting 'penalty_alpha' is not supported"):
-        GenerationConfig().merged({"penalty_alpha": 0.6})
+    with pytest.raises(SettingError, match="the setting 'dola_layers' is not supported"):
+        GenerationConfig().merged({"dola_layers": "high"})
     with pytest.raises(AttributeError):
         GenerationConfig().max_new_token = 5  # type: ignore[attr-defined]
 

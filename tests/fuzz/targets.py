@@ -565,11 +565,159 @@ def prefix(folder: Path) -> Target:
     return Target(lambda: seeds[0], lambda draw: mutated_bytes(draw.choice(seeds), draw), read, refuses=False)
 
 
+ADAPTER_CONFIG: dict[str, Any] = {
+    "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "up_proj"], "bias": "none",
+    "use_rslora": False, "modules_to_save": ["lm_head"], "rank_pattern": {"up_proj": 3},
+    "alpha_pattern": {"layers.0.*q_proj": 5},
+    "layers_to_transform": [0], "layers_pattern": "layers", "base_model_name_or_path": None, "task_type": "CAUSAL_LM",
+    "exclude_modules": ["k_proj"], "use_dora": False, "fan_in_fan_out": False, "init_lora_weights": True,
+}  # fmt: skip
+
+
+def write_adapter(folder: Path) -> Path:
+    """A base, and in `adapter` an adapter on it."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    draw, prefix = np.random.default_rng(1), "base_model.model.model.layers.0"
+    shapes = {
+        f"{prefix}.self_attn.q_proj.lora_A.weight": (2, 16), f"{prefix}.self_attn.q_proj.lora_B.weight": (16, 2),
+        f"{prefix}.mlp.up_proj.lora_A.weight": (3, 16), f"{prefix}.mlp.up_proj.lora_B.weight": (24, 3),
+        "base_model.model.lm_head.weight": (300, 16),
+    }  # fmt: skip
+    write_llama(folder)
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_bytes(dumped(ADAPTER_CONFIG))
+    tensors = {name: draw.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    save_file(tensors, folder / "adapter" / "adapter_model.safetensors")
+    return folder
+
+
+def open_adapted(folder: Path, adapter: str = "adapter") -> object:
+    """A base with an adapter, merged and beside, down to each tensor's values."""
+    import numpy as np
+
+    from glassformer.opened import open_model, with_adapters
+
+    base = open_model(folder)
+    with np.errstate(all="ignore"):
+        for mode in ("merged", "beside"):
+            opened = with_adapters(base, folder / adapter, mode)
+            values = [float(tensor.to_float32().sum()) for tensor in opened.tensors.values()]
+    return opened.blueprint(), values
+
+
+def adapter_config(folder: Path) -> Target:
+    return json_file_target(write_adapter(folder), "adapter/adapter_config.json", [ADAPTER_CONFIG], open_adapted)
+
+
+def adapter_weights(folder: Path) -> Target:
+    seed = (write_adapter(folder) / "adapter" / "adapter_model.safetensors").read_bytes()
+    return file_target(folder, "adapter/adapter_model.safetensors", [seed], open_adapted)
+
+
+def gguf_adapter(folder: Path) -> Target:
+    import numpy as np
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(write_llama(folder) / "seed.gguf", "llama")
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 4.0)
+    for name, shape in {"lora_a": (2, 16), "lora_b": (16, 2)}.items():
+        writer.add_tensor(f"blk.0.attn_q.weight.{name}", np.random.default_rng(2).standard_normal(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    seed = (folder / "seed.gguf").read_bytes()
+    return file_target(folder, "adapter.gguf", [seed], lambda path: open_adapted(path, "adapter.gguf"))
+
+
+PACKINGS: list[dict[str, Any]] = [
+    {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True, "sym": False, "checkpoint_format": "gptq"},
+    {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [8, 8]},
+    {
+        "quant_method": "compressed-tensors", "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 8}}},
+    },
+    {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm", "zero_point": True},
+]  # fmt: skip
+
+
+def write_packed(folder: Path) -> Path:
+    """A matrix of sixteen by sixteen in each of the packings, and a config of the first of them."""
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    draw = np.random.default_rng(3)
+    state = {"quant_type": "nf4", "blocksize": 64, "shape": [16, 16], "nested_blocksize": 256, "nested_offset": 0.1}
+
+    def words(*shape: int) -> Any:
+        return torch.from_numpy(draw.integers(-(1 << 31), 1 << 31, shape).astype(np.int32))
+
+    def floats(*shape: int) -> Any:
+        return torch.from_numpy(draw.standard_normal(shape).astype(np.float16))
+
+    tensors = {
+        "a.qweight": words(2, 16), "a.qzeros": words(1, 2), "a.scales": floats(1, 16),
+        "a.g_idx": torch.zeros(16, dtype=torch.int32),
+        "b.weight": words(128, 1).to(torch.uint8), "b.weight.absmax": words(4).to(torch.uint8),
+        "b.weight.quant_map": floats(16), "b.weight.nested_absmax": floats(1), "b.weight.nested_quant_map": floats(256),
+        "b.weight.quant_state.bitsandbytes__nf4": torch.frombuffer(bytearray(dumped(state)), dtype=torch.uint8),
+        "c.weight": floats(16, 16).to(torch.float8_e4m3fn), "c.weight_scale_inv": floats(2, 2),
+        "d.weight_packed": words(16, 2), "d.weight_scale": floats(16, 2), "d.weight_shape": torch.tensor([16, 16]),
+        "e.SCB": floats(16).float(), "e.weight": words(16, 16).to(torch.int8),
+    }  # fmt: skip
+    (folder / "config.json").write_bytes(dumped({**LLAMA_CONFIG, "quantization_config": PACKINGS[0]}))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def expand_all(folder: Path) -> object:
+    """Every matrix that is unpacked."""
+    import numpy as np
+
+    from glassformer.checkpoint.folder import FolderCheckpoint
+    from glassformer.checkpoint.stored_tensors import ComputedFile
+
+    tensors = FolderCheckpoint(folder).tensors.values()
+    with np.errstate(all="ignore"):
+        return [float(tensor.to_float32().sum()) for tensor in tensors if isinstance(tensor.file, ComputedFile)]
+
+
+def packed_config(folder: Path) -> Target:
+    seeds = [{**LLAMA_CONFIG, "quantization_config": packing} for packing in PACKINGS]
+    return json_file_target(write_packed(folder), "config.json", seeds, expand_all)
+
+
+def packed_weights(folder: Path) -> Target:
+    from glassformer.errors import GlassError
+
+    seed = (write_packed(folder) / "model.safetensors").read_bytes()
+
+    def expand_each(path: Path) -> object:
+        """By each of the packings; refused if one of those that the file has is."""
+        for packing in PACKINGS[:-1]:
+            (path / "config.json").write_bytes(dumped({**LLAMA_CONFIG, "quantization_config": packing}))
+            expand_all(path)
+        (path / "config.json").write_bytes(dumped({**LLAMA_CONFIG, "quantization_config": PACKINGS[-1]}))
+        try:
+            return expand_all(path)
+        except GlassError:  # the words are GPTQ's
+            return None
+
+    return file_target(folder, "model.safetensors", [seed], expand_each)
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, job_row, json_schema, tool_call, screen, prefix,
+        receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
+        packed_config, packed_weights,
     )
 }  # fmt: skip

@@ -21,7 +21,7 @@ EXECUTORS = ("plain", "cpu")
 TEXT = "the cat sat on the mat"
 MORE: dict[str, dict[str, Any]] = {
     "bart": {"decoder_start_token_id": 1, "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 0, "forced_eos_token_id": 1},
-    **{family: {"bos_token_id": 0, "eos_token_id": 0} for family in CAUSAL},
+    **{family: {"bos_token_id": 0, "eos_token_id": 0} for family in (*CAUSAL, *reference.EXPERTS)},
 }
 
 
@@ -74,7 +74,7 @@ def folder(family: str, head: str) -> tuple[Path, Any]:
 
 @cache
 def both(family: str, executor: str = "plain") -> Both:
-    place, made = folder(family, WRITERS[family])
+    place, made = folder(family, WRITERS.get(family, "causal"))
     extra = {"cache": "f32"} if executor == "cpu" else {}
     return Both(glassformer.load(place, executor=executor, **extra), made, family)
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 class TableRow:
     def __init__(self) -> None:
         self.seen: list[int] = []
+        self.unscored = 0
 
     @property
     def length(self) -> int:
@@ -49,8 +50,8 @@ class TableExecutor:
 
     def run(self, feeds: Sequence[Feed]) -> list[TableScores]:
         (feed,) = feeds
-        assert feed.want is Want.ALL
         assert isinstance(feed.row, TableRow)
+        feed.row.unscored += len(feed.ids) if feed.want is Want.NONE else 0
         feed.row.seen += feed.ids
         self.chunks.append(len(feed.ids))
         return [TableScores(self.table[list(feed.ids)])]
@@ -164,3 +165,21 @@ def test_the_held_out_text() -> None:
     text = HELD_OUT.read_text("utf-8")
     assert text.startswith("CHAPTER 86. The Tail.")
     assert 9_000 < len(text.encode()) < 12_000
+
+
+@pytest.mark.parametrize("bos", [None, 7])
+@pytest.mark.parametrize(("window", "stride"), [(41, 10), (41, 39), (200, 5), (7, 1)])
+def test_windows_with_a_stride_score_each_token_once_with_context(bos: int | None, window: int, stride: int) -> None:
+    executor = TableExecutor(SKEWED)
+    strided = likelihood(executor, IDS, bos=bos, window=window, stride=stride)  # type: ignore[arg-type]
+    whole = likelihood(TableExecutor(SKEWED), IDS, bos=bos, window=1000)  # type: ignore[arg-type]
+    assert strided.tokens == whole.tokens
+    assert strided.nats == pytest.approx(whole.nats)  # a table looks at the token before alone
+    later = executor.rows[1:]
+    assert all(row.unscored >= window - stride - 2 for row in later)
+
+
+@pytest.mark.parametrize("stride", [0, 42])
+def test_a_stride_that_does_not_fit_is_refused(stride: int) -> None:
+    with pytest.raises(InputError, match="a window of 41 tokens cannot add"):
+        likelihood(TableExecutor(UNIFORM), IDS, window=41, stride=stride)  # type: ignore[arg-type]

@@ -42,6 +42,24 @@ def test_a_recording_has_the_numbers_of_the_runs_views(family: str) -> None:
         assert any(candidate.chosen for candidate in why.candidates[: len(step.candidates.paths)])
 
 
+@pytest.mark.parametrize(("family", "kinds"), [("gpt2", {"self"}), ("t5", {"self", "cross", "encoder"})])
+def test_a_recording_with_views_holds_attention_and_the_prompts_lens(family: str, kinds: set[str]) -> None:
+    run, recording = record(family)
+    assert recording.slices == {}
+    slices = run.record(views=True).slices
+    assert slices.keys() == {*(f"attention-maps/{kind}" for kind in kinds), *({"lens"} if family == "gpt2" else ())}
+    assert all(slices[f"attention-maps/{kind}"] == run.reading.attention_maps(kind=kind) for kind in kinds)
+    if family == "gpt2":
+        assert slices["lens"] == run.reading.lens(range(len(run.prompt_ids) - 1))
+    assert run.record(views=True).to_dict() == recording.to_dict(), "what is held besides is its page's alone"
+
+
+def test_a_text_that_is_too_long_for_maps_is_recorded_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.observe.attention.MAX_MAPS_BYTES", 10)
+    monkeypatch.setattr("glassformer.observe.recording.PROMPT_TOKENS", 1)
+    assert record("gpt2")[0].record(views=True).slices == {}
+
+
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_the_lens_of_each_step_ends_with_the_models_first_choice(family: str) -> None:
     run, recording = record(family)

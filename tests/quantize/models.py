@@ -51,6 +51,12 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "qwen3": lambda folder: byte_level(folder, "qwen2", True),
     "gemma3_text": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gpt2": lambda folder: byte_level(folder, "gpt-2", False),
+    "phi3": lambda folder: pieces(folder, "LlamaTokenizer", LLAMA),
+    "olmo3": lambda folder: byte_level(folder, "llama-bpe", False),
+    "granite": lambda folder: byte_level(folder, "llama-bpe", False),
+    "gemma2": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
+    "gpt_neox": lambda folder: byte_level(folder, "gpt-2", False),
+    "starcoder2": lambda folder: byte_level(folder, "gpt-2", False),
 }
 OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
@@ -62,6 +68,20 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
         },
     },
+    "phi3": {"sliding_window": 20, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.75}},
+    "olmo3": {
+        "num_hidden_layers": 4, "sliding_window": 20, "layer_types": None,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e4},
+            "full_attention": {"rope_type": "default", "rope_theta": 5e4},
+        },
+    },
+    "granite": {"embedding_multiplier": 6.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 3.0},
+    "gemma2": {
+        "query_pre_attn_scalar": 64, "sliding_window": 20, "layer_types": None, "attn_logit_softcapping": 5.0,
+        "tie_word_embeddings": True,
+    },
+    "gpt_neox": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
     "gpt2": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.errors import CheckpointError, GlassError, InputError
 from glassformer.opened import open_model
 from glassformer.quantize import quantize
+from glassformer.quantize.gguf_metadata import ARCHITECTURES
 from tests.checkpoint.files import refused, write_gguf
 from tests.checkpoint.test_gguf_families import converted, metadata, theirs
 from tests.parity import reference
@@ -83,7 +84,7 @@ class TestExportedFamilies:
         divergence = float((wanted.exp() * (wanted - got)).sum(-1).mean())
         assert 0 < divergence < share
         counts = Counter(stored.kind for stored in found.raw.values())
-        matrices = 4 if family == "gpt2" else 7
+        matrices = {"gpt2": 4, "phi3": 4, "gpt_neox": 4, "starcoder2": 6}.get(family, 7)
         table = "BF16" if kind == "bf16" else "Q8_0"
         assert counts[kind.upper()] >= matrices * one.config.num_hidden_layers
         assert found.raw["token_embd.weight"].kind == table
@@ -94,7 +95,7 @@ class TestExportedFamilies:
         self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path
     ) -> None:
         found = exported(make_checkpoint(family), tmp_path / "x.gguf")
-        architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(family, family)
+        architecture = ARCHITECTURES[family]
         assert found.metadata["general.architecture"] == architecture
         names = get_tensor_name_map(MODEL_ARCH[architecture.upper()], 7)
         stored = open_model(make_checkpoint(family)).tensors
@@ -330,7 +331,7 @@ class TestExportRefused:
     @pytest.mark.parametrize(("family", "head"), [("t5", "seq2seq"), ("distilbert", "masked")])
     def test_families_that_gguf_lacks(self, family: str, head: str, tmp_path: Path) -> None:
         reference.write(tmp_path / "folder", family, head)
-        words = (f"a {family} model cannot be written as GGUF, only llama, mistral, qwen2, qwen3, gemma3_text, gpt2",)
+        words = (f"a {family} model cannot be written as GGUF, only {', '.join(ARCHITECTURES)}",)
         refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), *words, kind=InputError)
 
     def test_another_head(self, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_every_matrix_has_a_role(family: str) -> None:
     found = weight_roles(made)
     assert found.keys() == {weight.name for weight in made.weights}
     for weight in made.weights:
-        small = any(word in weight.name for word in ("position", "token_type", "wpe", "bias"))
+        small = any(word in weight.name for word in ("position", "token_type", "wpe", "rel_embeddings", "bias"))
         assert (found[weight.name] == "plain") == (small or len(weight.shape) < 2), weight.name
     columns = {name for name, role in found.items() if role == "columns"}
     assert bool(columns) == (family == "gpt2")

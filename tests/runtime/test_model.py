@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,9 +84,19 @@ def test_watched_sites_come_with_each_step(model: Any) -> None:
     assert all(step.sites.keys() == {"final"} for _, step in model.generate_steps(policies, sites="final"))
 
 
-def test_sites_are_not_watched_where_texts_are_compared(model: Any) -> None:
-    with pytest.raises(SettingError, match="sites are watched where each pass gives a token. Leave num_beams"):
-        model.watch("how are you?", sites="final", num_beams=2, max_new_tokens=2)
+def test_sites_of_beams_are_those_of_the_text_that_won(model: Any) -> None:
+    run = model.watch("how are you?", sites="final", num_beams=3, max_new_tokens=4)
+    row, watch = model.executor.open(), Watch(frozenset(("final",)))
+    (scores,) = model.executor.run([Feed(row, (*run.prompt_ids, *run.ids[:-1]), watch=watch)])
+    states = scores.sites["final"][0][-len(run.ids) :]
+    for step, state in zip(run.steps, states, strict=True):
+        assert step.sites["final"] == pytest.approx(np.asarray(state), abs=1e-3)
+    model.executor.close(row)
+
+
+def test_sites_are_not_watched_where_a_draft_is_checked(model: Any) -> None:
+    with pytest.raises(SettingError, match="states, attentions and sites are read where each pass gives a token. Leave"):
+        model.watch("how are you?", sites="final", prompt_lookup_num_tokens=2, max_new_tokens=2)
 
 
 def test_watch_many_gives_several_texts(model: Any) -> None:

@@ -53,6 +53,13 @@ def pair_source(make: Make) -> ModelSource:
     return ModelSource("pair", lambda: glassformer.load(folder))
 
 
+@pytest.fixture(scope="session")
+def experts_source(make: Make) -> ModelSource:
+    """A tiny mixture of experts."""
+    folder = make("qwen3_moe", "CausalLM")
+    return ModelSource("experts", lambda: glassformer.load(folder))
+
+
 @pytest.fixture(scope="module")
 def model(tiny_qwen3: Path) -> Any:
     """The model that writes, by itself, under the name that it is served by."""

@@ -66,10 +66,10 @@ ROUTES = {
     "/glass/lens": ListedRoute("POST", "/glass/lens", {"prompt": "hi"}),
     "/glass/attention": ListedRoute("POST", "/glass/attention", {"prompt": "hi"}),
     "/glass/attention-maps": ListedRoute("POST", "/glass/attention-maps", {"prompt": "hi"}),
+    "/glass/experts": ListedRoute("POST", "/glass/experts", {"model": "experts", "prompt": "hi"}),
     "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
-    "/glass/alignment": ListedRoute("POST", "/glass/alignment", {"model": "pair", "prompt": "hi", "max_tokens": 1}),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),
@@ -96,8 +96,10 @@ ORIGINS = {
 
 
 @pytest.fixture(scope="module")
-def app(sources: tuple[ModelSource, ...], pair_source: ModelSource) -> Iterator[FastAPI]:
-    registry = Registry((*sources, pair_source))
+def app(
+    sources: tuple[ModelSource, ...], pair_source: ModelSource, experts_source: ModelSource
+) -> Iterator[FastAPI]:  # fmt: skip
+    registry = Registry((*sources, pair_source, experts_source))
     allowed: dict[str, Any] = {"allowed_hosts": ("glass.example",), "allowed_origins": ("https://app.example",)}
     yield create_app(registry, security=Security(api_key=KEY, **allowed))
     registry.close()

@@ -80,8 +80,9 @@ def test_parameters_come_with_a_histogram_where_it_is_asked_for(client: httpx.Cl
 
 
 def test_an_alignment_is_the_cross_attention_of_what_is_written(client: httpx.Client, pair_source: ModelSource) -> None:
-    data = post(client, "alignment", model="pair", prompt=TEXT, max_tokens=4, temperature=0, layer=1)
     run = pair_source.load().watch(TEXT, max_new_tokens=4, do_sample=False)
+    ids = {"prompt": list(run.prompt_ids), "answer_ids": list(run.ids)}
+    data = post(client, "attention", model="pair", **ids, kind="cross", layer=1)
     assert data["kind"] == "cross"
     assert data["keys"] == ["[CLS]", " the", " cat", " sat", "[SEP]"]
     assert data == {**run.attention(1, kind="cross").to_dict(), "model": "pair"}
@@ -93,8 +94,7 @@ def test_an_alignment_is_the_cross_attention_of_what_is_written(client: httpx.Cl
         ("parameters", {"histogram": True}, "this server reads 1,000 at most. Name one tensor with 'only'."),
         ("parameters", {"only": "model.nrom"}, "no parameter is called 'model.nrom'. Did you mean: 'model.norm'"),
         ("tokens", {}, "text"),
-        ("alignment", {"prompt": TEXT, "max_tokens": 1}, "is no encoder-decoder"),
-        ("alignment", {"prompt": TEXT, "model": "encoder"}, "it reads text and writes none"),
+        ("attention", {"prompt": [1], "answer_ids": [2], "kind": "cross"}, "is no encoder-decoder"),
         ("model", {"name": "tiny"}, "name"),
     ],
 )

@@ -1,10 +1,12 @@
-"""Requests made up from the OpenAPI document, valid and invalid: whatever is sent, the server does not fail."""
+"""The OpenAPI document: what it promises is what the server answers, and whatever is sent, the server does not fail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import jsonschema
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings, strategies
@@ -14,22 +16,65 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import serving
-from tests.serving.test_matrix import ROUTES
+from tests.serving.test_matrix import ROUTES, ListedRoute
 
 OPERATIONS = [(path.replace(":path", ""), route.method) for path, route in ROUTES.items() if path != "/openapi.json"]
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 @pytest.fixture(scope="module")
-def schema(sources: tuple[ModelSource, ...]) -> Iterator[Any]:
+def client(sources: tuple[ModelSource, ...], experts_source: ModelSource) -> Iterator[httpx.Client]:
     limits = Limits(new_tokens=2, texts=2, prompts=4, inputs=4, stop_seconds=1)
-    with serving(create_app(Registry(sources, limits))) as address:
-        yield schemathesis.openapi.from_url(f"{address}/openapi.json")
+    registry = Registry((*sources, experts_source), limits)
+    with serving(create_app(registry)) as address, httpx.Client(base_url=address, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def schema(client: httpx.Client) -> Any:
+    return schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def document(client: httpx.Client) -> Any:
+    return client.get("/openapi.json").json()
 
 
 def test_the_document_has_every_route(schema: Any) -> None:
     operations = {(result.ok().path, result.ok().method.upper()) for result in schema.get_all_operations()}
     assert operations == set(OPERATIONS)
+
+
+def test_the_document_says_what_is_answered_and_how_errors_look(document: Any) -> None:
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            responses = operation["responses"]
+            assert all(content["schema"] for content in responses["200"]["content"].values()), path
+            assert "422" not in responses, path
+            assert ("400" in responses) == ("requestBody" in operation or "parameters" in operation), path
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
+def test_a_routes_answers_and_errors_are_as_documented(client: httpx.Client, document: Any, route: ListedRoute) -> None:
+    path = next(listed for listed, entry in ROUTES.items() if entry is route).replace(":path", "")
+    if path == "/openapi.json":
+        return
+    responses = document["paths"][path][route.method.lower()]["responses"]
+
+    def fits(response: httpx.Response, status: str) -> None:
+        content = responses[status]["content"]
+        media_type = response.headers["Content-Type"].partition(";")[0]
+        assert media_type in content or "*/*" in content, media_type
+        if media_type == "application/json" and "*/*" not in content:
+            jsonschema.validate(response.json(), {**content[media_type]["schema"], "components": document["components"]})
+
+    response = client.request(route.method, route.path, json=route.body)
+    assert response.status_code == 200, response.text
+    fits(response, "200")
+    if route.method == "POST":
+        response = client.post(route.path, json=[])
+        assert response.status_code == 400
+        fits(response, "400")
 
 
 @pytest.mark.parametrize("examples", [3, pytest.param(1000, marks=pytest.mark.sweep)])

@@ -18,6 +18,15 @@ PROSE = [
 ]
 PLAIN = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
 T5 = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+XLM_ROBERTA = {"model_type": "unigram", "unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+ALBERT = {
+    "model_type": "unigram", "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1,
+    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}  # fmt: skip
+DEBERTA = {
+    "model_type": "unigram", "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]", "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]", "unk_piece": "[UNK]",
+}  # fmt: skip
 LLAMA = {"model_type": "bpe", "byte_fallback": True, "vocab_size": 420, "allow_whitespace_only_pieces": True, **PLAIN}
 GEMMA = {
     **LLAMA, "add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "eos_piece": "<eos>",

@@ -123,6 +123,7 @@ def make_views() -> dict[str, Any]:
         "attention-row": reading.attention(1, 0).of(-1),
         "rollout": reading.attention(rollout=True),
         "heads": reading.heads(),
+        "experts": both("qwen3_moe").model.read("the cat sat").experts(),
         "lens": reading.lens(),
         "attribution": reading.attribution(),
         "inside-block": reading.inside("blocks.1"),
@@ -148,7 +149,8 @@ def views() -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs",
+    "heads", "experts", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models",
+    "compare-runs",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ def render_answers(task: str, pairs: Sequence[tuple[Any, Any]]) -> RenderableTyp
 
 def _input_line(value: Any) -> Text:
     """An input, above its answer."""
-    text = value.get("question", value.get("text", "")) if isinstance(value, Mapping) else value
+    text = value.get("question", value.get("query", value.get("text", ""))) if isinstance(value, Mapping) else value
     return _text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
@@ -69,6 +69,16 @@ def _gaps(text: str, answer: Any) -> RenderableType:
 def _labels(text: Any, answer: Any) -> RenderableType:
     labels = answer if isinstance(answer, list) else [answer]
     return _rows([[_probability(label["score"]), _text(label["label"], style="bold")] for label in labels])
+
+
+def _own_labels(text: Any, answer: Mapping[str, Any]) -> RenderableType:
+    pairs = zip(answer["scores"], answer["labels"], strict=True)
+    return _rows([[_probability(score), _text(label, style="bold")] for score, label in pairs])
+
+
+def _ranking(value: Mapping[str, Any], answer: Sequence[Mapping[str, Any]]) -> RenderableType:
+    documents = value["documents"]
+    return _rows([[_probability(entry["score"]), documents[entry["index"]]] for entry in answer])
 
 
 def _entities(value: Any, answer: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -126,6 +136,8 @@ def _similarities(pairs: Sequence[tuple[tuple[str, str], float]]) -> RenderableT
 RENDERERS: Mapping[str, Callable[[Any, Any], RenderableType]] = {
     "fill-mask": _gaps,
     "text-classification": _labels,
+    "zero-shot-classification": _own_labels,
+    "rerank": _ranking,
     "token-classification": _entities,
     "question-answering": _passages,
     "embed": _vector,

@@ -17,11 +17,14 @@ VERBS = {  # a module of this package each, and what its help begins with
     "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
     "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
+    "train": "Train a model on text, and see it learn: loss, held-out loss, samples.",
+    "eval": "Say how well a model predicts a text: loss, perplexity, and bits per byte, which compares any models.",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
     "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
     "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
     "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
+    "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",
     "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
@@ -29,6 +32,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
+MODULES = {"eval": "evaluate"}  # of verbs whose name a function cannot have
 SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 
@@ -60,8 +64,9 @@ class LazyVerbs(VerbGroup):
 
 
 def _load(name: str) -> click.Command:
-    module: Any = importlib.import_module(f"glassformer.cli.{name}")
-    return getattr(module, "app", None) or command(getattr(module, name), name, module.EXAMPLE)
+    own = MODULES.get(name, name)
+    module: Any = importlib.import_module(f"glassformer.cli.{own}")
+    return getattr(module, "app", None) or command(getattr(module, own), name, module.EXAMPLE)
 
 
 def _print_completion(context: click.Context, parameter: click.Parameter, shell: str | None) -> None:

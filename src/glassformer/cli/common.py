@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +56,13 @@ TensorParallelOption = Annotated[
     option(
         "--tensor-parallel", metavar="N", minimum=1, maximum=256, help="Split the model among N processes, with PyTorch."
     ),
+]
+AdapterOption = Annotated[
+    list[str] | None,
+    option("--adapter", metavar="PATH[:WEIGHT]", help="A LoRA on top: peft's folder or a .gguf file; repeatable."),
+]
+AdapterModeOption = Annotated[
+    str, option("--adapter-mode", help="merged into the weights, or beside them, which stay packed if they are.")
 ]
 ThreadsOption = Annotated[
     int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default the fastest number.")
@@ -136,6 +144,20 @@ def json_or_file(argument: str | None, option: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{option}: {'the text' if text is argument else argument} is not JSON: {error}.") from error
+
+
+def adapter_weights(arguments: list[str] | None) -> dict[str, float] | None:
+    """The values of --adapter, PATH[:WEIGHT]."""
+    weights: dict[str, float] = {}
+    for text in arguments or []:
+        path, weight = text, 1.0
+        if ":" in text and not Path(text).exists():
+            with suppress(ValueError):  # a colon of the name itself
+                path, weight = text.rpartition(":")[0], float(text.rpartition(":")[2])
+        if path in weights:
+            raise SettingError(f"--adapter has {path} twice. Leave one out.")
+        weights[path] = weight
+    return weights or None
 
 
 def use_threads(threads: int | None) -> None:

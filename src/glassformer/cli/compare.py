@@ -148,7 +148,9 @@ def _label(overrides: dict[str, Any]) -> str:
 
 def _load_other(model_options: ModelGroup, name: str | None, overrides: dict[str, Any]) -> Model:
     """The second model: another one, or the same loaded with other options."""
-    options = {"weights": None, "executor": "auto"}
+    options = {"weights": None, "executor": "auto"} | (
+        {} if name is None else {"adapter": None}
+    )  # which belongs to the first
     if overrides.get("executor") == "plain":  # which has neither
         options |= {"cache": None, "activations": None}
     return model_options.load(name, **options | overrides)

@@ -178,7 +178,7 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     """The engines against a plain model: each SIMD level that runs here, on the best one each rounding; and the GPU."""
     from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.library import Engine, levels
-    from glassformer.engine.gpu.device import unusable_reason
+    from glassformer.engine.gpu.device import blueprint_reason, unusable_reason
     from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
     from glassformer.observe.verification import gpu_tolerance, tolerance, verify_all
     from glassformer.opened import OpenedModel
@@ -200,14 +200,15 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
         for level, cache, activations in variants
     ]
     bounds = [tolerance(packed, *variant[1:]) for variant in variants]
-    if unusable_reason() is None:
+    if unusable_reason() is None and blueprint_reason(blueprint) is None:
         from glassformer.engine.gpu.executor import GpuExecutor
 
         on_gpu = GpuExecutor(model.config, blueprint, tensors)
         engines.append(on_gpu)
         variants.append(("gpu", on_gpu.cache, "float"))
         bounds.append(gpu_tolerance(model.opened.kind, on_gpu.cache))
-    verifications = verify_all(model.executor, engines, prompts, blueprint.blocks, blueprint.encoder_blocks, sources)
+    blocks, encoder, routed = blueprint.block_counts
+    verifications = verify_all(model.executor, engines, prompts, blocks, encoder, sources, routed)
     return [
         EngineVerdict(*variant, verification, bound)
         for variant, verification, bound in zip(variants, verifications, bounds, strict=True)

@@ -59,6 +59,8 @@ class ModelGroup(OptionGroup):
     HEADING = "Model"
 
     model: common.ModelOption = common.DEFAULT_MODEL
+    adapter: common.AdapterOption = None
+    adapter_mode: common.AdapterModeOption = "merged"
     executor: common.ExecutorOption = "auto"
     weights: common.WeightsOption = None
     cache: common.CacheOption = None
@@ -71,8 +73,10 @@ class ModelGroup(OptionGroup):
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         """The model, or the one called `name`, loaded with these options and `overrides`."""
         common.use_threads(self.threads)
-        names = ("executor", "weights", "cache", "activations", "batch_invariant", "dtype", "tensor_parallel")
-        options = {name: getattr(self, name) for name in names}
+        names = (
+            "executor", "weights", "cache", "activations", "batch_invariant", "dtype", "tensor_parallel", "adapter_mode",
+        )  # fmt: skip
+        options = {name: getattr(self, name) for name in names} | {"adapter": common.adapter_weights(self.adapter)}
         return common.load_model(name or self.model, **options | overrides)
 
     @property

@@ -109,7 +109,7 @@ def run(
             common.note(f"saved as {prepared.save(save)}")
     if studio is not None and prepared.steps:
         with bars.spinner(f"writing {studio}"):
-            common.note(f"saved as {prepared.recording.save(studio)}")
+            common.note(f"saved as {prepared.record(views=True).save(studio)}")
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")
     common.note(footer(prepared, about, prompt_options.raw))
@@ -155,7 +155,7 @@ def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGrou
     `--model` says where the model lies, where its name in the file does not: a server's receipts have the name that it is
     served by. Whether it is the same model is checked by its weights.
     """
-    from glassformer.observe.receipt import executor_arguments
+    from glassformer.observe.receipt import adapter_arguments, executor_arguments
 
     named = model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"))
     name = model_options.model if named else receipt["model"]
@@ -164,8 +164,9 @@ def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGrou
         saved = {name: value for name, value in saved.items() if name in ("cache", "activations", "batch_invariant")}
         saved = saved if model_options.executor in ("cpu", "gpu") else {}
     overrides = {name: value for name, value in saved.items() if getattr(model_options, name) in (None, "auto", True)}
+    adapters = {} if model_options.adapter else adapter_arguments(receipt)
     try:
-        model = model_options.load(name, **overrides)
+        model = model_options.load(name, **overrides, **adapters)
         model.executor.describe()
     except ModelNotFound as error:
         raise ModelNotFound(f"{error} If the run is a server's, say where its model lies: --model PATH.") from error
@@ -173,7 +174,7 @@ def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGrou
         if not overrides:
             raise
         common.note(f"glass: the run's own executor, {receipt['executor'].get('name')}, cannot be used here: {error}")
-        model = model_options.load(name)
+        model = model_options.load(name, **adapters)
     return model
 
 

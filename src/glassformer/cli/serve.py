@@ -109,7 +109,7 @@ def serve(
     common.log_to_stderr()
     if access_log:
         logging.getLogger("glassformer.access").setLevel(logging.INFO)
-    make_sources = partial(model_sources, models.model or default_models(), models.load)
+    make_sources = partial(model_sources, served_names(models), models.load)
     sources = make_sources()
     with ExitStack() as stack:
         app: Starlette
@@ -186,6 +186,13 @@ def model_sources(names: Sequence[str], load: Callable[[str], Model]) -> list[Mo
         aliases = () if alias in (None, public) else (alias,)
         sources.append(ModelSource(public, partial(load, name), tuple(filter(None, aliases))))
     return sources
+
+
+def served_names(models: ServedModelsGroup) -> list[str]:
+    """The models to serve; an adapter belongs to one of them."""
+    if models.adapter and len(models.model or ()) != 1:
+        raise SettingError("--adapter is for one model. Name it: -m BASE --adapter PATH; a peft folder can be a -m itself.")
+    return models.model or default_models()
 
 
 def default_models() -> list[str]:

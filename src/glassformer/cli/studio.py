@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import common
 from glassformer.cli.command import option
-from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, default_models, model_sources, serve_extra
+from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, serve_extra, served_names
 from glassformer.garbage_collection import collect_as_usual
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def studio(
     from glassformer.serving.registry import Registry
 
     common.log_to_stderr()
-    sources = model_sources(models.model or default_models(), models.load)
+    sources = model_sources(served_names(models), models.load)
     server = GlassServer(create_app(Registry(sources)), port=port)
     collect_as_usual()
     common.note(f"the studio is at {server.address}/\nCtrl-C stops.")

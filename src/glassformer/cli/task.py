@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jsonl", ".ndjson")
 RESERVED = {  # arguments of `pipeline` that are no options of the task, and what to use instead
-    "task": "; it is the first argument", "model": "; use --model", "dtype": "; use --dtype",
+    "task": "; it is the first argument", "model": "; use --model", "dtype": "; use --dtype", "adapter": "; use --adapter",
     "torch_dtype": "; use --dtype", "progress": "",
 }  # fmt: skip
 EXAMPLE = (
@@ -60,6 +60,7 @@ def task(
     options: TaskOption = None,
     max_new_tokens: NewTokensOption = None,
     dtype: common.DtypeOption = None,
+    adapter: common.AdapterOption = None,
     threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
     out: OutOption = None,
@@ -90,27 +91,31 @@ def task(
             raise SettingError(
                 "--out takes the texts from one --file alone. Leave TEXT, --context, --whole and --jsonl out."
             )
-        load = partial(load_task, name, model, dtype, task_options, threads)
+        load = partial(load_task, name, model, dtype, task_options, threads, adapter)
         run_batch(load, Path((files or [])[0]), out, ray=ray, workers=workers, as_json=as_json)
         return
     check_workers(ray, workers)
     if ray is not None:
         raise SettingError("--ray is for batch jobs. Pass one --file with the texts, and --out for the answers.")
     inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
-    loaded = load_task(name, model, dtype, task_options, threads)
+    loaded = load_task(name, model, dtype, task_options, threads, adapter)
     json_lines = as_json or not texts or (bool(files) and task_name != "question-answering")
     if not (print_json_lines if json_lines else print_answers)(loaded, inputs):
         raise click.exceptions.Exit(1)
 
 
-def load_task(name: str, model: str | None, dtype: str | None, options: dict[str, Any], threads: int | None) -> Task:
+def load_task(
+    name: str, model: str | None, dtype: str | None, options: dict[str, Any], threads: int | None, adapter: list[str] | None
+) -> Task:
     """The task over its model, with a bar while the model is fetched."""
     common.use_threads(threads)
     from glassformer.tasks import pipeline
 
     common.log_to_stderr()
     with bars.download_bar() as progress:
-        return pipeline(name, model, dtype=dtype, progress=progress, **options)
+        return pipeline(
+            name, model, dtype=dtype, progress=progress, adapter=common.adapter_weights(adapter), **options
+        )  # fmt: skip
 
 
 # Inputs --------------------------------------------------------------------------------------------------------------
@@ -152,6 +157,8 @@ def parse_inputs(
     if not texts:
         return from_files
     inputs = [*texts, *from_files]
+    if task == "rerank":
+        return [{"query": inputs[0], "documents": inputs[1:]}]
     if task != "similarity":
         return inputs
     if len(inputs) < 2:

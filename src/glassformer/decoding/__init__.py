@@ -1,7 +1,7 @@
 """Scores to ids: settings, rules, choice and stopping as a pure per-sequence policy; drivers that call it.
 
 settings → recipe (rules in order, stops, grammar) → policy (one text) → step
-drivers: loop · beams · speculate, behind `generate`
+drivers: loop · beams · contrastive · speculate, behind `generate`
 """
 
 from glassformer.decoding.policy import Look, Outcome, Policy, Step

@@ -11,7 +11,7 @@ adding Gumbel noise, which is −log of an exponential one, to the sums and taki
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import leaders
-from glassformer.decoding.lane import Lane, close_all, run_lanes
+from glassformer.decoding.lane import Lane, close_all, copied, run_lanes, with_sites
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Scores, Shortlist
@@ -30,21 +30,22 @@ from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor
 from glassformer.errors import NotNumbers, SettingError
+from glassformer.sites import Watch
 
 
-def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
+def beams(executor: Executor, policies: Sequence[Policy], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
     """Search for every prompt's best texts; yields (which, step), all steps of a text when its prompt's search has ended.
 
     For each prompt there are `num_return_sequences` policies side by side, and each stands for one text, the best first. The
     policies themselves choose nothing: the outcome of a text's last step tells which fork of them wrote it, its score, and
     the beam that each token came from. All prompts run together, a row for each beam. Closing the iterator early gives the
-    rows' memory back.
+    rows' memory back. `watch`: what is read and changed in every pass.
     """
     count = policies[0].settings.num_return_sequences
     searches: list[Search] = []
     try:
         groups = range(0, len(policies), count)
-        searches.extend(Search(executor, policies[first : first + count], first) for first in groups)
+        searches.extend(Search(executor, policies[first : first + count], first, watch) for first in groups)
         while searches:
             scores = iter(run_lanes(executor, [lane for search in searches for lane in search.active_lanes]))
             for search in searches:
@@ -84,7 +85,7 @@ class Continuation(NamedTuple):
 class Search:
     """One prompt's search."""
 
-    def __init__(self, executor: Executor, policies: Sequence[Policy], first: int = 0) -> None:
+    def __init__(self, executor: Executor, policies: Sequence[Policy], first: int = 0, watch: Watch | None = None) -> None:
         """`first`: the number of the first policy among all."""
         self.executor = executor
         self.policies = policies
@@ -92,12 +93,13 @@ class Search:
         self.settings = policies[0].settings
         self.width = self.settings.num_beams
         self.candidates_per_step = max(2, 1 + len(self.settings.eos)) * self.width  # so that enough are left when some end
-        self.lanes = [Lane(executor, policies[0])]
+        self.lanes = [Lane(executor, policies[0], watch)]
         self.beams = [Beam(policies[0], 0, np.float32(0))]  # that go on, best first; none when the search is over
         self.done: list[Beam] = []  # that ended, best first, as many as there are beams at most
         self.prompt_steps = tuple(self.lanes[0].prompt_steps)
         self.beam_scores: list[Scores] = []  # of all beams at each step, if they are asked for
         self.beam_logits: list[Scores] = []
+        self.beam_sites: list[Sequence[Mapping[str, Any]]] = []
 
     @property
     def active_lanes(self) -> list[Lane]:
@@ -108,7 +110,9 @@ class Search:
         """Go one token further by what the lanes of the beams that go on have given."""
         logits = [self._host_scores(beam, row) for beam, (row,) in zip(self.beams, scores, strict=True)]
         shortlists = [beam.policy.stages(log_softmax(row)) for beam, row in zip(self.beams, logits, strict=True)]
+        sites = [row.sites for (row,) in scores]
         self._record_scores(logits, shortlists)
+        self._record_sites(sites)
         continuations = self._continuations([stages[-1] for stages in shortlists])
         if not continuations and not self.done:
             self.beams[0].policy.check_not_empty(shortlists[0])
@@ -121,6 +125,8 @@ class Search:
             step = policy.accept(token, gap=float(stages[0].scores.max() - stages[0].scores[token]))
             if policy.look is not NOTHING:
                 step = policy.explain(step, stages)
+            if not policy.look.passes:
+                step = with_sites(step, sites[source], policy.look)
             return Beam(policy, beam.lane, score, (*beam.steps, step), (*beam.beams, source))
 
         ended = [text(number) for number in range(min(self.width, len(continuations))) if text(number).finish]
@@ -150,6 +156,7 @@ class Search:
                 beam.beams,
                 tuple(self.beam_scores),
                 tuple(self.beam_logits),
+                beam_sites=tuple(self.beam_sites),
             )
             for step in (*steps, replace(last, outcome=outcome)):
                 yield number, step
@@ -169,12 +176,21 @@ class Search:
 
     def _record_scores(self, logits: Sequence[Scores], shortlists: Sequence[Sequence[Shortlist]]) -> None:
         """Keep all beams' scores if they are asked for; while there are fewer, the last one's stand for the rest."""
-        look = self.policies[0].look
-        beams = [min(number, len(logits) - 1) for number in range(self.width)]
+        look, beams = self.policies[0].look, self._filled_up(len(logits))
         if look.raw:
             self.beam_logits.append(np.stack([logits[beam] for beam in beams]))
         if look.scores:
             self.beam_scores.append(np.stack([shortlists[beam][-1].full_scores(logits[beam].size) for beam in beams]))
+
+    def _record_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
+        """The same for what a watch read."""
+        if self.policies[0].look.passes:
+            kept = [copied(values) for values in sites]
+            self.beam_sites.append([kept[beam] for beam in self._filled_up(len(kept))])
+
+    def _filled_up(self, count: int) -> list[int]:
+        """The numbers of so many beams, the last one again and again where there are fewer than the search is wide."""
+        return [min(number, count - 1) for number in range(self.width)]
 
     def _continuations(self, shortlists: Sequence[Shortlist]) -> list[Continuation]:
         """The best continuations of all beams, best first; or as many drawn ones, as they were drawn."""

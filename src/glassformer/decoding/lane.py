@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.decoding.ahead import TokensAhead, at_position
-from glassformer.decoding.policy import Outcome, Policy, Step, candidates_and_logprob
+from glassformer.decoding.policy import Look, Outcome, Policy, Step, candidates_and_logprob
 from glassformer.engine.protocol import (
     Choice,
     Executor,
@@ -21,10 +21,12 @@ from glassformer.engine.protocol import (
     common_prefix,
     least_prompt,
     prefix_caching,
+    row_memories,
 )  # fmt: skip
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
+NO_ID = 0  # any id: a vector takes the place of its embedding
 CHUNK = 64  # tokens of a prompt that are scored in one pass
 SHORTEST_CHUNK = 64  # tokens that a prompt's last chunk has at least: fewer are not worth a pass
 SHARED_BEGINNING = 64  # tokens that are worth waiting for, where another prompt begins with them too
@@ -36,7 +38,7 @@ class Lane:
         self.executor = executor
         self.policy = policy
         self.watch = watch
-        self.feeds = [Feed(executor.open(policy.source), policy.prompt, watch=watch)]  # what its rows run next
+        self.feeds = [self._first_feed()]  # what its rows run next
         self.cached_tokens = 0  # of the prompt, that were not read again
         self.prompt_steps: list[Step] = []  # the prompt's own tokens, if prompt_logprobs asks for them
         try:
@@ -48,6 +50,15 @@ class Lane:
         except BaseException:
             self.close()
             raise
+
+    def _first_feed(self) -> Feed:
+        """The prompt, or what its row has not read of it."""
+        policy = self.policy
+        row, read = (self.executor.open(policy.source), 0) if policy.row is None else (policy.row, policy.row.length)
+        if policy.vectors is None:
+            return Feed(row, policy.prompt[read:], watch=self.watch)
+        vectors = policy.vectors[read:]
+        return Feed(row, policy.prompt[read:] or (NO_ID,) * len(vectors), watch=self.watch, vectors=vectors)
 
     def fork(self, policy: Policy) -> Self:
         """Another policy's lane after the same prompt, which has been read."""
@@ -62,9 +73,7 @@ class Lane:
             step = self.policy.feed(*[row.host(position) for row in scores])
         except NotNumbers as error:
             raise self.located(error) from None
-        if sites := at_position(scores[0].sites, position):
-            step = replace(step, sites={site: _host_copy(value) for site, value in sites.items()})
-        return self._with_outcome(step)
+        return self.with_outcome(with_sites(step, scores[0].sites, self.policy.look, position))
 
     def located(self, error: NotNumbers) -> NotNumbers:
         """The same error, and where the scores began not to be numbers."""
@@ -127,8 +136,8 @@ class Lane:
 
     @property
     def _is_cuttable(self) -> bool:
-        """Whether its prompt may be read in chunks: one row, nothing of it watched, and its last token alone scored."""
-        return len(self.feeds) == 1 and self.watch is None and self.policy.source is None
+        """Whether its prompt may be read in chunks: one row of ids, nothing of it watched, its last token alone scored."""
+        return len(self.feeds) == 1 and self.watch is None and self.policy.source is None and self.feeds[0].vectors is None
 
     @property
     def choice(self) -> Choice | None:
@@ -157,17 +166,22 @@ class Lane:
     def take(self, ahead: TokensAhead) -> Step | None:
         """Take a token that the executor has chosen."""
         step = ahead.take()
-        return None if step is None else self._with_outcome(step)
+        return None if step is None else self.with_outcome(step)
 
     def return_to(self, length: int, token: int) -> None:
         """Drop what its row holds beyond this length, and feed this token in the next pass."""
         self.executor.rewind(self.feeds[0].row, length)
         self.feed_next(token)
 
-    def _with_outcome(self, step: Step) -> Step:
+    def with_outcome(self, step: Step) -> Step:
+        """A step; the last one of a text with what is known of the whole."""
         if step.finish is None:
             return step
-        return replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens))
+        memory = None
+        if self.policy.look.memory and (memories := row_memories(self.executor)) is not None:
+            memory = memories.remember(self.feeds[0].row, self.policy.history.length - 1)
+        outcome = Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens, memory=memory)
+        return replace(step, outcome=outcome)
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""
@@ -202,6 +216,21 @@ class Lane:
                 if not _is_finite(value):
                     return f"The first place where they are not is {site}."
         return "No site shows where they begin."
+
+
+def with_sites(step: Step, sites: Mapping[str, Any], look: Look, position: int = -1) -> Step:
+    """A step with what a watch read in its pass: at all of the pass's tokens, or at the position that predicted it."""
+    if look.passes:
+        return replace(step, pass_sites=copied(sites))
+    if not sites:
+        return step
+    at_last = at_position(sites, position) or {}
+    return replace(step, sites={site: _host_copy(value) for site, value in at_last.items()})
+
+
+def copied(sites: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays, of whatever library, that stay as they are in the executor's next pass."""
+    return {site: value.clone() if hasattr(value, "clone") else value.copy() for site, value in sites.items()}
 
 
 def _host_copy(value: Any) -> npt.NDArray[np.float32]:

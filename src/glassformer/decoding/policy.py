@@ -22,7 +22,7 @@ from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
-from glassformer.engine.protocol import BEST, Choice
+from glassformer.engine.protocol import BEST, Choice, Row
 from glassformer.errors import InputError, NotNumbers, SettingError
 
 SHOWN_CANDIDATES = 10  # the best so many, where all are kept
@@ -43,6 +43,9 @@ class Step:
     raw: Scores | None = None  # all scores before the rules
     scores: Scores | None = None  # and after them
     sites: Mapping[str, Any] | None = None  # what a watch read at the position that predicted it: (hidden) and so on
+    pass_sites: Mapping[str, Any] | None = field(
+        default=None, compare=False, repr=False
+    )  # of all tokens of that pass, (1, length, …), if `look.passes` asks
     outcome: Outcome | None = field(default=None, compare=False, repr=False)  # of the whole text, with its last step
 
 
@@ -57,6 +60,8 @@ class Outcome:
     beam_scores: tuple[Scores, ...] = ()  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
     beam_logits: tuple[Scores, ...] = ()  # the same before the rules, if `look.raw` asks
     cached_tokens: int = 0  # of the prompt, that were not read again
+    beam_sites: tuple[Sequence[Mapping[str, Any]], ...] = ()  # of all beams at each step, if `look.passes` asks
+    memory: Any = None  # what the text's row remembers, in its executor's form, if `look.memory` asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Look:
     everything: bool = False  # to all candidates, not the best alone
     raw: bool = False
     scores: bool = False
+    passes: bool = False  # what a watch reads at all tokens of a pass, the prompt's too, and not at the last one alone
+    memory: bool = False  # with the last step, the keys and values of the whole text
 
     @property
     def depth(self) -> int:
@@ -101,22 +108,35 @@ class Policy:
         entropy_stats: Callable[[Scores], EntropyStats] = entropy_stats,
         source: Sequence[int] | None = None,
         negative: Sequence[int] | None = None,
+        row: Row | None = None,
+        vectors: Any = None,
+        prompt_number: int = 0,
     ) -> None:
         """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: what each step
         is to carry; `entropy_stats`: an engine's faster way to compute them; `source`: what an encoder reads first;
-        `negative`: the prompt that guidance leads away from."""
+        `negative`: the prompt that guidance leads away from; `row`: a row that has read part of the prompt, or its source,
+        already, and which this text takes over; `vectors`: what is read in place of the prompt's embeddings, (tokens,
+        hidden), where there may be no ids at all; `prompt_number`: which of a batch's prompts this is."""
         settings = recipe.settings
         self.recipe = recipe
         self.source = source
         self.negative = negative
+        self.row = row
+        self.vectors = vectors
+        length = len(prompt) if vectors is None else len(vectors)
         if negative is None and settings.is_active("guidance_scale"):
             if source is not None:
                 raise SettingError("an encoder-decoder's guidance_scale needs a negative prompt. Pass negative_prompt too.")
+            if not prompt:
+                raise SettingError(
+                    "a prompt without ids leaves guidance_scale nothing to lead away from. Pass negative_prompt_ids too."
+                )
             self.negative = tuple(prompt[-1:])
         seed = settings.seed if seed is None else seed
         if seed is None and settings.do_sample:
             seed = secrets.randbits(32)
-        self.history = TokenHistory(prompt, settings.room(len(prompt), context), seed, index)
+        self.history = TokenHistory(prompt, settings.room(length, context), seed, index)
+        self.history.prompt_number, self.history.unseen = prompt_number, length - len(prompt)
         if recipe.grammar is not None:
             self.history.guide = recipe.grammar.guide()
         self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
@@ -136,7 +156,8 @@ class Policy:
     @property
     def prefix_key(self) -> tuple[object, ...]:
         """What it reads before the first token: policies that agree in this can share it."""
-        return self.prompt, *(None if ids is None else tuple(ids) for ids in (self.source, self.negative))
+        texts = (None if ids is None else tuple(ids) for ids in (self.source, self.negative))
+        return self.prompt, *texts, id(self.row), id(self.vectors)
 
     @property
     def choice(self) -> Choice | None:
@@ -150,6 +171,7 @@ class Policy:
             or look.everything
             or look.raw
             or look.scores
+            or look.passes
         ):
             return None
         if not settings.do_sample and not names:

@@ -19,6 +19,10 @@ EXCLUSIVE = (  # pairs that cannot both be in force
     ("prompt_lookup_num_tokens", "num_beams"),
     ("prompt_lookup_num_tokens", "guidance_scale"),
     ("num_beams", "guidance_scale"),
+    *(
+        ("penalty_alpha", other)
+        for other in ("do_sample", "num_beams", "assistant_model", "prompt_lookup_num_tokens", "guidance_scale")
+    ),
     ("num_beams", "mirostat"),
     ("negative_prompt", "negative_prompt_ids"),
     *combinations(GRAMMARS, 2),
@@ -39,7 +43,7 @@ def refuse_contradictions(settings: SettingsTable, changes: Mapping[str, Any]) -
 def without_effect(settings: SettingsTable, changes: Mapping[str, Any]) -> Iterator[str]:
     for name, value in changes.items():
         needs = SETTINGS[name].needs
-        if needs is not None and settings.is_set(name) and not settings.is_active(needs):
+        if needs is not None and settings.is_set(name) and not settings.has_needs(name):
             title, example = SETTINGS[needs].title, SETTINGS[needs].example
             yield f"{spell(name, value)} has no effect without {title}. Pass {spell(needs, example)} too."
 

@@ -25,6 +25,7 @@ class SettingInfo(NamedTuple):
     most: float | None = None
     below: float | None = None
     needs: str | None = None  # the setting without which this one has no effect
+    or_needs: str | None = None  # another with which it has one too
     title: str = ""  # of a setting that others need: what it switches on
     example: object = None  # and a value that does so
     empty_counts: bool = False  # whether an empty text or list changes something too

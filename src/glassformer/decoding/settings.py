@@ -23,15 +23,16 @@ NEW_TOKENS = 256  # unless a setting says how many
 THIS_CALL = "this call"  # where a value can come from, beside a file
 DEFAULT = "default"
 SET_BY_HAND = "set by hand"
-LOAD_ARGUMENTS = ("executor", "dtype", "weights", "cache", "activations")  # settings of a model, not of a text
+LOAD_ARGUMENTS = (  # settings of a model, not of a text
+    "executor", "dtype", "weights", "cache", "activations", "adapter", "adapter_mode",
+)  # fmt: skip
 UNSUPPORTED: Mapping[str, Any] = {  # other libraries' settings that are not here, and the value that changes nothing
     **dict.fromkeys((
-        "constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "penalty_alpha",
-        "prefix_allowed_tokens_fn", "top_h", "watermarking_config",
+        "constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "top_h",
+        "watermarking_config",
     )),
     "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1,
-    "output_attentions": False, "output_hidden_states": False, "remove_invalid_values": False, "renormalize_logits": False,
-    "past_key_values": None, "synced_gpus": False, "token_healing": False,
+    "remove_invalid_values": False, "renormalize_logits": False, "synced_gpus": False, "token_healing": False,
 }  # fmt: skip
 HARMLESS: Mapping[str, str] = {  # other libraries' settings that change no text, and why
     **dict.fromkeys(
@@ -65,7 +66,9 @@ SPECIAL_TOKENS = (
 )  # that every model has of its own
 FORWARD_OUTPUTS = ("output_attentions", "output_hidden_states")  # in a model's config: of every call, not of generation
 LOGPROB_SETTINGS = ("logprobs", "prompt_logprobs")  # that have no place in a text
-GENERATE_ONLY = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
+GENERATE_ONLY = (  # that only generate can honour
+    "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions",
+)  # fmt: skip
 
 
 @dataclass(slots=True, repr=False)
@@ -146,6 +149,18 @@ class GenerationConfig(SettingsTable):
             if getattr(self, name) is None and (value := getattr(other, name)) is not None:
                 setattr(self, name, value)
                 self.origins[name] = other.origins.get(name, (DEFAULT, value))
+
+    _from_model_config = False  # this and the next two are what `Seq2SeqTrainer` needs to know how far to pad texts
+
+    def _get_default_generation_params(self) -> dict[str, Any]:
+        return {"max_length": 20}
+
+    def update(self, defaults_only: bool = False, **settings: Any) -> dict[str, Any]:
+        """Change several settings, or fill in those that are not set; gives those that there are not."""
+        for name in settings.keys() & SETTINGS.keys():
+            if not defaults_only or getattr(self, name) is None:
+                setattr(self, name, settings[name])
+        return {name: value for name, value in settings.items() if name not in SETTINGS}
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """A copy with a call's own settings on top, checked; `generation_config` among them takes this one's place, but
@@ -230,6 +245,8 @@ class GenerationConfig(SettingsTable):
         how = "sampled" if self.do_sample else "greedy"
         if self.num_beams > 1:
             how = f"{self.num_beams} beams" + (", sampled" if self.do_sample else "")
+        if self.is_active("penalty_alpha"):
+            how = "contrastive"
         also = {"assistant_model": "assisted", "prompt_lookup_num_tokens": "prompt lookup", "guidance_scale": "guided"}
         also |= {name: name.replace("_", " ") for name in GRAMMARS}
         return ", ".join([how, *(word for name, word in also.items() if self.is_active(name))])

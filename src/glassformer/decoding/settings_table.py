@@ -75,6 +75,12 @@ class SettingsTable:
         needs="num_beams",
         expects="true, false or 'never'",
     )
+    penalty_alpha: float | None = setting(
+        None,
+        "contrastive search: how much likeness to the text so far counts, against probability, among the top_k best",
+        above=0,
+        most=1,
+    )
     assistant_model: Any = setting(
         None,
         "a smaller model that drafts; the text stays exactly the same",
@@ -203,6 +209,13 @@ class SettingsTable:
     grammar: str | None = setting(None, "only texts of this Lark grammar", rule=by_grammar)
 
     # Which tokens are allowed
+    prefix_allowed_tokens_fn: Callable[..., Any] | None = setting(
+        None,
+        "a function of the prompt's number in the batch and the ids so far, as a tensor, that lists the ids that may follow",
+        expects="a function",
+        per_call=True,
+        rule=lambda s, ids: custom.from_allowed_tokens(s.prefix_allowed_tokens_fn),
+    )
     allowed_tokens: Sequence[int] | None = setting(
         None,
         "only these ids",
@@ -278,7 +291,8 @@ class SettingsTable:
         least=0,
         neutral=0,
         needs="do_sample",
-        rule=lambda s, ids: sampling.top_k(s.top_k, s.min_keep),
+        or_needs="penalty_alpha",
+        rule=lambda s, ids: sampling.top_k(s.top_k, s.min_keep) if s.do_sample else [],
         truncates=True,
     )
     top_p: float | None = setting(
@@ -374,6 +388,12 @@ class SettingsTable:
     output_logits: bool = setting(
         False, "with it, each step's scores before them", needs="return_dict_in_generate", per_call=True
     )
+    output_hidden_states: bool = setting(
+        False, "with it, every layer's states in each step", needs="return_dict_in_generate", per_call=True
+    )
+    output_attentions: bool = setting(
+        False, "with it, every layer's attention weights in each step", needs="return_dict_in_generate", per_call=True
+    )
     logprobs: int | None = setting(None, "log-probabilities of the chosen token and of the best so many", least=0)
     prompt_logprobs: int | None = setting(None, "the same for the prompt's tokens", least=0)
 
@@ -396,7 +416,12 @@ class SettingsTable:
         info = SETTINGS[name]
         if info.truncates and self.mirostat and self.do_sample:
             return False
-        return self.is_set(name) and (info.needs is None or self.is_active(info.needs))
+        return self.is_set(name) and self.has_needs(name)
+
+    def has_needs(self, name: str) -> bool:
+        """Whether what a setting needs to have an effect is active."""
+        needs = [needed for needed in (SETTINGS[name].needs, SETTINGS[name].or_needs) if needed is not None]
+        return not needs or any(self.is_active(needed) for needed in needs)
 
     @property
     def eos(self) -> frozenset[int]:

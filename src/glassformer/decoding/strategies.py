@@ -26,7 +26,8 @@ def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **m
 
 def runs_in_loop(settings: GenerationConfig) -> bool:
     """Whether texts of these settings can be written in a `Loop`, together with any others."""
-    return settings.num_beams == 1 and settings.assistant_model is None and settings.prompt_lookup_num_tokens is None
+    others = ("num_beams", "assistant_model", "prompt_lookup_num_tokens", "penalty_alpha")
+    return not any(settings.is_active(name) for name in others)
 
 
 def generate(
@@ -39,15 +40,20 @@ def generate(
     Where several texts follow one prompt, their policies stand side by side.
     """
     settings = policies[0].settings
-    by_token = settings.num_beams == 1 and assistant is None and settings.prompt_lookup_num_tokens is None
-    if by_token:
+    if runs_in_loop(settings):
         return loop(executor, policies, watch)
-    if watch is not None:
-        raise SettingError("sites are watched where each pass gives a token. Leave num_beams, and what drafts, out.")
     if settings.num_beams > 1:
         from glassformer.decoding.beams import beams
 
-        return beams(executor, policies)
+        return beams(executor, policies, watch)
+    if watch is not None:
+        raise SettingError(
+            "states, attentions and sites are read where each pass gives a token. Leave penalty_alpha, and what drafts, out."
+        )
+    if settings.is_active("penalty_alpha"):
+        from glassformer.decoding.contrastive import contrastive
+
+        return contrastive(executor, policies)
     from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 
     lookup = LookupDrafter(settings.max_matching_ngram_size or 2)

@@ -43,6 +43,8 @@ class TokenHistory:
         self.seed = seed
         self.index = index
         self.surprisals: list[float] = []  # of each drawn token, in bits, among what it was drawn from
+        self.prompt_number = 0  # which of a batch's prompts this is
+        self.unseen = 0  # tokens of the prompt without ids, which were read as vectors
         self.guide: GuideLike | None = None  # what a grammar allows next
         self.negative_scores: Scores | None = None  # the scores after the negative prompt, for guidance
         self._buffer = np.empty(max(64, 2 * len(self.prompt)), np.int64)
@@ -57,6 +59,11 @@ class TokenHistory:
     def ids(self) -> Ids:
         """Prompt and chosen tokens in one; not to be written to."""
         return self._buffer[: len(self.prompt) + len(self.chosen)]
+
+    @property
+    def length(self) -> int:
+        """How many tokens there are, whether their ids are known or not."""
+        return self.unseen + len(self.prompt) + len(self.chosen)
 
     @property
     def new(self) -> Ids:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.checkpoint.content_digest import content_digest
+from glassformer.checkpoint.content_digest import content_digest, stored_files
 from glassformer.runtime.model import Model
 from glassformer.sites import Change
 
@@ -78,9 +78,9 @@ def _weights_digest(model: Model) -> str:
             digest.update(name.encode())
             digest.update(weight.detach().float().cpu().numpy().tobytes())
         return digest.hexdigest()
-    files = {tensor.file.path: tensor.file for tensor in tensors.values()}
-    for path in sorted(files):
-        digest.update(content_digest(files[path]).encode())
+    files, recipes = stored_files(tensor.file for tensor in tensors.values())
+    for part in (*(content_digest(files[path]) for path in sorted(files)), *recipes):
+        digest.update(part.encode())
     return digest.hexdigest()
 
 

@@ -148,7 +148,7 @@ class Activations:
         if not patterns:
             return ()
         blueprint = self.model.blueprint
-        matches = expand(patterns, blueprint.blocks, blueprint.encoder_blocks)
+        matches = expand(patterns, *blueprint.block_counts)
         return tuple(site for site in matches if site in blueprint.sites or site in patterns)
 
     @property

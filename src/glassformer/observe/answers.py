@@ -55,6 +55,12 @@ def tags(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats, name: Callabl
     )
 
 
+def replaced(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats) -> tuple[Answer, ...]:
+    """Whether each token is the original one or was put in its place; scores (length,), above zero if it was."""
+    both = np.stack((np.zeros_like(scores), scores), -1)
+    return tags(tokenizer, ids, both, ("original", "replaced").__getitem__)
+
+
 def passage(own: Sequence[bool], starts: Floats, ends: Floats, text: Callable[[int, int], str]) -> Answer:
     """The best passages; `own`: the tokens that may be part of one; starts and ends (length,).
 

@@ -107,7 +107,9 @@ def _linear(values: OpValues, op: Op, index: int) -> Arithmetic:
     made = Arithmetic()
     total = _product(values, op, index, made, "sum of the products")
     if (scale := op.options.get("scale", 1.0)) != 1.0:
-        made.step("scaled", f"× {scale:.6g}", total * scale)
+        total = made.step("scaled", f"× {scale:.6g}", total * scale)
+    if (softcap := op.options.get("softcap")) is not None:
+        made.step("soft-capped", f"{softcap:g} × tanh(score ÷ {softcap:g})", softcap * np.tanh(total / softcap))
     return made
 
 
@@ -125,25 +127,31 @@ def _product(values: OpValues, op: Op, index: int, made: Arithmetic, name: str, 
 
 
 def _fused(values: OpValues, op: Op, index: int) -> Arithmetic:
-    """A number of a projection that makes queries, keys and values at once."""
+    """A number of a projection that makes queries, keys and values at once, or of one that is normed as a whole."""
     (source,) = op.inputs
-    size = int(np.prod([size for size in op.shape if isinstance(size, int)]))
-    return number_arithmetic(values, source, op.options["part"] * size + index)
+    size = op.shape[-1]
+    assert isinstance(size, int)
+    head, own = divmod(index, size)
+    return number_arithmetic(values, source, (op.options["first"] + op.options["step"] * head) * size + own)
 
 
 def _rotate(values: OpValues, op: Op, index: int) -> Arithmetic:
     made = Arithmetic()
     x = values.value(op.inputs[0])
-    size = x.shape[-1]
-    head, own = divmod(index, size)
-    half = size // 2
-    other = own - half if own >= half else own + half
-    angle = float(values.angles(op)[own % half])
+    head, own = divmod(index, x.shape[-1])
     mine = made.step("before", f"x[{own}]", x[head, own])
+    rope = op.options["rope"]
+    firsts, seconds = rope.pairs(x.shape[-1])
+    if own not in firsts and own not in seconds:
+        made.step("the same number", f"RoPE turns {2 * len(firsts)} numbers of a head, and this is none of them", mine)
+        return made
+    sign = 1 if own in seconds else -1
+    pair = int(np.flatnonzero((seconds if sign > 0 else firsts) == own)[0])
+    other = int((firsts if sign > 0 else seconds)[pair])
+    angle = float(values.angles(op)[pair])
     partner = made.step("its partner", f"x[{other}]", x[head, other])
-    made.step("angle", f"position {values.position} × frequency of pair {own % half}, in radians", angle)
-    scale = op.options["rope"].scale
-    sign = 1 if own >= half else -1
+    made.step("angle", f"position {values.position} × frequency of pair {pair}, in radians", angle)
+    scale = rope.scale
     turned = scale * (mine * np.cos(angle) + sign * partner * np.sin(angle))
     expression = f"before × cos(angle) {'+' if sign > 0 else '−'} partner × sin(angle)"
     made.step("turned", expression if scale == 1 else f"({expression}) × {scale:.4g}", turned)
@@ -161,22 +169,101 @@ def _activate(values: OpValues, op: Op, index: int) -> Arithmetic:
 
 
 def _gate(values: OpValues, op: Op, index: int) -> Arithmetic:
-    made = Arithmetic()
-    gate = _product(values, op, index, made, "gate")
-    how = op.options["how"]
+    made, how = Arithmetic(), op.options["how"]
+    if len(op.inputs) == 2:  # of two products that are there already
+        values.prefetch(op.inputs)
+        gate, up = (made.step(name, f"{name}[{index}]", values.value(source)[index]) for name, source in
+                    zip(("gate", "up"), op.inputs, strict=True))  # fmt: skip
+        opened = made.step(how, f"{how}(gate)", activation(op)(np.asarray([gate], np.float32))[0])
+        made.step("neuron", f"{how}(gate) × up", opened * up)
+        return made
+    gate = _gate_product(values, op, index, made, 0)
     opened = made.step(how, f"{how}(gate)", activation(op)(np.asarray([gate], np.float32))[0])
-    up = _product(values, op, index, made, "up", 1)
+    up = _gate_product(values, op, index, made, 1)
     made.step("neuron", f"{how}(gate) × up", opened * up)
     return made
+
+
+def _gate_product(values: OpValues, op: Op, index: int, made: Arithmetic, part: int) -> float:
+    """One of the two products of a gate: its own, or a part of the projection before it."""
+    name = ("gate", "up")[part]
+    if op.weights:
+        return _product(values, op, index, made, name, part)
+    inner = op.shape[-1]
+    assert isinstance(inner, int)
+    projection, output = values.ops[op.inputs[0]], part * inner + index
+    if not projection.weights:  # a sum of a product and an adapter's update
+        return made.step(name, f"x[{output}]", values.value(op.inputs[0])[output])
+    return _product(values, projection, output, made, name)
+
+
+def _route(values: OpValues, op: Op, index: int) -> Arithmetic:
+    made = Arithmetic()
+    scores = values.value(op.inputs[0])
+    made.step("score", f"the router's, of expert {index}", scores[index])
+    weights = np.exp(scores - scores.max())
+    share = made.step("softmax", f"over {len(scores)} experts", weights[index] / weights.sum())
+    chosen = np.argsort(-scores, kind="stable")[: op.options["chosen"]]
+    if index not in chosen:
+        made.step("share", f"none: {op.options['chosen']} others have higher scores", 0.0)
+    elif op.options["normalized"]:
+        total = made.step("all chosen", f"the sum of {len(chosen)}", weights[chosen].sum() / weights.sum())
+        made.step("share", "softmax ÷ all chosen", share / total)
+    else:
+        made.step("share", "one of the chosen", share)
+    return made
+
+
+def _expert_gate(values: OpValues, op: Op, index: int) -> Arithmetic:
+    slot, own = divmod(index, _neurons(op))
+    chosen = values.chosen_experts(op)
+    made = Arithmetic()
+    if slot >= len(chosen):
+        made.step("neuron", "of no expert: fewer are chosen here", 0.0)
+        return made
+    expert = values.expert(op, chosen[slot])
+    gate, up = (_product(values, expert, own, made, name, part) for part, name in enumerate(("gate", "up")))
+    how, limit, offset = (op.options[name] for name in ("how", "limit", "offset"))
+    if limit is not None:
+        gate = made.step("gate, cut", f"at most {limit:g}", min(gate, limit))
+        up = made.step("up, cut", f"from −{limit:g} to {limit:g}", max(-limit, min(up, limit)))
+    opened = made.step(how, f"{how}(gate)", activation(op)(np.asarray([gate], np.float32))[0])
+    added = f"(up + {offset:g})" if offset else "up"
+    made.step("neuron", f"{how}(gate) × {added}, of expert {chosen[slot]}", opened * (up + offset))
+    return made
+
+
+def _expert_linear(values: OpValues, op: Op, index: int) -> Arithmetic:
+    made = Arithmetic()
+    neurons, shares = (values.value(source) for source in op.inputs)
+    total = 0.0
+    for slot, number in enumerate(values.chosen_experts(op)):
+        weights, row, bias = values.row(values.expert(op, number), index)
+        own = neurons[slot * len(row) : (slot + 1) * len(row)]
+        product = dot_product(f"expert {number}", (weights, row), ("neurons", own))
+        made.products.append(product)
+        share = float(shares[number])
+        total += share * (product.total + bias)
+        with_bias = f" + {bias:.4f}" if bias else ""
+        made.step(f"expert {number}", f"{share:.4f} × ({product.total:.4f}{with_bias})", share * (product.total + bias))
+    made.step("sum", "over the chosen experts", total)
+    return made
+
+
+def _neurons(op: Op) -> int:
+    width = op.shape[-1]
+    assert isinstance(width, int)
+    return width // int(op.options["chosen"])
 
 
 def _add(values: OpValues, op: Op, index: int) -> Arithmetic:
     made = Arithmetic()
     values.prefetch(op.inputs)
     stream, update = (values.value(source)[index] for source in op.inputs)
-    made.step("residual stream", f"x[{index}]", stream)
-    made.step("update", f"update[{index}]", update)
-    made.step("sum", "residual stream + update", stream + update)
+    names = ("adapter's update", "product") if op.options.get("adapter") else ("residual stream", "update")
+    made.step(names[0], f"x[{index}]", stream)
+    made.step(names[1], f"{names[1]}[{index}]", update)
+    made.step("sum", " + ".join(names), stream + update)
     return made
 
 
@@ -195,6 +282,9 @@ EXPLANATIONS: Mapping[str, Callable[[OpValues, Op, int], Arithmetic]] = {  # by 
     "rotate": _rotate,
     "activate": _activate,
     "gate": _gate,
+    "route": _route,
+    "expert_gate": _expert_gate,
+    "expert_linear": _expert_linear,
     "add": _add,
     "scores": _linear,
 }
@@ -208,9 +298,10 @@ class HeadScores:
     keys: Floats  # (keys, head_size)
     key_head: int
     products: Floats  # query · key
-    scores: Floats  # scaled, with their biases
+    scores: Floats  # scaled, soft-capped where the model does that, with their biases
     biases: Floats | None
     visible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    sink: float = -np.inf  # a score beside those of the keys; minus infinity: none
 
     @classmethod
     def of(cls, values: OpValues, number: int, head: int) -> HeadScores:
@@ -222,14 +313,18 @@ class HeadScores:
         products = keys @ query[head]
         biases = values.distance_bias(number, len(keys))
         own = None if biases is None else biases[head]
-        scores = products * np.float32(op.options["scale"]) + (0 if own is None else own)
-        return cls(query[head], keys, key_head, products, scores, own, values.visible_keys(number, len(keys)))
+        scores = products * np.float32(op.options["scale"])
+        if (softcap := op.options["softcap"]) is not None:
+            scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+        scores = scores + (0 if own is None else own)
+        visible, sink = values.visible_keys(number, len(keys)), values.sink(op, head)
+        return cls(query[head], keys, key_head, products, scores, own, visible, sink)
 
     @property
     def weights(self) -> Floats:
         shown = np.where(self.visible, self.scores, -np.inf)
         exponentials = np.exp(shown - shown.max())
-        return np.asarray(exponentials / exponentials.sum(), np.float32)
+        return np.asarray(exponentials / (exponentials.sum() + np.exp(self.sink - shown.max())), np.float32)
 
     def arithmetic(self, op: Op, key: int) -> Arithmetic:
         """How the weight of one key came to be."""
@@ -239,6 +334,8 @@ class HeadScores:
         score = made.step("q · k", f"{len(self.query)} terms", product.total)
         scale = op.options["scale"]
         score = made.step("scaled", f"× {scale:.6g}" if scale != 1 else "× 1: this model does not scale", score * scale)
+        if (softcap := op.options["softcap"]) is not None:
+            score = made.step("soft-capped", f"{softcap:g} × tanh(score ÷ {softcap:g})", softcap * np.tanh(score / softcap))
         if self.biases is not None:
             score = made.step(
                 "with bias", f"+ {self.biases[key]:.4f}, by the distance between the two", score + self.biases[key]
@@ -252,5 +349,8 @@ class HeadScores:
         total = made.step(
             "sum", f"of the exponentials of the {len(shown)} tokens that it may look at", np.exp(shown - top).sum()
         )
+        if self.sink > -np.inf:
+            sink = f"+ exp({self.sink:.4f} − the largest score): the head's sink, which takes its part and has no value"
+            total = made.step("sum with the sink", sink, total + np.exp(self.sink - top))
         made.step("weight", "exponential ÷ sum", share / total)
         return made

@@ -1,9 +1,9 @@
 """Direct logit attribution: what each block and each head added to a token's score.
 
 A score is a product with the stream's last state, and the stream is a sum of what was added to it on the way. With each norm
-frozen at what it did to this text, all of that is linear, so the score is the sum of one number for each addition, and
-nothing is left over but rounding. It is the direct path only: what a head wrote for later heads to read is counted where
-they write.
+frozen at what it did to this text (and a soft cap on the scores, where there is one), all of that is linear, so the score is
+the sum of one number for each addition, and nothing is left over but rounding. It is the direct path only: what a head wrote
+for later heads to read is counted where they write.
 
 The blueprint says how the stream runs, so there is nothing here about any family. The walk is from the score backwards, with
 a vector `g` that says what each direction of the stream is worth to the score.
@@ -105,10 +105,11 @@ class BackwardWalk:
                 continue
             row = self._weight(head, 0, token)
             assert row is not None
-            g += row * np.float32(sign * head.options.get("scale", 1.0))
+            factor = sign * head.options.get("scale", 1.0) * self._cap_factor(head, token)
+            g += row * np.float32(factor)
             for number in range(1, len(head.weights)):
                 bias = self._weight(head, number)
-                self.constant += 0.0 if bias is None else sign * float(bias.reshape(-1)[token])
+                self.constant += 0.0 if bias is None else factor * float(bias.reshape(-1)[token])
         at = head.inputs[0]
         while (op := self.ops[at]).site != "embedding":
             if op.kind == "norm":
@@ -119,6 +120,14 @@ class BackwardWalk:
         self.add("embedding", None, float(g @ self.values["embedding"]))
         self.parts.reverse()
         self.heads.reverse()
+
+    def _cap_factor(self, head: Op, token: int) -> float:
+        """What a soft cap multiplied a token's score by; it is frozen, as norms are."""
+        cap, score = head.options.get("softcap"), float(self.scores[token])
+        if cap is None or not score:
+            return 1.0
+        share = np.clip(score / cap, -1 + 1e-7, 1 - 1e-7)
+        return float(share / np.arctanh(share))
 
     def _update(self, at: int, g: Floats) -> None:
         """What was added to the stream here; of attention, head by head too."""
@@ -135,12 +144,21 @@ class BackwardWalk:
         while op.kind == "norm":  # after the product, in some families
             g, at = self._through_norm(op, g, biased=False), op.inputs[0]
             op = self.ops[at]
-        matrix = self._weight(op, 0)
-        assert matrix is not None
-        worth = matrix @ g if op.options.get("columns") else g @ matrix
+        worth = self._through_products(at, g)
         outputs = self.values[f"blocks.{op.block}.{name}.heads"]
         values = (worth.reshape(outputs.shape) * outputs).sum(1)
         self.heads += [Contribution(name, op.block, head, float(values[head])) for head in reversed(range(len(values)))]
+
+    def _through_products(self, at: int, g: Floats) -> Floats:
+        """Back through a product to the heads that it joins; through both of its parts where an adapter stands beside it."""
+        op = self.ops[at]
+        if op.kind == "add":
+            return np.asarray(sum(self._through_products(part, g) for part in op.inputs), np.float32)
+        matrix = self._weight(op, 0)
+        assert matrix is not None
+        g = (matrix @ g if op.options.get("columns") else g @ matrix) * np.float32(op.options["scale"])
+        (source,) = op.inputs
+        return self._through_products(source, g) if self.ops[source].kind == "linear" else g
 
     def _through_norm(self, op: Op, g: Floats, biased: bool = True) -> Floats:
         """Back through a norm that is frozen at what it did here; `biased`: add what its bias is worth to the constant."""
@@ -167,12 +185,16 @@ class BackwardWalk:
             return self._value(op.inputs[0])
         assert op.kind == "linear"  # of heads, before a norm
         (source,) = op.inputs
+        if self.ops[source].kind == "linear":  # an adapter's
+            update = self._weight(op, 0)
+            assert update is not None
+            return np.asarray(update @ self._value(source), np.float32)
         (site,) = (site for site in self.ops[source].inner_sites if site.endswith(".heads"))
         matrix, bias = self._weight(op, 0), self._weight(op, 1)
         assert matrix is not None
         joined = self.values[site].reshape(-1)
         product: Floats = joined @ matrix if op.options.get("columns") else matrix @ joined
-        return product if bias is None else product + bias
+        return (product if bias is None else product + bias) * np.float32(op.options["scale"])
 
     def _weight(self, op: Op, number: int, row: int | None = None) -> Floats | None:
         return self.reading.model.weight(op.weights[number].name, row) if number < len(op.weights) else None

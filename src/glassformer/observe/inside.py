@@ -198,13 +198,19 @@ class _Level:
         else:
             notes.append("Causal: a token may look at itself and at what comes before it.")
         if options["window"]:
-            notes.append(f"Sliding window: no further back than {options['window']} tokens, itself included.")
+            way = "back" if options["causal"] else "away"
+            notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
         if query.kind == "rotate":
             theta = query.options["rope"].theta
             notes.append(f"RoPE turns queries and keys by their positions (theta {theta:g}); scores are taken after it.")
-        if len(op.inputs) > 3:
+        if options.get("distance_terms"):
+            notes.append("Queries and keys also meet vectors of the distance between the two tokens; scores are the sums.")
+        elif len(op.inputs) > 3:
             notes.append("A learned bias for the distance between the two tokens is added to each score.")
-        known = {"causal", "window", "scale", "cross"}
+        if options["softcap"]:
+            cap = options["softcap"]
+            notes.append(f"Soft cap: a score s becomes {cap:g} × tanh(s ÷ {cap:g}), so that none exceeds {cap:g}.")
+        known = {"causal", "window", "scale", "cross", "softcap", "distances", "distance_terms"}
         return notes + [f"{name}: {value}" for name, value in options.items() if name not in known and value]
 
     # Levels of one operation ------------------------------------------------------------------------------------
@@ -251,6 +257,8 @@ class _Level:
         model = self.reading.model
         if model.head in ("causal", "seq2seq", "masked"):
             return visible(token_text(model.tokenizer, index))
+        if model.head == "discriminator":
+            return "replaced"
         return model.label(index) if model.head in ("sequence", "token") else ("start", "end")[index]
 
     def _number(self, contents: _Contents) -> None:
@@ -411,9 +419,11 @@ def op_formula(op: Op) -> str:
             offset = f"({options['offset']:g} + weight)" if options["offset"] else "weight"
             if options["how"] == "rms":
                 return f"RMS norm: x ÷ √(mean(x²) + {options['eps']:g}) × {offset}"
-            return f"layer norm: (x − mean) ÷ √(variance + {options['eps']:g}) × {offset} + bias"
+            bias = " + bias" if len(op.weights) > 1 else ""
+            return f"layer norm: (x − mean) ÷ √(variance + {options['eps']:g}) × {offset}{bias}"
         case "linear":
-            return "weights · x" + (" + bias" if len(op.weights) > 1 else "")
+            product = "weights · x" + (" + bias" if len(op.weights) > 1 else "")
+            return product if options["scale"] == 1 else f"({product}) × {options['scale']:.4g}"
         case "heads":
             heads, size = op.shape[1], op.shape[3]
             made = "weights · x" if op.weights else "a part of the projection"
@@ -425,18 +435,33 @@ def op_formula(op: Op) -> str:
         case "activate":
             return f"{options['how']}(x)"
         case "gate":
-            return f"{options['how']}(gate weights · x) × (up weights · x)"
+            if not op.weights and len(op.inputs) == 1:
+                return f"{options['how']}(the first half of x) × the second half"
+            parts = ("gate weights · x", "up weights · x") if op.weights else ("gate", "up")
+            return f"{options['how']}({parts[0]}) × ({parts[1]})"
+        case "route":
+            norm = ", made to add up to 1" if options["normalized"] else ""
+            return f"softmax(scores) of the best {options['chosen']}{norm}; 0 for all others"
+        case "expert_gate":
+            gate = f"{options['how']}(gate weights · x) × (up weights · x)"
+            return f"{gate}, of {options['chosen']} of {options['experts']} experts"
+        case "expert_linear":
+            return "the sum of share × (weights · neurons), over the chosen experts"
         case "add":
-            return "residual stream + update"
+            return "adapter's update + product" if options.get("adapter") else "residual stream + update"
         case "pool":
-            return f"the {options['how']} token's vector"
+            return "the mean of all tokens' vectors" if options["how"] == "mean" else f"the {options['how']} token's vector"
         case "scores":
-            scale = f" × {options['scale']:.4g}" if options.get("scale", 1.0) != 1 else ""
-            return f"weights · x{scale}: a score for each {'token of the vocabulary' if op.shape[-1] != 2 else 'answer'}"
+            score = "weights · x" + (f" × {options['scale']:.4g}" if options.get("scale", 1.0) != 1 else "")
+            if (softcap := options.get("softcap")) is not None:
+                score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
+            return f"{score}: a score for each {'token of the vocabulary' if op.shape[-1] != 2 else 'answer'}"
         case _:
             return "the same values"
 
 
 def _attend_formula(op: Op) -> str:
-    bias = " + bias" if len(op.inputs) > 3 else ""
-    return f"softmax(q · k × {op.options['scale']:.6g}{bias}) · v"
+    score, bias = f"q · k × {op.options['scale']:.6g}", " + bias" if len(op.inputs) > 3 else ""
+    if (softcap := op.options["softcap"]) is not None:
+        score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
+    return f"softmax({score}{bias}) · v"

@@ -13,7 +13,7 @@ from typing import Any
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Description, Executor, Feed
 from glassformer.observe import weights
-from glassformer.observe.answers import TOP, candidates, gaps, label, passage, tags
+from glassformer.observe.answers import TOP, candidates, gaps, label, passage, replaced, tags
 from glassformer.observe.clock import CHOSEN, DECODED, ENCODED, SCORED, Clock
 from glassformer.observe.prompt_warnings import prompt_warnings
 from glassformer.observe.protocols import ModelLike
@@ -187,6 +187,8 @@ def _answers(
     scores = output.logits[0].float().cpu().numpy()
     if model.head == "sequence":
         return (label(scores, model.label, model.config.problem_type),), "the label"
+    if model.head == "discriminator":
+        return replaced(model.tokenizer, ids, scores), "which tokens were replaced"
     if model.head == "token":
         tagged = tags(model.tokenizer, ids, scores, model.label)
         return tagged, "the label of each token" if tagged else "There are no tokens that could have a label."

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from glassformer.blueprints import Op
+from glassformer.blueprints.blueprint import OpKind
 from glassformer.blueprints.positions import distance_biases, sinusoidal_positions
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
@@ -153,8 +154,14 @@ class OpValues:
                 return self.rotated(op, inputs[0])
             case "activate":
                 return activation(op)(inputs[0])
+            case "gate" if len(inputs) == 2:  # of two products that are there already
+                return activation(op)(inputs[0]) * inputs[1]
             case "add":
                 return inputs[0] + inputs[1]
+            case "pool" if op.options["how"] == "mean":
+                site = self.ops[op.inputs[0]].site
+                assert site is not None
+                return np.asarray(self.reading.at(site).mean(0))
             case _:  # identity, pool, sum: the same number
                 return inputs[0]
 
@@ -173,7 +180,7 @@ class OpValues:
         if how == "sinusoid":
             size = op.shape[-1]
             assert isinstance(size, int)
-            return np.asarray(sinusoidal_positions(self.position + 1, size)[-1])
+            return np.asarray(sinusoidal_positions(self.position + 1, size, bool(op.options.get("halves")))[-1])
         row = self.reading.model.weight(op.weights[0].name, 0 if how == "segments" else self.position + op.options["first"])
         assert row is not None
         return row
@@ -194,22 +201,27 @@ class OpValues:
         return np.asarray(x / root * weight + bias)
 
     def angles(self, op: Op) -> Floats:
-        """By how much RoPE turns each pair of numbers here, in radians: (head_size / 2,)."""
+        """By how much RoPE turns each pair of numbers here, in radians: (pairs,)."""
         size = op.shape[-1]
         assert isinstance(size, int)
         frequencies: Floats = op.options["rope"].frequencies(size, len(self.reading))
         return frequencies * np.float32(self.position)
 
     def rotated(self, op: Op, x: Floats) -> Floats:
-        """The first half of a head's numbers and the second are the pairs."""
-        cosine, sine = np.cos(self.angles(op)), np.sin(self.angles(op))
-        first, second = np.split(x, 2, -1)
-        turned = np.concatenate((first * cosine - second * sine, second * cosine + first * sine), -1)
-        return np.asarray(turned * np.float32(op.options["rope"].scale))
+        """The pairs of a head's numbers, turned; what is in no pair stays."""
+        rope = op.options["rope"]
+        cosine, sine = (np.float32(rope.scale) * wave(self.angles(op)) for wave in (np.cos, np.sin))
+        own, partner = rope.pairs(x.shape[-1])
+        turned = x.copy()
+        turned[..., own] = x[..., own] * cosine - x[..., partner] * sine
+        turned[..., partner] = x[..., partner] * cosine + x[..., own] * sine
+        return turned
 
     def distance_bias(self, number: int, keys: int) -> Floats | None:
         """What an attention adds to its scores by distance: (heads, keys); None where it adds nothing."""
         op = self.ops[number]
+        if "distances" in op.options:
+            return self._distance_terms(number, keys)
         if len(op.inputs) < 4:
             return None
         table = self._weight(self.ops[op.inputs[3]].weights[0].name, np.zeros(0, np.float32))
@@ -218,12 +230,56 @@ class OpValues:
         distances = np.clip(np.arange(keys) - self.position, -furthest, furthest)
         return biases[:, distances + furthest]
 
+    def _distance_terms(self, number: int, keys: int) -> Floats:
+        """What the query has with the keys of all distances, and the keys with the queries of theirs: (heads, keys)."""
+        op = self.ops[number]
+        buckets = op.options["distances"]
+        furthest = buckets.max_distance
+        numbers = buckets.numbers()[np.clip(self.position - np.arange(keys), -furthest, furthest) + furthest]
+        query, all_keys = self.value(op.inputs[0]), self.keys(number)
+        total = np.zeros((len(query), keys), np.float32)
+        for term, source in zip(op.options["distance_terms"], op.inputs[3:], strict=True):
+            vectors = self._distance_heads(self.ops[source])[:, numbers]  # (heads, keys, head_size)
+            total += ((query[:, None] if term == "key" else all_keys) * vectors).sum(-1)
+        return np.asarray(total * np.float32(op.options["scale"]))
+
+    def _distance_heads(self, op: Op) -> Floats:
+        """Heads of the vectors that stand for distances: (heads, buckets, head_size)."""
+        source = self.ops[op.inputs[0]]
+        table = (self.ops[source.inputs[0]] if source.kind == "norm" else source).weights[0]
+        vectors = self._weight(table.name, np.zeros(table.shape, np.float32))
+        vectors = self.normed(source, vectors) if source.kind == "norm" else vectors
+        matrix, bias = (self._weight(weight.name, np.zeros(weight.shape, np.float32)) for weight in op.weights)
+        heads = op.shape[1]
+        assert isinstance(heads, int)
+        return np.asarray((vectors @ matrix.T + bias).reshape(len(vectors), heads, -1).transpose(1, 0, 2))
+
+    def sink(self, op: Op, head: int) -> float:
+        """The score of an attention head's sink; minus infinity where it has none."""
+        if not op.weights:
+            return -math.inf
+        return float(self._weight(op.weights[0].name, np.zeros(op.weights[0].shape, np.float32))[head])
+
     def visible_keys(self, number: int, keys: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which keys the position may look at."""
         options = self.ops[number].options
         distances = np.arange(keys) - self.position
         visible = distances <= 0 if options["causal"] else np.ones(keys, bool)
-        return visible & (distances > -options["window"]) if options["window"] else visible
+        return visible & (np.abs(distances) < options["window"]) if options["window"] else visible
+
+    # Experts ----------------------------------------------------------------------------------------------------
+
+    def chosen_experts(self, op: Op) -> list[int]:
+        """The experts that the position goes to, by number, as an op of experts has them in its slots."""
+        shares = self.value(op.inputs[1])
+        largest = sorted(np.flatnonzero(shares).tolist(), key=lambda expert: (-abs(shares[expert]), expert))
+        return sorted(largest[: op.options["chosen"]])
+
+    def expert(self, op: Op, number: int) -> Op:
+        """The op of one expert alone: a gate, or a linear."""
+        count = len(op.weights) // op.options["experts"]
+        kind: OpKind = "gate" if op.kind == "expert_gate" else "linear"
+        return replace(op, kind=kind, inputs=op.inputs[:1], weights=op.weights[number * count : (number + 1) * count])
 
     # Weights ----------------------------------------------------------------------------------------------------
 
@@ -253,7 +309,7 @@ class OpValues:
         products = np.concatenate([x @ part if op.options.get("columns") else part @ x for part in parts])
         for bias in (weight for weight in op.weights if weight not in matrices):
             products += self._weight(bias.name, np.zeros(bias.shape, np.float32))
-        return np.asarray(products, np.float32)
+        return np.asarray(products * np.float32(op.options.get("scale", 1.0)), np.float32)
 
     def _heads(self, op: Op, x: Floats) -> Floats:
         _, heads, _, size = op.shape
@@ -261,8 +317,8 @@ class OpValues:
         assert isinstance(size, int)
         if op.weights:
             return self._product(op, x).reshape(heads, size)
-        start = op.options["part"] * heads * size
-        return x[start : start + heads * size].reshape(heads, size)
+        first, step = op.options["first"], op.options["step"]
+        return x.reshape(-1, size)[first : first + step * heads : step]
 
     def _weight(self, name: str, absent: Floats) -> Floats:
         """A weight; what the family has in its place where the checkpoint leaves it out."""

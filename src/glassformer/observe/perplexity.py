@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,10 @@ import numpy.typing as npt
 from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.errors import InputError
+from glassformer.observe.protocols import ModelLike
 from glassformer.progress import Progress
 from glassformer.text import Tokenizer
+from glassformer.views.evaluation import TextEvaluation
 
 WINDOW = 512  # tokens; longer ones cost more and change little
 CHUNK = 32  # positions whose scores are held at once
@@ -63,16 +66,38 @@ def likelihood(
     *,
     bos: int | None = None,
     window: int = WINDOW,
+    stride: int | None = None,
     progress: Progress | None = None,
 ) -> Likelihood:
-    """How surprising these tokens are; `bos`: a token that each window begins with."""
+    """How surprising these tokens are; `bos`: a token that each window begins with; `stride`: as `windows` has it."""
     count, nats = 0, 0.0
-    for targets, logs in _score(executor, ids, bos, window):
+    for targets, logs in _score(executor, ids, bos, window, stride):
         count += len(targets)
         nats -= _target_sum(logs, targets)
         if progress is not None:
             progress(count, len(ids))
     return Likelihood(count, nats)
+
+
+def evaluate(
+    model: ModelLike,
+    text: str,
+    *,
+    window: int = WINDOW,
+    stride: int | None = None,
+    progress: Progress | None = None,
+) -> TextEvaluation:
+    """How well a model predicts a text, in windows; `stride`: how many tokens each adds, for more context."""
+    ids, bos = model.tokenizer.encode(text, add_special_tokens=False), added_bos(model.tokenizer)
+    window = min(window, model.executor.context)
+    started = perf_counter()
+    result = likelihood(model.executor, ids, bos=bos, window=window, stride=stride, progress=progress)
+    size, loss = len(text.encode()), result.nats / result.tokens
+    bits = loss * len(ids) / math.log(2)  # the few tokens that nothing stands before count as the others
+    return TextEvaluation(
+        model.name, result.tokens, size, result.nats, loss, result.perplexity, bits / size, window,
+        stride or window - (bos is not None), perf_counter() - started,
+    )  # fmt: skip
 
 
 def compare_likelihoods(
@@ -97,20 +122,47 @@ def windows(ids: Sequence[int], bos: int | None, size: int) -> list[tuple[int, .
     return [(*before, *ids[start : start + step]) for start in range(0, len(ids), step)]
 
 
+def scored_windows(
+    ids: Sequence[int], bos: int | None, size: int, stride: int | None = None
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Windows of a text, and how many of the last tokens of each are scored.
+
+    `stride`: how many tokens each window adds. If it holds more, it begins with tokens of the one before, so that none is
+    scored with little context. Without a stride, each begins anew.
+    """
+    if stride is None:
+        yield from ((span, len(span) - 1) for span in windows(ids, bos, size))
+        return
+    before = () if bos is None else (bos,)
+    room = size - len(before)
+    if not 0 < stride <= room:
+        raise InputError(f"a window of {size} tokens cannot add {stride}. Give a stride from 1 to {room}.")
+    end = min(room, len(ids))
+    yield (*before, *ids[:end]), end + len(before) - 1
+    while end < len(ids):
+        start, end = end, min(end + stride, len(ids))
+        yield (*before, *ids[max(0, end - room) : end]), end - start
+
+
 def _score(
-    executor: Executor, ids: Sequence[int], bos: int | None, window: int
+    executor: Executor, ids: Sequence[int], bos: int | None, window: int, stride: int | None = None
 ) -> Iterator[tuple[npt.NDArray[np.intp], LogProbabilities]]:
     """The tokens of a text, chunk by chunk, with the log-probabilities of the whole vocabulary at their places."""
     if len(ids) + (bos is not None) < 2:
         raise InputError("a text needs at least two tokens to say how well a model predicts it. Give a longer one.")
-    for span in windows(ids, bos, min(window, executor.context)):
-        yield from _score_window(executor, span)
+    for span, scored in scored_windows(ids, bos, min(window, executor.context), stride):
+        yield from _score_window(executor, span, scored)
 
 
-def _score_window(executor: Executor, ids: Sequence[int]) -> Iterator[tuple[npt.NDArray[np.intp], LogProbabilities]]:
+def _score_window(
+    executor: Executor, ids: Sequence[int], scored: int
+) -> Iterator[tuple[npt.NDArray[np.intp], LogProbabilities]]:
     row = executor.open()
     try:
-        for at in range(0, len(ids) - 1, CHUNK):
+        first = len(ids) - 1 - scored  # the place whose scores are those of the first scored token
+        if first > 0:
+            executor.run([Feed(row, ids[:first], Want.NONE)])
+        for at in range(first, len(ids) - 1, CHUNK):
             chunk = ids[at : min(at + CHUNK, len(ids) - 1)]
             (scores,) = executor.run([Feed(row, chunk, Want.ALL)])
             logs = log_softmax(np.stack([scores.host(index) for index in range(len(chunk))]))

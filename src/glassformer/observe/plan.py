@@ -30,7 +30,7 @@ def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: s
     if isinstance(source, Config):
         blueprint = blueprint_of(source, head)
     elif blueprint is None and isinstance(config := getattr(source, "config", None), Config):  # a PyTorch model of ours
-        blueprint = blueprint_of(config, getattr(source, "head", "base"))
+        blueprint = blueprint_of(config, getattr(source, "head_kind", "base"))
     blueprint = blueprint() if callable(blueprint) else blueprint
     if not isinstance(blueprint, Blueprint):
         raise InputTypeError(f"a plan is of a config, a blueprint or a model, not of {type(source).__name__}.")

@@ -8,6 +8,7 @@ from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
+from glassformer.observe.experts import experts
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
 from glassformer.observe.trace import TOP, trace_text
@@ -15,6 +16,7 @@ from glassformer.progress import Progress
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
+from glassformer.views.experts import Experts
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
 from glassformer.views.trace import Trace
@@ -58,6 +60,10 @@ class Reading(Activations):
         `against`: another token; then it is what they added to the lead over that one.
         """
         return attribution(self, position, token, against)
+
+    def experts(self, *, progress: Progress | None = None) -> Experts:
+        """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""
+        return experts(self, progress=progress)
 
     def inside(self, path: str = "", position: int | str = -1) -> Inside:
         """One level of the model with this text's numbers, at one position.

@@ -15,12 +15,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glassformer.checkpoint.content_digest import stored_files
 from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
@@ -57,20 +58,24 @@ def receipt(run: RunLike) -> Receipt:
         tuple(steps),
         run.finish.value if run.finish else None,
         run.stop,
+        getattr(model.opened, "added_adapters", {}),
     )
 
 
 def weight_hash(model: ModelLike) -> str | None:
-    """The SHA-256 of the files that hold a model's weights, in the order of their names."""
+    """The SHA-256 of the files that hold a model's weights, by their names, and of what is computed from them."""
     tensors = getattr(model.opened, "tensors", None)
     if tensors is None:
         return None
     digest = hashlib.sha256()
-    files = {tensor.file.path: tensor.file.mapped or MappedFile(tensor.file.path) for tensor in tensors.values()}
+    stored, recipes = stored_files(tensor.file for tensor in tensors.values())
+    files = {path: file.mapped or MappedFile(path) for path, file in stored.items()}
     for path in sorted(files):  # as they were mapped: another file may have taken a name since
         files[path].check()
         for at in range(0, len(files[path]), BLOCK):
             digest.update(files[path].read(at, BLOCK))
+    for recipe in recipes:
+        digest.update(recipe.encode())
     return digest.hexdigest()
 
 
@@ -127,7 +132,8 @@ def misfit(value: Any, hint: Any, where: str = "") -> str | None:
         if not isinstance(value, Mapping):
             return where or "content"
         dot = f"{where}." if where else ""
-        inner = [(value.get(field.name, ...), types[field.name], f"{dot}{field.name}") for field in fields(hint)]
+        present = [field for field in fields(hint) if field.name in value or field.default_factory is MISSING]
+        inner = [(value.get(field.name, ...), types[field.name], f"{dot}{field.name}") for field in present]
     elif origin is tuple and isinstance(value, (list, tuple)):
         inner = [(item, arguments[0], f"{where}[{number}]") for number, item in enumerate(value)]
     elif origin is Mapping and isinstance(value, Mapping):
@@ -148,6 +154,11 @@ def executor_options(data: Mapping[str, Any]) -> dict[str, str]:
     executor = data.get("executor")
     options = executor.get("options") if isinstance(executor, Mapping) else None
     return {name: str(kind) for name, kind in options.items()} if isinstance(options, Mapping) else {}
+
+
+def adapter_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `load` that give a receipt's adapters."""
+    return {"adapter": data["adapters"]} if data.get("adapters") else {}
 
 
 def executor_arguments(data: Mapping[str, Any]) -> dict[str, Any]:

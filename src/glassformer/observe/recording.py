@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from glassformer.decoding import Step
@@ -11,6 +12,7 @@ from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations, residual_sites
+from glassformer.observe.attention import attention_maps
 from glassformer.observe.journey import prompt_stages
 from glassformer.observe.lens import lens
 from glassformer.observe.protocols import RunLike
@@ -19,8 +21,10 @@ from glassformer.text import Tokenizer
 from glassformer.views.lens import LayerPrediction
 from glassformer.views.recording import RecordedCandidates, RecordedLens, RecordedStep, RecordedTail, Recording
 from glassformer.views.tokens import Token
+from glassformer.views.view import View
 
 CANDIDATES = 64  # recorded one by one; a run is watched with `look` of so many
+PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
 
 
@@ -34,6 +38,21 @@ def record(run: RunLike, tokens_per_second: float) -> Recording:
         text=run.text,
         steps=tuple(replace(step, lens=lens) for step, lens in zip(steps, lenses, strict=True)),
     )
+
+
+def record_slices(reading: Activations) -> dict[str, View]:
+    """What the studio's views ask a model for: every head's attention, and what the layers predict within the prompt.
+
+    A text that is too long for that has none of it.
+    """
+    slices: dict[str, View] = {}
+    with suppress(InputError):
+        own = attention_maps(reading)
+        slices = {f"attention-maps/{kind}": attention_maps(reading, kind=kind) for kind in own.kinds if kind != own.kind}
+        slices[f"attention-maps/{own.kind}"] = own
+    if reading.source is None and 1 < reading.prompt_length <= PROMPT_TOKENS:
+        slices["lens"] = lens(reading, range(reading.prompt_length - 1))
+    return slices
 
 
 def start_recording(run: RunLike) -> Recording:

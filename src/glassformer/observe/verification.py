@@ -33,24 +33,24 @@ CACHES = {"f32": 0.0, "f16": 1e-2, "bf16": 8e-2, "q8": 4e-1}
 
 def verify(
     reference: Executor, executor: Executor, prompts: Sequence[Sequence[int]], blocks: int, encoder: int = 0,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Sequence[int]] | None = None, routed: tuple[int, ...] = (),
 ) -> Verdict:  # fmt: skip
     """Compare an executor with a reference, on prompts of token ids; `sources`: what an encoder reads for each.
 
-    `blocks` and `encoder` count the model's blocks, as its blueprint does.
+    `blocks` and `encoder` count the model's blocks, and `routed` names those that have experts, as its blueprint does.
     """
-    (verdict,) = verify_all(reference, [executor], prompts, blocks, encoder, sources)
+    (verdict,) = verify_all(reference, [executor], prompts, blocks, encoder, sources, routed)
     return verdict
 
 
 def verify_all(
     reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], blocks: int, encoder: int = 0,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Sequence[int]] | None = None, routed: tuple[int, ...] = (),
 ) -> list[Verdict]:  # fmt: skip
     """The same for several executors, so that the reference need run only once."""
     if not prompts or not all(prompts):
         raise InputError("there is nothing to compare executors on. Give at least one prompt, each of at least one token.")
-    watch = Watch(frozenset({"*"})).expanded(blocks, encoder)
+    watch = Watch(frozenset({"*"})).expanded(blocks, encoder, routed)
     openings: list[tuple[Sequence[int], ...]] = [(source,) for source in sources] if sources else [() for _ in prompts]
     opened = [(executor, [executor.open(*source) for source in openings]) for executor in (reference, *executors)]
     reference_rows = opened[0][1]
@@ -75,7 +75,7 @@ def verify_all(
         for executor, rows in opened:
             for row in rows:
                 executor.close(row)
-    return [tally.verdict(all_sites(blocks, encoder)) for tally in tallies]
+    return [tally.verdict(all_sites(blocks, encoder, routed)) for tally in tallies]
 
 
 def tolerance(packed: bool, cache: str, activations: str = "q14") -> float:

@@ -66,7 +66,7 @@ def inventory(source: Any) -> Inventory:
     """Of a loaded model, an opened checkpoint, or a PyTorch model of ours."""
     source = getattr(source, "opened", source)
     if hasattr(source, "state_dict"):
-        plan = blueprint(source.config, getattr(source, "head", "base"))
+        plan = blueprint(source.config, getattr(source, "head_kind", "base"))
         return Inventory(type(source).__name__, plan, _loaded_tensors(source, {weight.name for weight in plan.weights}))
     if not hasattr(source, "checkpoint"):
         return inventory(source.module)

@@ -14,8 +14,15 @@ from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, blueprint
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
-from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_writer import (
+    OutputTensor,
+    RowReader,
+    rows_in_layout,
+    stack_experts,
+    stored_rows,
+    write_gguf,
+)
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
 from glassformer.errors import CheckpointError, InputError
@@ -46,7 +53,7 @@ def quantize(
         raise InputError(f"{path} is there already. Choose another name, or write over it with --force (force=True).")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is no folder. Make it first, or choose another place.")
-    if isinstance(opened.checkpoint, GgufCheckpoint):
+    if isinstance(opened.checkpoint, GgufCheckpoint) and opened.replacement_tensors is None:
         _quantize_gguf(opened, opened.checkpoint, path, kind, progress)
         return
     architecture_of(opened.config, opened.name)
@@ -74,13 +81,15 @@ def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tu
     plan = blueprint(config)
     heads = {field: getattr(config, field, None) for field in ("num_attention_heads", "num_key_value_heads")}
     roles = weight_roles(plan)
-    tensors = []
+    tensors: list[OutputTensor] = []
+    table = table_for(architecture, config.model_type)
     for weight in plan.weights:
-        gguf_name, layout = gguf_name_and_layout(TABLES[architecture], heads, weight.name, weight.shape)
+        gguf_name, layout = gguf_name_and_layout(table, heads, weight.name, weight.shape)
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
         role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
         target = kind_for(role, shape[-1], kind) or "F32"
         tensors.append(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)))
+    tensors = stack_experts(tensors)
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
     metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}

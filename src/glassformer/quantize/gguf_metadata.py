@@ -15,15 +15,20 @@ import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
 from glassformer.checkpoint import gguf_names
-from glassformer.checkpoint.gguf_names import TABLES
+from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.errors import ConfigError, InputError
 
 ARCHITECTURES: Mapping[str, str] = {
-    "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gpt2": "gpt2",
+    "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",
+    "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2", "olmo3": "olmo2", "granite": "granite",
+    "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
+    "olmoe": "olmoe",
 }  # fmt: skip
-WITHOUT_BIASES = ("qwen3", "gemma3_text")  # whose attention has none with GGUF's other readers
+WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
+    "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe",
+)  # fmt: skip
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
@@ -32,17 +37,18 @@ def architecture_of(config: Config, name: str) -> str:
         raise InputError(
             f"{name}: a {config.model_type} model cannot be written as GGUF, only {', '.join(ARCHITECTURES)}. {ADVICE}"
         )
-    if config.model_type in WITHOUT_BIASES and getattr(config, "attention_bias", False):
-        raise InputError(f"{name}: GGUF has no place for the attention biases of a {config.model_type} model. {ADVICE}")
+    for part in ("attention", "mlp"):
+        if config.model_type in WITHOUT_BIASES and getattr(config, f"{part}_bias", False):
+            raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
     architecture = ARCHITECTURES[config.model_type]
     if architecture != "llama" and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
 
 
-def config_metadata(config: Config, plan: Blueprint) -> dict[str, Any]:
+def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     """The fields of a config, without the architecture's name in front."""
-    table = TABLES[ARCHITECTURES[config.model_type]]
+    table = table_for(ARCHITECTURES[config.model_type], config.model_type)
     metadata = {key: value for key, name in table.sizes.items() if (value := _config_value(config, name)) is not None}
     metadata |= {"vocab_size": config.vocab_size}
     windows = [op.options["window"] for op in plan.ops if op.kind == "attend" and op.options["window"]]
@@ -52,9 +58,12 @@ def config_metadata(config: Config, plan: Blueprint) -> dict[str, Any]:
         metadata.pop("attention.sliding_window", None)
     if (rope := getattr(config, "rope", None)) is not None:
         size = config.head_dim
-        metadata |= {"attention.value_length": size, "rope.dimension_count": size, **_rope_scaling(rope)}
+        lengths = {"attention.value_length": size, "rope.dimension_count": rope.rotary_size(size)}
+        metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
+    if config.model_type == "olmo3":
+        metadata["attention.sliding_window_pattern"] = [config.is_local(layer) for layer in range(config.num_hidden_layers)]
     return metadata
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
+from glassformer.blueprints.blueprint import EXPERT_OPS
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.quantization import BITS, check_kind, fits
 from glassformer.checkpoint.stored_tensors import main_kind
@@ -20,7 +21,7 @@ from glassformer.opened import OpenedModel
 
 Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
-PRODUCTS = ("linear", "heads", "gate")
+PRODUCTS = ("linear", "heads", "gate", *EXPERT_OPS)
 FALLBACKS: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
 TABLE_KIND = "Q8_0"
 

@@ -143,9 +143,10 @@ class Executors:
     @cached_property
     def gpu_reason(self) -> str | None:
         """Why the GPU engine cannot run this model, or its part of one that is split, here; None if it can."""
-        from glassformer.engine.gpu.device import memory_reason, unusable_reason
+        from glassformer.engine.gpu.device import blueprint_reason, memory_reason, unusable_reason
 
-        reason = unusable_reason()
+        reason = blueprint_reason(self.blueprint) if isinstance(self.opened, OpenedModel) else None
+        reason = reason or unusable_reason()
         if reason is not None or not isinstance(self.opened, OpenedModel):
             return reason
         from glassformer.engine.gpu.weights import device_bytes
@@ -196,14 +197,19 @@ class Executors:
         engine: Literal["plain", "gpu"] = "gpu" if self.options.executor == "gpu" else "plain"
         if engine == "gpu" and (reason := self.gpu_reason) is not None:
             raise ExecutorError(reason)
+        if self.opened.adapter_ranks:
+            raise ExecutorError("tensor_parallel splits models whose adapters are merged. Leave adapter_mode='beside' out.")
         part = SplitModel(
-            str(self.opened.path), self.opened.replacement_kind, self.options.dtype, engine, self.options.cache
+            str(self.opened.path), self.opened.replacement_kind, self.options.dtype, engine, self.options.cache,
+            self.opened.adapters,
         )  # fmt: skip
         return split_over_ranks(self.opened, part, self.options.tensor_parallel)
 
     def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
         from glassformer.engine.gpu.executor import GpuExecutor
 
+        if opened.adapter_ranks:
+            raise ExecutorError("the GPU engine runs adapters that are merged. Leave adapter_mode='beside' out.")
         return GpuExecutor(
             opened.config, self.blueprint, opened.tensors, cache=self.options.cache,
             batch_invariant=self.options.batch_invariant,

@@ -34,7 +34,7 @@ class InMemory:
 
     @property
     def head(self) -> Head:
-        return getattr(self.module, "head", "base")
+        return getattr(self.module, "head_kind", "base")
 
     @property
     def kind(self) -> str:

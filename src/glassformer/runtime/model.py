@@ -21,6 +21,7 @@ from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
+from glassformer.checkpoint.stored_tensors import ComputedFile
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
@@ -31,8 +32,8 @@ from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
 from glassformer.engine.wrapped_executor import ReportingExecutor
-from glassformer.errors import InputError, SettingError, SiteError, check_context, did_you_mean
-from glassformer.opened import OpenedModel, open_model
+from glassformer.errors import InputError, SettingError, SiteError, check_context, did_you_mean, spell
+from glassformer.opened import AdapterNames, OpenedModel, adapter_weights, check_adapter_mode, open_base, with_adapters
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
@@ -70,6 +71,8 @@ def load(
     activations: str | None = None,
     batch_invariant: bool = True,
     tensor_parallel: int = 1,
+    adapter: Annotated[AdapterNames | None, OWN_CHECK] = None,
+    adapter_mode: str = "merged",
     progress: NamedProgress | None = None,
 ) -> Model:
     """A model by path, hub id or catalogue name, ready to chat.
@@ -86,17 +89,46 @@ def load(
             engine decode a single text faster, with a kernel that sums in another order.
         tensor_parallel: among how many processes PyTorch splits the model, on one machine: each has its part of every large
             matrix, on a GPU of its own if there are as many.
+        adapter: a LoRA on top of the model: a folder of peft or a .gguf file; or several, in a list, or in a mapping with a
+            weight for each. The folder of an adapter is also a name: it opens on its own base.
+        adapter_mode: 'merged' into the weights, in float32; or 'beside' them, as products of their own: weights stay as they
+            are stored, packed ones too, and each step costs a little more.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant, tensor_parallel)
-    opened = open_model(name, progress=progress)
+    opened = _open(name, weights, adapter, adapter_mode, progress)
+    _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
+    return Model(opened, Executors(opened, options))
+
+
+def _open(
+    name: str | os.PathLike[str], weights: str | None, adapter: AdapterNames | None, adapter_mode: str,
+    progress: NamedProgress | None,
+) -> OpenedModel:  # fmt: skip
+    """A model with its adapters; it is quantized after they are merged, but before they stand beside it."""
+    check_adapter_mode(adapter_mode)
+    opened, own = open_base(name, progress=progress)
+    if weights is None and (method := opened.packed_by) is not None:
+        expanded = [
+            tensor for tensor in opened.tensors.values() if isinstance(tensor.file, ComputedFile) and not tensor.packed
+        ]
+        if expanded:
+            size = sum(tensor.size for tensor in expanded) / 1e6
+            note(
+                f"{opened.name}: {len(expanded)} of its matrices are packed by {method}, and become F32: {size:,.1f} MB. "
+                f"{spell('weights', 'q8_0')} packs them again."
+            )
+    names = {**({} if own is None else {own: 1.0}), **dict(() if adapter is None else adapter_weights(adapter))}
+    apply = partial(with_adapters, adapter=names, mode=adapter_mode, progress=progress)
+    steps: list[Callable[[OpenedModel], OpenedModel]] = [apply] if names else []
     if weights is not None:
         from glassformer.quantize import requantized
 
-        opened = requantized(opened, weights, progress)
-    _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
-    return Model(opened, Executors(opened, options))
+        steps.insert(0 if adapter_mode == "beside" else len(steps), partial(requantized, kind=weights, progress=progress))
+    for step in steps:
+        opened = step(opened)
+    return opened
 
 
 @checked_class
@@ -145,7 +177,7 @@ class Model:
             raise SiteError(
                 f"changes map sites to a Change each, such as {{'blocks.3.residual': Change(scale=0)}}; not {changes!r}."
             )
-        expanded = Watch.parse(changes, self.blueprint.blocks, self.blueprint.encoder_blocks).changes
+        expanded = Watch.parse(changes, *self.blueprint.block_counts).changes
         return replace(self, changes={**self.changes, **expanded})
 
     @property
@@ -201,6 +233,7 @@ class Model:
 
     def __repr__(self) -> str:
         changed = f", changed at {len(self.changes)} sites" if self.changes else ""
+        changed += "".join(f", with {name}" for name in getattr(self.opened, "added_adapters", ()))
         return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters{changed})"
 
     # What runs it -----------------------------------------------------------------------------------------------
@@ -491,7 +524,7 @@ class Model:
 
     def _reading(self, sites: str | Sequence[str] | None) -> Watch | None:
         """A watch that reads these sites."""
-        return None if sites is None else Watch.parse(sites, self.blueprint.blocks, self.blueprint.encoder_blocks)
+        return None if sites is None else Watch.parse(sites, *self.blueprint.block_counts)
 
     def _generate(
         self,

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from glassformer.views.attention import AttentionKind, AttentionMap, Heads
     from glassformer.views.attribution import Attribution
     from glassformer.views.caching import CacheComparison
+    from glassformer.views.experts import Experts
     from glassformer.views.journey import Journey
     from glassformer.views.lens import Lens
     from glassformer.views.receipt import Receipt
@@ -148,6 +149,10 @@ class Run:
         """All heads of all layers, each in a few numbers."""
         return self.reading.heads(kind=kind)
 
+    def experts(self) -> Experts:
+        """To which experts of a mixture each token of prompt and text went."""
+        return self.reading.experts()
+
     def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
         """What each layer would have predicted, before each of the text's last tokens, or at the positions named."""
         from glassformer.observe.lens import POSITIONS
@@ -160,13 +165,18 @@ class Run:
     @property
     def recording(self) -> Recording:
         """The run as data that a page can explore without the model: scores, lens and journey."""
-        from glassformer.observe.recording import record
+        return self.record()
 
-        return record(self, self.tokens_per_second)
+    def record(self, *, views: bool = False) -> Recording:
+        """The same; with `views`, its page and its widget also show every head's attention and the prompt's lens."""
+        from glassformer.observe.recording import record, record_slices
+
+        recording = record(self, self.tokens_per_second)
+        return replace(recording, slices=record_slices(self.reading)) if views else recording
 
     def widget(self, height: int = 720) -> Any:
-        """The studio with this run, for a notebook's cell: each token's alternatives, sliders, lens; without a server."""
-        return self.recording.widget(height)
+        """The studio with this run, for a notebook's cell: alternatives, sliders, lens, attention; without a server."""
+        return self.record(views=True).widget(height)
 
     def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
         """What each block and head added to the score of a token of the text, or of another in its place.

@@ -23,6 +23,7 @@ class SplitModel:
     dtype: str | None = None  # that PyTorch computes in
     executor: Literal["plain", "gpu"] = "plain"
     cache: str | None = None  # the format of the GPU engine's KV cache
+    adapters: tuple[tuple[str, float], ...] = ()  # that are merged into the weights, by name, with a weight each
 
     def load(self, group: ProcessGroup) -> Executor:
         """This rank's part of the model: of each file only that part is read."""
@@ -50,7 +51,7 @@ class SplitModel:
         return SplitGpuExecutor(opened.config, opened.blueprint(), opened.tensors, group, cache=self.cache)
 
     def _open(self) -> OpenedModel:
-        opened = open_model(self.path)
+        opened = open_model(self.path, adapter=dict(self.adapters) or None)
         if self.weights is None:
             return opened
         from glassformer.quantize import requantized

@@ -18,6 +18,8 @@ from tokenizers.models import BPE
 
 from glassformer.atomic_files import atomic_save, finish_saves
 from glassformer.errors import InputError, InputTypeError, refuse_unknown
+from glassformer.familiar_class import FamiliarClass
+from glassformer.hub_upload import upload
 from glassformer.text import batch_padding, inputs
 from glassformer.text.batch_columns import batch_columns
 from glassformer.text.chat.chat_mixin import ChatMixin
@@ -46,8 +48,14 @@ class Limits(NamedTuple):
         return -(-width // self.multiple) * self.multiple
 
 
-class Tokenizer(VocabularyMixin, ChatMixin):
+class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
     """Made by `AutoTokenizer.from_pretrained`; not by hand."""
+
+    familiar_classes = (
+        "transformers.tokenization_utils_tokenizers.PreTrainedTokenizerFast",
+        "transformers.tokenization_utils_fast.PreTrainedTokenizerFast",
+    )
+    name_or_path = ""  # where it was loaded from
 
     def __init__(
         self,
@@ -83,6 +91,17 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
     is_fast = True  # as transformers has it
+
+    @property
+    def class_stems(self) -> tuple[str, ...]:
+        """The class that its files name, without what all names end in: "Bert"; none where they name none."""
+        name = self._source.get("tokenizer_class")
+        return (name.removesuffix("Fast").removesuffix("Tokenizer"),) if isinstance(name, str) else ()
+
+    @property
+    def backend_tokenizer(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, by its familiar name."""
+        return self.backend
 
     # Reading and writing ----------------------------------------------------------------------------------------
 
@@ -122,12 +141,12 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         additional = [token for token in special if token not in roles.values()]
         return cls(tiktoken.build(ranks, pattern, special), special=roles, additional=additional, trained=len(ranks))
 
-    def save_pretrained(self, folder: str | Path) -> tuple[str, ...]:
+    def save_pretrained(self, save_directory: str | Path) -> tuple[str, ...]:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; the paths that were written."""
         templates = self.chat_template.values() if isinstance(self.chat_template, Mapping) else [self.chat_template or ""]
         for template in templates:
             refuse_lone_surrogates(template, "the chat template")
-        folder = Path(folder)
+        folder = Path(save_directory)
         named = {name: token for name, token in self._special.items() if name not in SPECIAL_TOKEN_NAMES}
         rewritten = ("chat_template", *ADDITIONAL, *NAMED_TOKEN_FIELDS, *SPECIAL_TOKEN_NAMES, *named)
         config = {
@@ -152,6 +171,10 @@ class Tokenizer(VocabularyMixin, ChatMixin):
             for name, text in texts.items():
                 (work / name).write_text(text, "utf-8", newline="")
         return tuple(str(folder / name) for name in texts)
+
+    def push_to_hub(self, repo_id: str, *, commit_message: str = "Upload tokenizer", **options: Any) -> str:
+        """Save the tokenizer into a repository of the hub, as `model.push_to_hub` does."""
+        return upload(self.save_pretrained, repo_id, commit_message=commit_message, **options)
 
     def __repr__(self) -> str:
         sizes = f"trained {self.vocab_size:,} · with added tokens {len(self):,}"

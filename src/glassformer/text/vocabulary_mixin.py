@@ -71,6 +71,18 @@ class VocabularyMixin:
     def all_special_ids(self) -> list[int]:
         return [self._id(token) for token in self.all_special_tokens]
 
+    def get_special_tokens_mask(
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """1 for each special token of encoded ids, 0 for the others, as data collators ask."""
+        if not already_has_special_tokens or token_ids_1 is not None:
+            raise InputError(
+                "the mask is that of one text with its special tokens: pass already_has_special_tokens=True, or encode with "
+                "return_special_tokens_mask=True."
+            )
+        special = set(self.all_special_ids)
+        return [int(number in special) for number in token_ids_0]
+
     def _find_id(self, token: str) -> int | None:
         """The id of a token of the vocabulary; a lone surrogate is in none."""
         try:

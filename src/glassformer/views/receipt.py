@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Preformatted, Table, TableRow, elide_middle
@@ -54,6 +54,7 @@ class Receipt(View):
     steps: tuple[ReceiptStep, ...]
     finish: str | None
     stop: str | None
+    adapters: Mapping[str, float] = field(default_factory=dict)  # on top of the model, by name, with a weight each
 
     def page(self, everything: bool = False) -> Page:
         return draw_receipt(self, everything)
@@ -87,6 +88,7 @@ def draw_receipt(view: Receipt, everything: bool = False) -> Page:
     about = {
         "model": view.model,
         "path": view.path or "",
+        "adapters": ", ".join(f"{name} × {weight:g}" for name, weight in view.adapters.items()),
         "weights": f"sha256 {view.weights}" if view.weights else "in memory",
         "executor": ", ".join(str(view.executor.get(name, "")) for name in ("name", "dtype")),
         "versions": ", ".join(f"{name} {version}" for name, version in view.versions.items()),

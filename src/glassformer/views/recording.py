@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,8 @@ class Recording(View):
     layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by number
     tail_width: float  # of a bin of the tails, in units of score
     stages: tuple[Stage, ...]  # the prompt's journey to its first token
+    # What its page holds besides, by the names that the studio has for it:
+    slices: Mapping[str, View] = field(default_factory=dict, repr=False, metadata={"stored": False})
 
     def page(self, everything: bool = False) -> Page:
         tokens = tuple(visible(step.token.text) for step in self.steps)
@@ -96,13 +98,16 @@ class Recording(View):
 
         if Path(path).suffix != ".html":
             return super().save(path)
-        return write_form(path, {".html": lambda: saved_page(self.to_dict())})
+        return write_form(path, {".html": lambda: saved_page(self.to_dict(), self._slices())})
 
     def widget(self, height: int = 720) -> Any:
         """The studio with this run, for a notebook's cell; so many pixels high. Needs the extra `notebooks`."""
         from glassformer.studio.widget import recording_widget
 
-        return recording_widget(self.to_dict(), height)
+        return recording_widget(self.to_dict(), self._slices(), height)
+
+    def _slices(self) -> dict[str, Any]:
+        return {name: view.to_dict() for name, view in self.slices.items()}
 
     def __repr__(self) -> str:
         return f"Recording({self.model}: {len(self.steps)} tokens)"

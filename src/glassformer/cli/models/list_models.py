@@ -17,6 +17,7 @@ ModelEntry: TypeAlias = dict[str, Any]
 
 def list_models(as_json: common.JsonOption = False) -> None:
     """List the catalogue, what of it is here and its size, and what else is in the hub's cache."""
+    from glassformer.blueprints import model_types
     from glassformer.checkpoint.catalogue import CATALOGUE
     from glassformer.checkpoint.local_cache import hub_models, packed
     from glassformer.checkpoint.locate import hub_repositories
@@ -32,7 +33,9 @@ def list_models(as_json: common.JsonOption = False) -> None:
         common.print_json([*catalogue, *others, *weights])
         return
     _print(catalogue, others, packed_bytes)
+    families = ", ".join(model_types())
     common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")
+    common.note(f"The families of models that can be opened: {families}.")
 
 
 def _catalogue_entry(name: str, hub: Mapping[str, CachedRepoInfo]) -> ModelEntry:

@@ -87,9 +87,10 @@ def _text(path: Path) -> str:
 
 def _sizes(opened: OpenedModel, path: Path) -> dict[str, Any]:
     """The files' sizes before and after, the bits per weight, and the matrices of each kind."""
+    from glassformer.checkpoint.content_digest import stored_files
     from glassformer.checkpoint.gguf import GgufCheckpoint
 
-    sources = {tensor.file.path for tensor in opened.tensors.values()}
+    sources, _ = stored_files(tensor.file for tensor in opened.tensors.values())
     tensors = GgufCheckpoint(path).raw.values()
     return {
         "bytes_before": sum(source.stat().st_size for source in sources),

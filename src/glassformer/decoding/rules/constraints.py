@@ -85,7 +85,7 @@ def forced(steps: Mapping[int, int]) -> Rule:
 def min_length(count: int, eos: Collection[int]) -> Rule:
     """No end before the text, prompt included, has so many tokens."""
     tokens = _ids(eos)
-    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.ids.size < count else shortlist
+    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.length < count else shortlist
 
 
 def min_new_tokens(count: int, eos: Collection[int]) -> Rule:

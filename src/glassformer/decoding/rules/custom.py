@@ -15,6 +15,7 @@ from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.errors import SettingError
+from glassformer.typecheck import brief
 
 
 def from_function(function: Callable[..., Any]) -> Rule:
@@ -53,6 +54,27 @@ def from_logits_processor(function: Callable[..., Any]) -> Rule:
 
     as_arrays.__name__ = name_of(function)
     return from_function(as_arrays)
+
+
+def from_allowed_tokens(function: Callable[..., Any]) -> Rule:
+    """A function of the prompt's number in its batch and the ids so far, as a tensor, that lists the ids that may follow."""
+
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        import torch
+
+        allowed = function(history.prompt_number, torch.from_numpy(history.ids.copy()))
+        try:
+            tokens = np.unique(np.asarray(allowed, np.int64))
+        except (TypeError, ValueError, OverflowError):
+            tokens = np.empty(0, np.int64)
+        if not tokens.size or tokens[0] < 0 or tokens[-1] >= history.size:
+            raise SettingError(
+                f"prefix_allowed_tokens_fn gave {brief(allowed)} at step {history.step}; it must give at least one token "
+                f"id, each below {history.size}."
+            )
+        return shortlist.select(shortlist.indices_of(tokens)[0])
+
+    return rule
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -19,6 +19,7 @@ from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
+from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
@@ -45,7 +46,8 @@ def create_app(
     """The API over a registry of models; not `guarded` where requests were checked before they come here."""
     limits, security = limits or registry.limits, security or Security()
     context = ServingContext(registry, limits, security, Metrics())
-    app = FastAPI(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = DocumentedApp(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.dialects = DIALECTS
     app.state.context = context
     for router in ROUTERS:
         app.router.routes.extend(router.routes)

@@ -9,11 +9,12 @@ from starlette.responses import Response
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.metrics import CONTENT_TYPE
+from glassformer.serving.http.openapi import example_answer, text_answer
 
 router = APIRouter(tags=["monitoring"])
 
 
-@router.get("/health")
+@router.get("/health", responses=example_answer({"status": "ok"}))
 async def health(request: Request) -> Json:
     """Whether the server runs; 503 while it stops."""
     if context_of(request).registry.closed:
@@ -21,7 +22,7 @@ async def health(request: Request) -> Json:
     return Json({"status": "ok"})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
 async def metrics(request: Request) -> Response:
     """Counts and times for Prometheus."""
     context = context_of(request)

@@ -8,14 +8,14 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from glassformer.errors import InputError
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import new_id
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.openapi import example_answer
 from glassformer.tasks.embeddings import SimilarityTask
 from glassformer.tasks.registry import check_head
-from glassformer.tasks.text_classification import TextClassificationTask
+from glassformer.tasks.rerank import RerankTask
 
 router = APIRouter(tags=["ranking"])
 
@@ -34,7 +34,12 @@ class RerankRequest(BaseModel):
     return_documents: bool = False
 
 
-@router.post("/v1/rerank")
+RERANKED = {
+    "id": "rerank-1", "model": "minilm", "results": [{"index": 1, "relevance_score": 0.9}], "usage": {"total_tokens": 12},
+}  # fmt: skip
+
+
+@router.post("/v1/rerank", responses=example_answer(RERANKED))
 async def rerank(request: Request, body: RerankRequest) -> Json:
     """The documents, best first. A model with one label reads query and document together; others compare vectors."""
     most = context_of(request).limits.inputs
@@ -54,10 +59,8 @@ async def rerank(request: Request, body: RerankRequest) -> Json:
 def relevance(model: Model, query: str, texts: list[str]) -> tuple[list[float], int]:
     """How well each text answers a query, and how many tokens were read for it."""
     if model.head == "sequence":
-        if model.config.num_labels != 1:
-            raise InputError(f"{model.name} sorts texts into {model.config.num_labels} labels; ranking needs a score alone.")
-        task = TextClassificationTask(model, truncation=True)
-        scores = [float(answer["score"]) for answer in task([(query, text) for text in texts])]
+        ranked = RerankTask(model)(query, texts)
+        scores = [answer["score"] for answer in sorted(ranked, key=lambda answer: int(answer["index"]))]
         tokens = sum(len(ids) for ids in model.tokenizer([query] * len(texts), texts)["input_ids"])
         return scores, tokens
     check_head(SimilarityTask, model)

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from glassformer.serving.http.errors import HttpError
+from glassformer.serving.http.openapi import text_answer
 from glassformer.studio import static_files
 
 router = APIRouter(tags=["studio"])
@@ -25,13 +26,13 @@ HEADERS = {
 FOREVER = "public, max-age=31536000, immutable"  # a name holds the hash of its content
 
 
-@router.get("/")
+@router.get("/", response_class=Response, responses=text_answer("text/html"))
 async def page() -> Response:
     """The studio's page."""
     return _file("index.html", "no-cache")
 
 
-@router.get("/studio/{name}")
+@router.get("/studio/{name}", response_class=Response, responses=text_answer("*/*"))
 async def asset(name: str) -> Response:
     """A script, a style, a picture or the data that the page opens with."""
     return _file(f"studio/{name}", FOREVER)

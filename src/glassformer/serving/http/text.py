@@ -13,6 +13,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.schemas import Message, Tool
+from glassformer.serving.http.openapi import example_answer, schema_answer
 from glassformer.text.chat.tool_calls import chat_prompt
 
 router = APIRouter(tags=["text"])
@@ -43,7 +44,17 @@ class TemplateRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-@router.post("/tokenize")
+TOKENS_ANSWER = {
+    "type": "object",
+    "properties": {
+        "tokens": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "object"}]}},  # with_pieces: objects
+        "count": {"type": "integer"}, "max_model_len": {"type": ["integer", "null"]},
+    },
+    "required": ["tokens", "count", "max_model_len"],
+}  # fmt: skip
+
+
+@router.post("/tokenize", responses=schema_answer(TOKENS_ANSWER))
 async def tokenize(request: Request, body: TokenizeRequest) -> Json:
     """A text's token ids, with each one's text if asked for."""
 
@@ -55,7 +66,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Json:
     return Json(await call_model(request, body.model, work))
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=example_answer({"content": "how are you?"}))
 async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
     """The text of token ids."""
 
@@ -66,7 +77,7 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
     return Json(await call_model(request, body.model, work))
 
 
-@router.post("/apply-template")
+@router.post("/apply-template", responses=example_answer({"prompt": "<|im_start|>user\n"}))
 async def apply_template(request: Request, body: TemplateRequest) -> Json:
     """A conversation as the model reads it."""
     messages = [message.model_dump(exclude_none=True) for message in body.messages]

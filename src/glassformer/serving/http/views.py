@@ -22,6 +22,7 @@ from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
 from glassformer.serving.http.openai.schemas import Message
+from glassformer.serving.http.openapi import schema_answer, view_answer, view_reference
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
 from glassformer.serving.limits import Limits
@@ -29,12 +30,45 @@ from glassformer.tasks.model_description import describe_model
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
-from glassformer.views.attention import AttentionKind
-from glassformer.views.patching import PatchedPart
+from glassformer.views.attention import AttentionKind, AttentionMap
+from glassformer.views.attention_maps import AttentionMaps
+from glassformer.views.compare_texts import TextComparison
+from glassformer.views.experts import Experts
+from glassformer.views.inside import Inside
+from glassformer.views.journey import Journey
+from glassformer.views.lens import Lens
+from glassformer.views.model_description import ModelDescription
+from glassformer.views.parameters import Parameters
+from glassformer.views.patching import PatchedPart, Patching
+from glassformer.views.receipt import Receipt
+from glassformer.views.recording import Recording
+from glassformer.views.tokens import TokenizedText
+from glassformer.views.trace import Trace
+from glassformer.views.tree import Tree
+from glassformer.views.why import Whys
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 Number = Annotated[int, Field(ge=0)]
 TokenId = Annotated[int, Field(strict=True)]  # checked against the vocabulary later
+RUN_ANSWER = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"}, "whys": view_reference(Whys), "trace": view_reference(Trace),
+        "receipt": view_reference(Receipt),
+    },
+    "required": ["text", "whys", "trace", "receipt"],
+}  # fmt: skip
+TASK_ANSWER = {
+    "type": "object",
+    "properties": {
+        "task": {"type": "string"},
+        "outputs": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"output": {}, "error": {"type": "string"}}},  # one of the two
+        },
+    },
+    "required": ["task", "outputs"],
+}
 Prompt: TypeAlias = str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
 
 
@@ -66,22 +100,21 @@ class PromptRequest(ModelRequest):
         return _prompt(self.prompt, model)
 
 
-class ReadingRequest(ModelRequest):
-    """A text to look into: a prompt, or the ids of a prompt and of what was written after it."""
+class ReadingRequest(PromptRequest):
+    """A text to look into; after a prompt of ids, also those of what was written after it."""
 
-    prompt: Prompt | None = None
     target: str | None = None  # an encoder-decoder's output
-    prompt_ids: Annotated[list[Number], Field(min_length=1)] | None = None
     answer_ids: list[Number] = []
 
     def reading(self, model: Model) -> Reading:
-        if (self.prompt is None) == (self.prompt_ids is None):
-            raise InputError("name the text once: give either prompt or prompt_ids.")
-        if self.prompt_ids is not None:
-            return model.read_ids(self.prompt_ids, self.answer_ids)
-        if self.answer_ids:
-            raise InputError("answer_ids follow prompt_ids. After a prompt that is text, leave them out.")
-        return model.read(_prompt(self.prompt, model), self.target, **self.prompt_options)
+        if not self.answer_ids:
+            return model.read(self.prompt_of(model), self.target, **self.prompt_options)
+        if self.target is not None:
+            raise InputError("target and answer_ids are the same text twice: give one of them.")
+        ids = [token for token in self.prompt if isinstance(token, int)]
+        if not ids:
+            raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
+        return model.read_ids(ids, self.answer_ids)
 
 
 class TextRequest(PromptRequest):
@@ -136,6 +169,10 @@ class AttentionMapsRequest(ReadingRequest):
     first: Number = 0
 
 
+class ExpertsRequest(ReadingRequest):
+    """POST /glass/experts"""
+
+
 class InsideRequest(ReadingRequest):
     """POST /glass/inside: a level by its path, and a position of the text."""
 
@@ -158,13 +195,6 @@ class PatchRequest(CompareRequest):
     positions: list[Number | str] | None = None
     answer: Number | str | None = None
     against: Number | str | None = None
-
-
-class AlignmentRequest(TextRequest):
-    """POST /glass/alignment: a head's cross-attention; without one a layer's mean, without a layer all layers' mean."""
-
-    layer: Number | None = None
-    head: Number | None = None
 
 
 class DescriptionRequest(BaseModel):
@@ -199,9 +229,9 @@ class TaskRequest(BaseModel):
     options: dict[str, Any] = {}
 
 
-def _prompt(prompt: str | Sequence[int | Message] | None, model: Model) -> Any:
+def _prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
     """The text, the token ids, or the conversation as the model's template takes it."""
-    if prompt is None or isinstance(prompt, str):
+    if isinstance(prompt, str):
         return prompt
     messages = [part.model_dump(exclude_none=True) for part in prompt if isinstance(part, Message)]
     return chat_prompt(model.tokenizer, messages).messages if messages else prompt
@@ -226,7 +256,7 @@ def _run_settings(body: TextRequest, limits: Limits) -> dict[str, Any]:
     )  # fmt: skip
 
 
-@router.post("/run")
+@router.post("/run", responses=schema_answer(RUN_ANSWER))
 async def run(request: Request, body: RunRequest) -> Json:
     """A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again."""
     limits = context_of(request).limits
@@ -244,7 +274,7 @@ async def run(request: Request, body: RunRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/record")
+@router.post("/record", responses=view_answer(Recording, streams=True))
 async def record(request: Request, body: RecordRequest) -> Response:
     """A text as a recording, which the studio explores without the model; whole or as a stream of server-sent events."""
     settings = _run_settings(body, context_of(request).limits)
@@ -262,13 +292,13 @@ async def record(request: Request, body: RecordRequest) -> Response:
     return await _see(request, body, look)
 
 
-@router.post("/look")
+@router.post("/look", responses=view_answer(Journey))
 async def look(request: Request, body: PromptRequest) -> Json:
     """A prompt's journey to the next token: ids, shapes, scores."""
     return await _see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options))
 
 
-@router.post("/tree")
+@router.post("/tree", responses=view_answer(Tree))
 async def tree(request: Request, body: TreeRequest) -> Json:
     """The likeliest continuations of a prompt."""
 
@@ -278,13 +308,13 @@ async def tree(request: Request, body: TreeRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/trace")
+@router.post("/trace", responses=view_answer(Trace))
 async def trace(request: Request, body: PromptRequest) -> Json:
     """What the model thought of each token of a text."""
     return await _see(request, body, lambda model: model.read(body.prompt_of(model), **body.prompt_options).trace())
 
 
-@router.post("/lens")
+@router.post("/lens", responses=view_answer(Lens))
 async def lens(request: Request, body: LensRequest) -> Json:
     """What each layer would have predicted."""
 
@@ -294,7 +324,7 @@ async def lens(request: Request, body: LensRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/attention")
+@router.post("/attention", responses=view_answer(AttentionMap))
 async def attention(request: Request, body: AttentionRequest) -> Json:
     """Who attended to whom in a text."""
 
@@ -304,19 +334,25 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/attention-maps")
+@router.post("/attention-maps", responses=view_answer(AttentionMaps))
 async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
     """Every head's attention in a text, a byte for each weight."""
     return await _see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
 
 
-@router.post("/inside")
+@router.post("/experts", responses=view_answer(Experts))
+async def experts(request: Request, body: ExpertsRequest) -> Json:
+    """To which experts of a mixture each token went."""
+    return await _see(request, body, lambda model: body.reading(model).experts())
+
+
+@router.post("/inside", responses=view_answer(Inside))
 async def inside(request: Request, body: InsideRequest) -> Json:
     """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
     return await _see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
 
 
-@router.post("/compare")
+@router.post("/compare", responses=view_answer(TextComparison))
 async def compare_texts(request: Request, body: CompareRequest) -> Json:
     """Where two texts part in one model, and what the same token is in each."""
 
@@ -327,7 +363,7 @@ async def compare_texts(request: Request, body: CompareRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/patch")
+@router.post("/patch", responses=view_answer(Patching))
 async def patch(request: Request, body: PatchRequest) -> Json:
     """Which of the first text's activations bring its answer back in the second."""
 
@@ -340,31 +376,19 @@ async def patch(request: Request, body: PatchRequest) -> Json:
     return await _see(request, body, look)
 
 
-@router.post("/alignment")
-async def alignment(request: Request, body: AlignmentRequest) -> Json:
-    """A text of an encoder-decoder, and which tokens of the prompt each of its tokens attended to."""
-    settings = _run_settings(body, context_of(request).limits)
-
-    def look(model: Model) -> Any:
-        run = model.watch(body.prompt_of(model), look=0, **body.prompt_options, **settings)
-        return run.attention(body.layer, body.head, kind="cross")
-
-    return await _see(request, body, look)
-
-
-@router.post("/model")
+@router.post("/model", responses=view_answer(ModelDescription))
 async def describe(request: Request, body: DescriptionRequest) -> Json:
     """What a model is, and which tasks it is for."""
     return Json(await call_model(request, body.model, lambda model: describe_model(model).to_dict()))
 
 
-@router.post("/tokens")
+@router.post("/tokens", responses=view_answer(TokenizedText))
 async def tokens(request: Request, body: TokensRequest) -> Json:
     """A text's tokens, each with its id, its bytes and its place in the text."""
     return Json(await call_model(request, body.model, lambda model: model.tokens(body.text, special=body.special).to_dict()))
 
 
-@router.post("/parameters")
+@router.post("/parameters", responses=view_answer(Parameters))
 async def parameters(request: Request, body: ParametersRequest) -> Json:
     """A model's parameters by module; on request with a histogram of their values."""
     context = context_of(request)
@@ -386,7 +410,7 @@ async def parameters(request: Request, body: ParametersRequest) -> Json:
         return Json(await asyncio.to_thread(work, served.model))
 
 
-@router.post("/task/{task}")
+@router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))
 async def run_task(request: Request, task: str, body: TaskRequest) -> Json:
     """A task over some inputs: for each its output, or the error that it gave in place of one."""
     kind, implied = find_task(task)

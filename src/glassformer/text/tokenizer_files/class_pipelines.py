@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.text.token_bytes import SPACE_MARKER
@@ -66,6 +66,26 @@ def set_bert_pipeline(backend: Tokenizer, config: Mapping[str, Any]) -> None:
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
+
+
+def albert_normalizers(config: Mapping[str, Any]) -> list[Any]:
+    """What ALBERT's class does to letters before its table's turn: straight quotes, no accents, lower case."""
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not flag(config, "keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    return [*steps, normalizers.Lowercase()] if flag(config, "do_lower_case", True) else steps
+
+
+def set_deberta_pipeline(backend: Tokenizer, config: Mapping[str, Any]) -> None:
+    """White space becomes single spaces, which begin words; the file's own table is not used."""
+    steps: list[Any] = [normalizers.Lowercase()] if flag(config, "do_lower_case", False) else []
+    steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(False, True)]
+    backend.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if flag(config, "add_prefix_space", True) else "first"
+    metaspace = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=scheme)
+    punctuation = [pre_tokenizers.Punctuation("isolated")] if flag(config, "split_by_punct", False) else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*punctuation, metaspace])
+    backend.decoder = decoders.Metaspace(SPACE_MARKER, prepend_scheme=scheme)
 
 
 def set_gpt2_pipeline(backend: Tokenizer, config: Mapping[str, Any]) -> None:

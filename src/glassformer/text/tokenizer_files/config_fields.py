@@ -76,6 +76,8 @@ FIELDS: Mapping[str, ConfigField] = {
     **_fields("superseded", "flag", "add_bos_token add_eos_token", "tokens around each text"),
     **_fields("superseded", "flag", "trim_offsets", "RoBERTa: offsets without spaces"),
     **_fields("superseded", "count", "extra_ids", "T5: how many sentinels"),
+    **_fields("superseded", "flag", "keep_accents", "ALBERT: letters with their accents"),
+    **_fields("superseded", "flag", "split_by_punct", "DeBERTa: words end at punctuation"),
     # how a text is written
     **_fields("honoured", "flag", "clean_up_tokenization_spaces", "repair English spacing where words were joined"),
     **_fields("honoured", "flag", CLEAN_UP_BPE, "even where the vocabulary spells its spaces"),
@@ -100,7 +102,7 @@ FIELDS: Mapping[str, ConfigField] = {
     **_fields(
         "harmless",
         "anything",
-        "add_dummy_prefix_space remove_space keep_accents split_by_punct wordpieces_prefix clean_text sp_model_file "
+        "add_dummy_prefix_space remove_space wordpieces_prefix clean_text sp_model_file "
         "src_lang tgt_lang language_codes legacy_behaviour",
         "in tokenizer.json, without which these classes are refused",
     ),

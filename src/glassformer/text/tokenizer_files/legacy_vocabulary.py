@@ -3,6 +3,7 @@
 vocab.txt     BERT's WordPiece: one token per line, its id the number of the line
 vocab.json    GPT-2's byte-level BPE: tokens to ids; merges.txt beside it lists the pairs in the order they join
 spiece.model  SentencePiece's, also called tokenizer.model: see `sentencepiece`
+source.spm    Marian's: SentencePiece's for the language that is read; a vocab.json beside it has the ids of both languages
 tokenizer.model  of Llama 3: tiktoken's ranks under the same name, see `tiktoken`
 """
 
@@ -21,15 +22,25 @@ from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipeline, set_gpt2_pipeline
 from glassformer.text.tokenizer_files.json_file import read_object
-from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TIKTOKEN, TokenizerClass
+from glassformer.text.tokenizer_files.tokenizer_classes import (
+    BERT,
+    GPT2,
+    MARIAN,
+    SENTENCEPIECE,
+    T5,
+    TIKTOKEN,
+    TokenizerClass,
+)
 from glassformer.text.tokenizers_errors import LibraryErrors
+
+OWN_FILES = ("source.spm", "vocab.txt", "vocab.json")  # each of one class; a vocab.json may stand beside a source.spm
 
 
 def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The tokenizer class of a folder without tokenizer.json: by its files, the class it names, then the model's type."""
     if tiktoken.ranks_file(folder) is not None:
         return TIKTOKEN
-    file = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
+    file = next((name for name in (*OWN_FILES, *sentencepiece.FILES) if (folder / name).exists()), None)
     if file is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
     if file == "vocab.json" and not (folder / "merges.txt").exists():
@@ -43,8 +54,8 @@ def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str,
         reason = f"its model_type is {model_type!r}"
         kind = tokenizer_classes.CLASS_BY_MODEL_TYPE.get(str(model_type))
     else:
-        reason, kind = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
-    if kind is None or kind.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
+        reason, kind = "", {"source.spm": MARIAN, "vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
+    if kind is None or kind.files != (file if file in OWN_FILES else "pieces"):
         raise CheckpointError(f"{folder / file}: {reason}, for which this file is not enough. Fetch its tokenizer.json.")
     return kind
 
@@ -55,8 +66,17 @@ def build(folder: Path, kind: TokenizerClass, config: Mapping[str, Any], unknown
         return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
 
 
-def read_pieces(folder: Path) -> sentencepiece.SentencePieceModel:
-    """The SentencePiece model of a folder that has one."""
+def read_pieces(folder: Path, kind: TokenizerClass, unknown: str | None) -> sentencepiece.SentencePieceModel:
+    """The SentencePiece model of a folder that has one; `unknown`: the token for unknown text."""
+    if kind is MARIAN:
+        model, path = sentencepiece.read(folder / "source.spm"), folder / "vocab.json"
+        vocabulary = _read_ids(path)
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise CheckpointError(f"{path}: its ids do not count from 0 without a gap. Fetch it again.")
+        if unknown not in vocabulary:
+            raise CheckpointError(f"{path}: lacks the token for unknown text, {unknown!r}. Fetch it again.")
+        model.pieces.renumber(vocabulary, unknown)
+        return model
     return sentencepiece.read(next(folder / name for name in sentencepiece.FILES if (folder / name).exists()))
 
 
@@ -66,7 +86,7 @@ def set_post_processor(
     """Put the class's special tokens around each text, and between two."""
     numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
     first, last = special.get("cls_token"), special.get("sep_token")
-    if kind.bos_eos_pair and first and last:
+    if kind.bos_eos_pair and kind.files == "vocab.json" and first and last:
         backend.post_processor = processors.RobertaProcessing(
             (last, numbers[last]),
             (first, numbers[first]),
@@ -77,10 +97,15 @@ def set_post_processor(
     if kind is TIKTOKEN:
         backend.post_processor = _llama3_processor(config, special, numbers)
         return
-    if kind is T5:
+    if kind.bos_eos_pair and first and last:
+        single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 last:0 $B:0 last:0"
+    elif kind is MARIAN:
+        last = special.get("eos_token")
+        single, pair = ("$A:0 last:0", "$A:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
+    elif kind is T5:
         last = special.get("eos_token")
         single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif kind.files == "vocab.txt" and first and last:
+    elif kind.first_last_pair and first and last:
         single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")
@@ -127,7 +152,14 @@ def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> 
 
 
 def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    path = folder / "vocab.json"
+    vocabulary = _read_ids(folder / "vocab.json")
+    backend = tokenizers.Tokenizer(BPE(vocabulary, _read_merges(folder / "merges.txt", vocabulary)))
+    set_gpt2_pipeline(backend, config)
+    return backend
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    """A vocab.json: tokens to ids."""
     vocabulary = read_object(path)
     if not vocabulary:
         raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
@@ -138,9 +170,7 @@ def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer
         if number in tokens:
             raise CheckpointError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}. Fetch it again.")
         tokens[number] = token
-    backend = tokenizers.Tokenizer(BPE(vocabulary, _read_merges(folder / "merges.txt", vocabulary)))
-    set_gpt2_pipeline(backend, config)
-    return backend
+    return vocabulary
 
 
 def _read_merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:

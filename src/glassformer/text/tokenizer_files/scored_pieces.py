@@ -11,7 +11,7 @@ little more), outer and double spaces go (`squeezed`), and one space is put befo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
 from glassformer.text.tokenizer_files.merges import merges
 from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNUSED, USER_DEFINED
+from glassformer.text.tokenizer_files.tokenizer_classes import PieceOrder
+
+FAR_BELOW = 1e4  # a score that no sum of a text's others reaches
 
 
 @dataclass
@@ -62,11 +65,14 @@ class ScoredPieces:
         numbers.sort(key=lambda n: -self.scores[n])
         return {self.tokens[number]: rank for rank, number in enumerate(numbers)}
 
-    def set_pipeline(self, backend: Tokenizer) -> None:
-        """What is done to a text before and after, as the tables say."""
+    def set_pipeline(self, backend: Tokenizer, prepend_scheme: str = "first") -> None:
+        """What is done to a text before and after, as the tables say.
+
+        `prepend_scheme`: before what a space is put, the "first" piece of a text between special tokens or "always" each.
+        """
         backend.normalizer = normalizers.Sequence(self._normalizers())
         if self.add_prefix_space and self.remove_extra_whitespaces:
-            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="first", split=False)
+            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=prepend_scheme, split=False)
         backend.decoder = self.decoder()
 
     def _normalizers(self) -> list[Any]:
@@ -78,17 +84,47 @@ class ScoredPieces:
             steps.append(normalizers.Prepend(SPACE_MARKER))
         return [*steps, normalizers.Replace(" ", SPACE_MARKER)]
 
-    def set_t5_pipeline(self, backend: Tokenizer) -> None:
-        """As T5's own class does it: every word with its space before it, and no other space."""
-        if self.charsmap:
-            backend.normalizer = normalizers.Precompiled(self.charsmap)
+    def set_word_pipeline(self, backend: Tokenizer, before: Sequence[Any] = (), add_prefix_space: bool = True) -> None:
+        """As the classes of T5, XLM-RoBERTa and ALBERT do it: every word with its space before it, and no other space.
+
+        `before`: normalizers that come before the table's.
+        """
+        steps = [*before, *([normalizers.Precompiled(self.charsmap)] if self.charsmap else [])]
+        if steps:
+            backend.normalizer = normalizers.Sequence(steps)
+        scheme = "always" if add_prefix_space else "never"
         backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="always")]
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=scheme)]
         )
-        backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE_MARKER, prepend_scheme="always")
+        backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE_MARKER, prepend_scheme=scheme)
 
     def decoder(self) -> Any:
         return piece_decoder(strip_prefix_space=self.add_prefix_space or self.remove_extra_whitespaces)
+
+    def reorder(self, order: PieceOrder, special: Mapping[str, str]) -> None:
+        """Count as a class does whose ids are not the file's; `special`: the tokens with a role."""
+        before, after = ([special[role] for role in roles if role in special] for roles in (order.before, order.after))
+        self.tokens = [*before, *self.tokens[order.replaced :], *after]
+        self.scores = [*[0.0] * len(before), *self.scores[order.replaced :], *[0.0] * len(after)]
+        self.kinds = [*[CONTROL] * len(before), *self.kinds[order.replaced :], *[CONTROL] * len(after)]
+        unknown = special.get("unk_token")
+        self.unknown = self.tokens.index(unknown) if unknown in self.tokens else None
+
+    def renumber(self, vocabulary: Mapping[str, int], unknown: str) -> None:
+        """Take the ids of a vocabulary that has other tokens too, as Marian's has those of the language that is written.
+
+        A text may be made of those only where it can be made of nothing else: their scores are far below all others.
+        """
+        own = {
+            token: score
+            for token, score, kind in zip(self.tokens, self.scores, self.kinds, strict=True)
+            if kind in (NORMAL, USER_DEFINED)
+        }
+        foreign = min(own.values(), default=0.0) - FAR_BELOW
+        self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        self.scores = [own.get(token, foreign) for token in self.tokens]
+        self.kinds = [NORMAL] * len(self.tokens)
+        self.unknown = vocabulary[unknown]
 
     def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:
         """The pieces that are matched whole anywhere in a text: control tokens, and those that a user defined."""

@@ -1,4 +1,4 @@
-"""SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, Llama and Gemma.
+"""SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, Llama, Gemma and XLM-RoBERTa.
 
 It is a protobuf message: the pieces, what they were trained with, and how a text is normalised first. Where the
 tokenizer's class is one that the field knows (`LlamaTokenizer`, …), a text is prepared as that class does it, which
@@ -17,14 +17,29 @@ from tokenizers import AddedToken, Tokenizer
 
 from glassformer.errors import CheckpointError
 from glassformer.regular_files import read_regular
-from glassformer.text.tokenizer_files.class_pipelines import flag, set_class_pipeline
+from glassformer.text.tokenizer_files.class_pipelines import (
+    albert_normalizers,
+    flag,
+    set_class_pipeline,
+    set_deberta_pipeline,
+)
 from glassformer.text.tokenizer_files.piece_kinds import NORMAL, UNKNOWN, USER_DEFINED
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces
-from glassformer.text.tokenizer_files.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
+from glassformer.text.tokenizer_files.tokenizer_classes import (
+    ALBERT,
+    DEBERTA_V2,
+    GEMMA,
+    LLAMA,
+    MARIAN,
+    SENTINELS,
+    T5,
+    XLM_ROBERTA,
+    TokenizerClass,
+)
 from glassformer.text.tokenizers_errors import LibraryErrors
 
-FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
 ROLE_FIELDS = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
 # the field with the id of each, and the id where there is no such field; -1 is none
@@ -101,8 +116,10 @@ def _special(trainer: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
     return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
 
 
-def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
-    """The library's tokenizer, and the tokens that are matched whole in a text."""
+def build(
+    model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
+) -> tuple[Tokenizer, list[AddedToken]]:
+    """The library's tokenizer, and the tokens that are matched whole in a text; `special`: the tokens with a role."""
     pieces = model.pieces
     sentinels = _sentinels(config) if kind is T5 else []
     count = len(pieces.tokens)
@@ -112,15 +129,26 @@ def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, 
     if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
         pieces.add_prefix_space = kind is LLAMA and flag(config, "add_prefix_space", True)
+    has_pipeline = kind in (XLM_ROBERTA, ALBERT, DEBERTA_V2)  # of its own, whatever the file says
+    normalized = range(count) if pieces.remove_extra_whitespaces and kind is not T5 and not has_pipeline else ()
+    added = pieces.added_tokens(normalized)
+    if kind.piece_order is not None:
+        pieces.reorder(kind.piece_order, special)
     problem = f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
     with LibraryErrors(problem):
         backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
-        if kind is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces:
-            pieces.set_t5_pipeline(backend)
+        if kind is DEBERTA_V2:
+            set_deberta_pipeline(backend, config)
+        elif has_pipeline or (kind is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces):
+            before = albert_normalizers(config) if kind is ALBERT else []
+            pieces.set_word_pipeline(backend, before, kind is T5 or flag(config, "add_prefix_space", True))
+        elif kind is MARIAN:
+            pieces.set_pipeline(backend, "always")
+            codes = [token for token in pieces.tokens if token.startswith(">>") and token.endswith("<<")]  # of languages
+            backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
         else:
             pieces.set_pipeline(backend)
         set_class_pipeline(backend, kind, config)
-        added = pieces.added_tokens(range(count) if pieces.remove_extra_whitespaces and kind is not T5 else ())
     return backend, [*added[: len(added) - len(sentinels)], *(AddedToken(sentinel, special=True) for sentinel in sentinels)]
 
 

@@ -14,15 +14,26 @@ SENTINELS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text th
 
 
 @dataclass(frozen=True)
+class PieceOrder:
+    """Ids that are not those of SentencePiece's file: special tokens, by role, stand around its pieces."""
+
+    before: tuple[str, ...]
+    replaced: int  # how many of the file's first pieces they stand for
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TokenizerClass:
-    files: Literal["vocab.txt", "vocab.json", "pieces", "ranks", ""] = (
+    files: Literal["vocab.txt", "vocab.json", "pieces", "source.spm", "ranks", ""] = (
         ""  # what it can be built from without a tokenizer.json
     )
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
     bos_eos_pair: bool = False  # <s> and </s> around each text
+    first_last_pair: bool = False  # [CLS] before the first text, [SEP] after each
     padding_side: str = "right"  # where no file says it
     sets_prefix_space: bool = False  # whether `add_prefix_space` counts, whatever a tokenizer.json says
+    piece_order: PieceOrder | None = None  # None: as in SentencePiece's file
 
 
 UNKNOWN_CLASS = TokenizerClass()
@@ -30,6 +41,7 @@ BERT = TokenizerClass(
     "vocab.txt",
     {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
     token_types=True,
+    first_last_pair=True,
 )
 DISTILBERT = replace(BERT, token_types=False)
 GPT2 = TokenizerClass("vocab.json", dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
@@ -46,7 +58,33 @@ ROBERTA = TokenizerClass(
     },
     bos_eos_pair=True,
 )
+XLM_ROBERTA = TokenizerClass(
+    "pieces",
+    ROBERTA.special,
+    bos_eos_pair=True,
+    piece_order=PieceOrder(("bos_token", "pad_token", "eos_token", "unk_token"), 3, ("mask_token",)),  # fairseq's ids
+)
+ALBERT = TokenizerClass(
+    "pieces",
+    {
+        "bos_token": "[CLS]",
+        "eos_token": "[SEP]",
+        "unk_token": "<unk>",
+        "sep_token": "[SEP]",
+        "pad_token": "<pad>",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    },
+    first_last_pair=True,
+)
+DEBERTA_V2 = TokenizerClass(
+    "pieces",
+    {**ALBERT.special, "unk_token": "[UNK]", "pad_token": "[PAD]"},
+    token_types=True,
+    first_last_pair=True,
+)
 T5 = TokenizerClass("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
+MARIAN = TokenizerClass("source.spm", T5.special)
 LLAMA = TokenizerClass("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
 GEMMA = TokenizerClass(
     "pieces",
@@ -83,7 +121,11 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "DistilBert": DISTILBERT,
     **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
+    "XLMRoberta": XLM_ROBERTA,
+    "Albert": ALBERT,
+    "DebertaV2": DEBERTA_V2,
     "T5": T5,
+    "Marian": MARIAN,
     "Llama": LLAMA,
     "Gemma": GEMMA,
     "CodeLlama": CODE_LLAMA,
@@ -96,7 +138,11 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     "distilbert": DISTILBERT,  # which has no table of token types
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
     **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
+    "xlm-roberta": XLM_ROBERTA,
+    "albert": ALBERT,
+    "deberta-v2": DEBERTA_V2,
     **dict.fromkeys(("t5", "mt5"), T5),
+    "marian": MARIAN,
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), GEMMA),
     **dict.fromkeys(("diffusion_gemma", "recurrent_gemma", "shieldgemma2", "t5gemma", "zaya"), GEMMA),
     **dict.fromkeys(("cohere", "cohere2", "aya_vision"), COHERE),

@@ -45,7 +45,10 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     token_map = (
         TokenizerConfig.read(folder / "special_tokens_map.json") if config.get("added_tokens_decoder") is None else {}
     )
-    pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
+    pieces = None
+    if ready is None and kind.files in ("pieces", "source.spm"):
+        unknown = config.get("unk_token", kind.special.get("unk_token"))
+        pieces = legacy_vocabulary.read_pieces(folder, kind, unknown if isinstance(unknown, str) else None)
     added = _read_added_tokens_decoder(config, path)
     ranked = _read_ranked(folder, model, added) if ready is None and kind.files == "ranks" else None
     defaults = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready or ranked)}
@@ -57,7 +60,7 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     contents = {name: token.content for name, token in special.items()}
     piece_tokens: list[tokenizers.AddedToken] = []
     if pieces:
-        backend, piece_tokens = sentencepiece.build(pieces, kind, config)
+        backend, piece_tokens = sentencepiece.build(pieces, kind, config, contents)
     else:
         backend = ready or ranked or legacy_vocabulary.build(folder, kind, config, contents.get("unk_token"))
     if config.get("added_tokens_decoder") is None:

@@ -17,13 +17,20 @@ from glassformer.serving.http.anthropic.errors import error_event
 from glassformer.serving.http.anthropic.schemas import MessagesRequest, PromptRequest
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import Json
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta, chat_prompt
 
 router = APIRouter(tags=["Anthropic"])
 
 
-@router.post("/v1/messages")
+MESSAGE = {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "smollm2", "content": [{"type": "text"}],
+    "stop_reason": "end_turn", "usage": {"input_tokens": 30, "output_tokens": 9},
+}  # fmt: skip
+
+
+@router.post("/v1/messages", responses=example_answer(MESSAGE, streams=True))
 async def create_message(request: Request, body: MessagesRequest) -> Response:
     """The answer to a conversation, whole or as a stream of server-sent events."""
     answer = await start_chat(
@@ -39,7 +46,7 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
         await answer.close()
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post("/v1/messages/count_tokens", responses=example_answer({"input_tokens": 30}))
 async def count_tokens(request: Request, body: PromptRequest) -> Json:
     """How many tokens a request's prompt has: system, tools and the template's own words included."""
     messages, tools, template = body.conversation(), body.functions(), body.template_variables()

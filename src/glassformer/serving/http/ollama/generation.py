@@ -18,6 +18,7 @@ from glassformer.serving.http.errors import Json, to_json
 from glassformer.serving.http.ollama.errors import error_line
 from glassformer.serving.http.ollama.names import registry_name
 from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCall
 
@@ -28,7 +29,10 @@ EMPTY_CHAT: Mapping[str, Any] = {"message": {"role": "assistant", "content": ""}
 EMPTY_TEXT: Mapping[str, Any] = {"response": ""}
 
 
-@router.post("/api/chat")
+ANSWER = {"model": "smollm2", "created_at": "2024-01-01T00:00:00Z", "done": True}
+
+
+@router.post("/api/chat", responses=example_answer(ANSWER, streams=True, stream_type=LINES))
 async def chat(request: Request, body: ChatRequest) -> Response:
     """The answer to a conversation; without one, the model is loaded."""
     name = registry_name(request, body.model)
@@ -48,7 +52,7 @@ async def chat(request: Request, body: ChatRequest) -> Response:
         await answer.close()
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=example_answer(ANSWER, streams=True, stream_type=LINES))
 async def generate(request: Request, body: GenerateRequest) -> Response:
     """What follows a prompt, through the chat template unless it is raw; without one, the model is loaded."""
     name = registry_name(request, body.model)

@@ -18,6 +18,7 @@ from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.ollama.names import LATEST, registry_name
 from glassformer.serving.http.ollama.schemas import EmbedRequest, ShowRequest
 from glassformer.serving.http.openai.embeddings import embed_inputs
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.registry import ModelSource, ServedModel
 from glassformer.text.chat.tool_calls import ToolCallFormat
 
@@ -25,13 +26,13 @@ router = APIRouter(tags=["Ollama"])
 API_VERSION = "0.12.6"  # of Ollama: clients ask whether it has what they need
 
 
-@router.get("/api/version")
+@router.get("/api/version", responses=example_answer({"version": API_VERSION}))
 async def version() -> Json:
     """Which version of Ollama's API is spoken."""
     return Json({"version": API_VERSION})
 
 
-@router.get("/api/tags")
+@router.get("/api/tags", responses=example_answer({"models": [{"name": "smollm2"}]}))
 async def list_models(request: Request) -> Json:
     """The models by name and alias."""
     registry = context_of(request).registry
@@ -45,7 +46,7 @@ async def list_models(request: Request) -> Json:
     })  # fmt: skip
 
 
-@router.get("/api/ps")
+@router.get("/api/ps", responses=example_answer({"models": [{"name": "smollm2"}]}))
 async def list_loaded_models(request: Request) -> Json:
     """The models that are loaded, and when they will be unloaded if nobody uses them."""
     context = context_of(request)
@@ -63,7 +64,7 @@ async def list_loaded_models(request: Request) -> Json:
     })  # fmt: skip
 
 
-@router.post("/api/show")
+@router.post("/api/show", responses=example_answer({"details": {"family": "llama"}, "capabilities": ["completion"]}))
 async def show_model(request: Request, body: ShowRequest) -> Json:
     """What a model is: its template, its sizes and what it can do. Loads it if need be."""
     if not (body.model or body.name):
@@ -102,7 +103,7 @@ def capabilities(model: Model) -> list[str]:
     return ["completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])]
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", responses=example_answer({"model": "minilm", "embeddings": [[0.1]]}))
 async def embed(request: Request, body: EmbedRequest) -> Json:
     """A vector of length 1 for each text."""
     texts = [body.input] if isinstance(body.input, str) else body.input

@@ -16,6 +16,7 @@ from glassformer.serving.http.errors import Json
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.text import Tokenizer
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCall, ToolCallDelta
@@ -25,7 +26,14 @@ DONE = sse(b"[DONE]")
 FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
 
 
-@router.post("/v1/chat/completions")
+COMPLETION = {
+    "id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": "smollm2",
+    "choices": [{"index": 0, "message": {"role": "assistant"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 30, "completion_tokens": 9, "total_tokens": 39},
+}  # fmt: skip
+
+
+@router.post("/v1/chat/completions", responses=example_answer(COMPLETION, streams=True))
 async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
     """The answer to a conversation, whole or as a stream of server-sent events."""
     settings = body.settings(context_of(request).limits)

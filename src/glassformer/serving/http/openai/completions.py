@@ -23,13 +23,21 @@ from glassformer.serving.http.openai.chat import (
 )
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import CompletionRequest
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.text import Tokenizer
 
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/v1/completions")
+COMPLETION = {
+    "id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "smollm2",
+    "choices": [{"index": 0, "text": "I'm fine.", "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+}  # fmt: skip
+
+
+@router.post("/v1/completions", responses=example_answer(COMPLETION, streams=True))
 async def completions(request: Request, body: CompletionRequest) -> Response:
     """What follows each prompt, whole or as a stream of server-sent events."""
     limits, prompts = context_of(request).limits, body.prompts()

@@ -14,6 +14,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openai.schemas import NEUTRAL, EmbeddingRequest, as_inputs
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import engine_settings
 from glassformer.tasks.embeddings import EmbedTask
 from glassformer.tasks.registry import check_head
@@ -21,7 +22,13 @@ from glassformer.tasks.registry import check_head
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/v1/embeddings")
+EMBEDDED = {
+    "object": "list", "data": [{"object": "embedding", "index": 0}], "model": "minilm",
+    "usage": {"prompt_tokens": 4, "total_tokens": 4},
+}  # fmt: skip
+
+
+@router.post("/v1/embeddings", responses=example_answer(EMBEDDED))
 async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
     """A vector for each text."""
     if unknown := engine_settings(body.model_extra, NEUTRAL):

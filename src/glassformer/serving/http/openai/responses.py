@@ -17,6 +17,7 @@ from glassformer.serving.http.answers import Answer, new_id, start_chat
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json, Problem
 from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
+from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.serving.limits import Limits
@@ -165,7 +166,13 @@ def _content(content: Any, where: str) -> Any:
     return [{**part, "type": "text"} if part.get("type") in TEXT_PARTS else part for part in content]
 
 
-@router.post("/v1/responses")
+RESPONSE = {
+    "id": "resp_1", "object": "response", "created_at": 1700000000, "model": "smollm2", "status": "completed",
+    "output": [{"type": "message"}], "usage": {"input_tokens": 30, "output_tokens": 9, "total_tokens": 39},
+}  # fmt: skip
+
+
+@router.post("/v1/responses", responses=example_answer(RESPONSE, streams=True))
 async def create_response(request: Request, body: ResponsesRequest) -> Response:
     """The answer to an input, whole or as a stream of server-sent events."""
     settings, parallel = body.settings(context_of(request).limits), body.parallel_tool_calls is not False

@@ -31,7 +31,7 @@ def build(fields: TokenizerFields) -> Tokenizer:
     )  # fmt: skip
     backend = pieces.unigram()
     if pieces.remove_extra_whitespaces and pieces.add_prefix_space:
-        pieces.set_t5_pipeline(backend)
+        pieces.set_word_pipeline(backend)
     else:
         pieces.set_pipeline(backend)
     fields.add_tokens_to(backend)
