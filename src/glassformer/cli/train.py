@@ -41,7 +41,7 @@ class TrainingGroup(OptionGroup):
     warmup_steps: Annotated[int | None, option(help="Steps over which it rises.", minimum=0)] = None
     weight_decay: Annotated[float | None, option(help="Of matrices.")] = None
     seed: Annotated[int | None, option(help="Of the order of examples, of dropout and of new weights.")] = None
-    precision: Annotated[str | None, option(help="Of activations: float32 or bfloat16.")] = None
+    precision: Annotated[str | None, option(help="Of products: float32, tf32 (on a GPU) or bfloat16.")] = None
     compile: Annotated[bool, option(help="Compile the model: minutes at the start, faster steps.")] = False
     recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None

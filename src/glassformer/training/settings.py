@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from glassformer.errors import SettingError, spell
 
-Precision: TypeAlias = Literal["float32", "bfloat16"]
+Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # tf32: float32 whose factors are rounded, on a GPU
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "steps": (1, 10**9), "batch_size": (1, 10**6), "micro_batch_size": (1, 10**6), "learning_rate": (0, 10),
     "final_learning_rate": (0, 1), "warmup_steps": (0, 10**9), "weight_decay": (0, 10), "beta1": (0, 1), "beta2": (0, 1),
@@ -35,7 +35,7 @@ class TrainingSettings:
     clip_norm: float = 1.0  # the gradient's norm is at most so large; 0: it is left as it is
     label_smoothing: float = 0.0
     seed: int = 0
-    precision: Precision = "float32"  # of activations; weights and the optimizer's state are float32 always
+    precision: Precision = "float32"  # of products and activations; weights and the optimizer's state are float32 always
     recompute: bool = False  # keep no activations inside blocks, and compute them again for the gradients
     compile: bool = False  # by torch.compile
     evaluate_every: int = 200  # steps
@@ -50,8 +50,8 @@ class TrainingSettings:
                 continue
             if not low <= value <= high:
                 raise SettingError(f"{spell(field.name, value)} is not from {low:g} to {high:g}.")
-        if self.precision not in ("float32", "bfloat16"):
-            raise SettingError(f"{spell('precision', self.precision)} is neither 'float32' nor 'bfloat16'.")
+        if self.precision not in get_args(Precision):
+            raise SettingError(f"{spell('precision', self.precision)} is not one of {', '.join(get_args(Precision))}.")
 
     @property
     def warmup(self) -> int:

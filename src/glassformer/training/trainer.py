@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -67,6 +67,7 @@ class Trainer:
         self.ranks = ranks or Ranks()
         self.model, self.objective, self.settings, self.folder, self.sample = model, objective, settings, folder, sample
         objective.label_smoothing = settings.label_smoothing
+        objective.pad_multiple = 8 if settings.compile else 1
         self.model.to(self.ranks.device)
         self.model.use_gpu_engine = False  # it would be made anew for each evaluation
         if settings.recompute:
@@ -76,8 +77,9 @@ class Trainer:
         self.step = 0  # done so far
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
         self._loss: Any = LossOf(model, objective)
+        self._graphed = settings.compile and self._one_part_on_a_gpu()
         if settings.compile:
-            self._loss = torch.compile(self._loss)
+            self._loss = torch.compile(self._loss, mode="reduce-overhead" if self._graphed else "default")
         if self.ranks.count > 1:
             self._loss = DistributedDataParallel(self._loss)
 
@@ -109,10 +111,12 @@ class Trainer:
         losses = []
         for part, batch in enumerate(batches):
             torch.manual_seed(_mixed(settings.seed, number, self.ranks.rank, part))
+            if self._graphed:
+                torch.compiler.cudagraph_mark_step_begin()
             with self._precision(), self._synced(part == len(batches) - 1):
                 loss = self._loss(batch.inputs, batch.targets)
                 (loss * (self.ranks.count / max(1.0, targets))).backward()  # processes average their gradients
-            losses.append(loss.detach())
+            losses.append(loss.detach().clone())  # a CUDA graph writes the next one into the same place
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
         total, size = torch.stack((torch.stack(losses).sum(), norm)).tolist()  # waits for the device, once
         mean = self._sum(total) / max(1.0, targets)
@@ -157,10 +161,16 @@ class Trainer:
     def _micro_batch_size(self) -> int:
         return self.settings.micro_batch_size or -(-self.settings.batch_size // self.ranks.count)
 
+    def _one_part_on_a_gpu(self) -> bool:
+        """Whether a step's kernels can be launched together, as a CUDA graph, which small models need most; gradients of
+        several parts would be summed in memory that belongs to the graph."""
+        whole = self._micro_batch_size() >= self.settings.batch_size
+        return self.ranks.device.type == "cuda" and self.ranks.count == 1 and whole
+
     def _precision(self) -> AbstractContextManager[Any]:
-        if self.settings.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.ranks.device.type, torch.bfloat16)
+        if self.settings.precision == "bfloat16":
+            return torch.autocast(self.ranks.device.type, torch.bfloat16)
+        return matmul_precision("high" if self.settings.precision == "tf32" else "highest")
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Processes exchange gradients with the last part of a step alone."""
@@ -245,6 +255,17 @@ class Trainer:
         return (
             f"step {step + 1}: the loss is no number, for examples {rows}; the first site that is none is {site}. {advice}"
         )
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """How exactly float32 matrices are multiplied: "highest", or "high", which a GPU does in TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _mixed(*numbers: int) -> int:

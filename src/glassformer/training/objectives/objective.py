@@ -55,6 +55,7 @@ class Objective(ABC):
 
     head: ClassVar[Head]  # of the model that it needs
     label_smoothing: float = 0.0
+    pad_multiple: int = 1  # padded batches are as long as a multiple of this: few shapes are compiled, not many
 
     @property
     @abstractmethod
@@ -110,10 +111,10 @@ class RaggedRows:
     def __getitem__(self, row: int) -> tuple[int, ...]:
         return tuple(self._ids[self._ends[row] : self._ends[row + 1]].tolist())
 
-    def padded(self, rows: Sequence[int], fill: int) -> tuple[Tensor, Tensor]:
-        """(batch, longest), padded at the end; and which of it is real, as 1 and 0."""
+    def padded(self, rows: Sequence[int], fill: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
+        """(batch, longest), padded at the end to a multiple; and which of it is real, as 1 and 0."""
         starts, lengths = self._ends[rows], self._ends[np.asarray(rows) + 1] - self._ends[rows]
-        columns = np.arange(lengths.max(initial=0))
+        columns = np.arange(-(-lengths.max(initial=0) // multiple) * multiple)
         real = columns < lengths[:, None]
         ids = self._ids[np.where(real, starts[:, None] + columns, 0)]
         return torch.from_numpy(np.where(real, ids, fill).astype(np.int64)), torch.from_numpy(real.astype(np.int64))

@@ -56,8 +56,8 @@ class TextToText(Objective):
 
     def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
         pairs = self._held_out if held_out else self._pairs
-        sources, mask = pairs.sources.padded(rows, self.config.pad_token_id)
-        targets, _ = pairs.targets.padded(rows, IGNORED)
+        sources, mask = pairs.sources.padded(rows, self.config.pad_token_id, self.pad_multiple)
+        targets, _ = pairs.targets.padded(rows, IGNORED, self.pad_multiple)
         inputs = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": shift_right(targets, self.config)}
         return Batch(inputs, targets, list(rows))
 
