@@ -1,6 +1,6 @@
 """Training beside the same loop over transformers' module, and over nanoGPT's: tokens per second, in one run.
 
-    python bench/train.py [--shape tiny|gpt2] [--rounds 5] [--steps 10] [--precision bfloat16] [--compile] [--nanogpt model.py]
+    python bench/train.py [--shape tiny|gpt2] [--rounds 5] [--steps 10] [--precision bfloat16] [--compile] [--nanogpt FILE]
 
 A ratio above 1 means that ours is faster. All sides are trained by our loop (AdamW, clipping, one process) on the same
 random tokens, and each as its users would have it: transformers computes its scores and their cross-entropy, nanoGPT its own
