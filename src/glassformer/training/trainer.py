@@ -77,9 +77,8 @@ class Trainer:
         self.step = 0  # done so far
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
         self._loss: Any = LossOf(model, objective)
-        self._graphed = settings.compile and self._one_part_on_a_gpu()
         if settings.compile:
-            self._loss = torch.compile(self._loss, mode="reduce-overhead" if self._graphed else "default")
+            self._loss = torch.compile(self._loss)
         if self.ranks.count > 1:
             self._loss = DistributedDataParallel(self._loss)
 
@@ -111,12 +110,10 @@ class Trainer:
         losses = []
         for part, batch in enumerate(batches):
             torch.manual_seed(_mixed(settings.seed, number, self.ranks.rank, part))
-            if self._graphed:
-                torch.compiler.cudagraph_mark_step_begin()
             with self._precision(), self._synced(part == len(batches) - 1):
                 loss = self._loss(batch.inputs, batch.targets)
                 (loss * (self.ranks.count / max(1.0, targets))).backward()  # processes average their gradients
-            losses.append(loss.detach().clone())  # a CUDA graph writes the next one into the same place
+            losses.append(loss.detach())
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
         total, size = torch.stack((torch.stack(losses).sum(), norm)).tolist()  # waits for the device, once
         mean = self._sum(total) / max(1.0, targets)
@@ -160,12 +157,6 @@ class Trainer:
 
     def _micro_batch_size(self) -> int:
         return self.settings.micro_batch_size or -(-self.settings.batch_size // self.ranks.count)
-
-    def _one_part_on_a_gpu(self) -> bool:
-        """Whether a step's kernels can be launched together, as a CUDA graph, which small models need most; gradients of
-        several parts would be summed in memory that belongs to the graph."""
-        whole = self._micro_batch_size() >= self.settings.batch_size
-        return self.ranks.device.type == "cuda" and self.ranks.count == 1 and whole
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.settings.precision == "bfloat16":
