@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
 
@@ -24,6 +25,9 @@ os.environ.pop("COLUMNS", None)  # what is printed is laid out alike, whatever t
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is tested does not depend on whether there is a GPU
 os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, whoever imports triton first
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy it is
+settings.load_profile("any machine")
 
 CI = bool(os.environ.get("CI"))
 

@@ -12,10 +12,11 @@ import torch
 import glassformer
 from glassformer import sites
 from glassformer.blueprints import blueprint
+from glassformer.changes import Change, Where
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import SiteError
-from glassformer.sites import Change, Watch
+from glassformer.sites import Watch
 from tests.parity import reference
 
 
@@ -24,6 +25,14 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("watched")
     reference.write(folder, request.param)
     return glassformer.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
+
+
+def stream(start: int = 0) -> Where:
+    return sites.where_of("embedding", start)
+
+
+def heads_at(start: int) -> Where:
+    return sites.where_of("blocks.0.attention.heads", start)
 
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 100, 42, 6, 7]])
@@ -226,41 +235,44 @@ class TestChanges:
 
     def test_rows_of_a_shift_follow_their_positions(self) -> None:
         value, shift = np.zeros((1, 4, 2), np.float32), np.array([[3.0, 3.0], [1.0, 1.0]], np.float32)
-        changed = Change(shift=shift, positions=[3, 1]).apply(value, sites.STREAM, 0)
+        changed = Change(shift=shift, positions=[3, 1]).apply(value, stream())
         assert changed[0, :, 0].tolist() == [0, 1, 0, 3]
-        assert Change(shift=shift, positions={3, 1}).apply(value, sites.STREAM, 0)[0, :, 0].tolist() == [0, 3, 0, 1]
+        assert Change(shift=shift, positions={3, 1}).apply(value, stream())[0, :, 0].tolist() == [0, 3, 0, 1]
 
     def test_a_text_run_in_chunks_is_changed_as_a_whole(self) -> None:
         """Each piece takes the rows of the shift that are meant for it."""
         output, shift = np.ones((1, 6, 2), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
         change = Change(0.0, shift, positions=[1, 2, 3, 4])
-        pieces = [change.apply(output[:, at : at + 2], sites.STREAM, at) for at in (0, 2, 4)]
-        assert np.array_equal(np.concatenate(pieces, 1), change.apply(output, sites.STREAM, 0))
+        pieces = [change.apply(output[:, at : at + 2], stream(at)) for at in (0, 2, 4)]
+        assert np.array_equal(np.concatenate(pieces, 1), change.apply(output, stream()))
         heads, by_head = np.ones((1, 3, 6, 2), np.float32), np.arange(16, dtype=np.float32).reshape(2, 4, 2)
         change = Change(0.0, by_head, positions=[1, 2, 3, 4], heads=[2, 0])
-        pieces = [change.apply(heads[:, :, at : at + 2], sites.HEADS, at) for at in (0, 2, 4)]
-        result = change.apply(heads, sites.HEADS, 0)
+        pieces = [change.apply(heads[:, :, at : at + 2], heads_at(at)) for at in (0, 2, 4)]
+        result = change.apply(heads, heads_at(0))
         assert np.array_equal(np.concatenate(pieces, 2), result)
         assert np.array_equal(result[0, 2, 1:5], by_head[0])
         assert np.array_equal(result[0, 0, 1:5], by_head[1])
 
     def test_changes_apply_to_numpy_values(self) -> None:
         value = np.ones((1, 3, 4), np.float32)
-        changed = Change(scale=2.0, shift=1.0, positions=frozenset({1, 9})).apply(value, sites.STREAM, 0)
+        changed = Change(scale=2.0, shift=1.0, positions=frozenset({1, 9})).apply(value, stream())
         assert changed[0, :, 0].tolist() == [1, 3, 1]
         assert value.max() == 1
-        assert Change(positions=frozenset({9})).apply(value, sites.STREAM, 0) is value
+        assert Change(positions=frozenset({9})).apply(value, stream()) is value
 
 
 class TestUnusableChanges:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"scale": "0"}, "scale is a number, not '0'"),
-            ({"heads": 1}, "heads are numbers from 0 on, such as heads=.0, 3., not 1"),
-            ({"heads": [-1]}, "heads are numbers from 0 on"),
-            ({"positions": [-1]}, "positions are numbers from 0 on"),
-            ({"positions": "12"}, "positions are numbers from 0 on"),
+            ({"scale": "0"}, "scale is a number or an array, not '0'"),
+            ({"scale": True}, "scale is a number or an array, not True"),
+            ({"heads": 1}, "heads are whole numbers, such as heads=.0, 3., or a slice, not 1"),
+            ({"heads": [0.5]}, "heads are whole numbers"),
+            ({"positions": "12"}, "positions are whole numbers"),
+            ({"neurons": [True]}, "neurons are whole numbers"),
+            ({"minimum": "0"}, "minimum is a number, not '0'"),
+            ({"onto": [1.0], "away_from": [1.0]}, "onto a direction or away from one, not both"),
         ],
     )
     def test_refused_when_the_change_is_created(self, arguments: dict[str, Any], message: str) -> None:

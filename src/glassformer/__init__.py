@@ -21,6 +21,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from glassformer.blueprints import Config as PreTrainedConfig
     from glassformer.blueprints import Config as PretrainedConfig
+    from glassformer.changes import Change as Change
+    from glassformer.changes import Where as Where
     from glassformer.compat import logging as logging
     from glassformer.compat.auto import AutoModel as AutoModel
     from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
     from glassformer.runtime.model import Model as Model
     from glassformer.runtime.model import load as load
     from glassformer.runtime.run import Run as Run
-    from glassformer.sites import Change as Change
     from glassformer.sites import Watch as Watch
     from glassformer.tasks import Task as Task
     from glassformer.tasks import pipeline as pipeline
@@ -88,7 +89,8 @@ _HOMES = {
     "observe.plan": ("plan",),
     "opened": ("AutoConfig", "AutoTokenizer"),
     "runtime": ("Model", "Run", "load"),
-    "sites": ("Change", "Watch"),
+    "changes": ("Change", "Where"),
+    "sites": ("Watch",),
     "tasks": ("Task", "pipeline"),
     "text": ("BatchEncoding", "Tokenizer"),
     "views.journey": ("Journey",),
@@ -145,6 +147,7 @@ __all__ = [
     "TextStreamer",
     "Tokenizer",
     "Watch",
+    "Where",
     "__version__",
     "compare",
     "default_data_collator",

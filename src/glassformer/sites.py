@@ -6,23 +6,23 @@ test written against one model holds for all. A site's axes are part of the voca
     batch · length (the tokens of this pass) · keys (the tokens attended to) · source (the encoder's tokens) · heads ·
     head_size · hidden · inner · experts · vocabulary
 
-`Watch` says before a pass which sites are read and which are changed; captured graphs and native code cannot call
-back, so this is plain data. `Tap` is the live side of it during one pass. When nobody watches there is no tap, and
-each site costs one `is None`.
+`Watch` says before a pass which sites are read and which are changed, and how (`changes.py`). `Tap` is the live side of it
+during one pass. When nobody watches there is no tap, and each site costs one `is None`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 from glassformer.arguments import checked_init
+from glassformer.changes import Change, SiteFunction, Where, as_change
 from glassformer.errors import SiteError, did_you_mean
-from glassformer.typecheck import OWN_CHECK, brief
+from glassformer.typecheck import brief
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
@@ -101,6 +101,11 @@ def axes(site: str) -> tuple[str, ...]:
     raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1, (0,)))}")
 
 
+def where_of(site: str, start: int, end: int | None = None) -> Where:
+    """Where a value of a site stands, for those who change it."""
+    return Where(site, axes(site), start, end)
+
+
 def expand(patterns: Iterable[str], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
     """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
     known = all_sites(blocks, encoder, routed)
@@ -120,88 +125,24 @@ def expand(patterns: Iterable[str], blocks: int, encoder: int = 0, routed: tuple
 
 @checked_init
 @dataclass(frozen=True, slots=True)
-class Change:
-    """value · scale + shift, at some positions and heads: enough to zero, scale, replace, patch or steer.
-
-    An affine change is data, so a native engine or a captured graph can honour it as well as plain PyTorch.
-    `positions` count from the start of the sequence, cached tokens included; on the encoder's side, of the source. Where a
-    shift has a row for each of them, rows and positions go in the same order.
-    """
-
-    scale: Annotated[float, OWN_CHECK] = 1.0
-    shift: Any = None  # an array that broadcasts to what is selected
-    positions: Annotated[Collection[int] | None, OWN_CHECK] = None
-    heads: Annotated[Collection[int] | None, OWN_CHECK] = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
-            raise SiteError(f"a Change's scale is a number, not {self.scale!r}.")
-        for name in ("positions", "heads"):
-            numbers = getattr(self, name)
-            fits = isinstance(numbers, Collection) and not isinstance(numbers, (str, bytes))
-            if numbers is not None and not (fits and all(isinstance(n, int) and n >= 0 for n in numbers)):
-                raise SiteError(f"a Change's {name} are numbers from 0 on, such as {name}=[0, 3], not {numbers!r}.")
-
-    def apply(self, value: Any, names: Sequence[str], start: int) -> Any:
-        """The changed copy of one row's `value`, whose first token stands at position `start`."""
-        index: list[Any] = [slice(None)] * len(names)
-        if self.heads is not None and "heads" in names:
-            count = value.shape[names.index("heads")]
-            if wrong := [head for head in self.heads if head >= count]:
-                raise SiteError(f"there is no head {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
-            index[names.index("heads")] = _ordered(self.heads)
-        shift = self.shift
-        if self.positions is not None:
-            axis = names.index("length" if "length" in names else "source")
-            start = start if "length" in names else 0
-            order = _ordered(self.positions)
-            inside = [number for number, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
-            if not inside:
-                return value
-            if len(inside) < len(order) and getattr(shift, "ndim", 0) > 1 and shift.shape[-2] == len(order):
-                shift = shift[..., inside, :]  # a text may be fed in chunks: the rows of this one
-            if isinstance(index[axis - 1], list):  # two lists would be paired up; make them a grid
-                index[axis - 1] = [[head] for head in index[axis - 1]]
-            index[axis] = [order[number] - start for number in inside]
-        changed = value.clone() if hasattr(value, "clone") else value.copy()
-        try:
-            selected = changed[tuple(index)] * self.scale
-            if hasattr(shift, "dtype") and hasattr(value, "new_tensor"):  # an array may change a tensor too
-                shift = value.new_tensor(shift) if not hasattr(shift, "clone") else shift
-            changed[tuple(index)] = selected if shift is None else selected + shift
-        except (IndexError, RuntimeError, ValueError) as error:
-            shape = dict(zip(names, value.shape, strict=True))
-            where = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
-            raise SiteError(
-                f"a Change does not fit what it changes, {shape}: {str(error).splitlines()[0]}.{where}"
-            ) from error
-        return changed
-
-
-def _ordered(numbers: Collection[int]) -> list[int]:
-    """In the caller's order; those of a set ascending."""
-    return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
-
-
-@checked_init
-@dataclass(frozen=True, slots=True)
 class Watch:
     """Sites to read and to change, declared before the pass."""
 
     reads: frozenset[str] = frozenset()
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)  # functions in their place become changes when expanded
 
     @classmethod
     def of(
         cls, *patterns: str, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
-        changes: Mapping[str, Change] | None = None,
+        changes: Mapping[str, Change | SiteFunction] | None = None,
     ) -> Watch:  # fmt: skip
         """A watch from patterns, checked against a model of so many blocks."""
-        return cls(frozenset(patterns), changes or {}).expanded(blocks, encoder, routed)
+        declared = {pattern: as_change(change, pattern) for pattern, change in (changes or {}).items()}
+        return cls(frozenset(patterns), declared).expanded(blocks, encoder, routed)
 
     @classmethod
     def parse(
-        cls, declared: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0,
+        cls, declared: Watch | Mapping[str, Change | SiteFunction] | str | Iterable[str], blocks: int, encoder: int = 0,
         routed: tuple[int, ...] = (),
     ) -> Watch:  # fmt: skip
         """A watch from its short forms: sites to read, or sites with their changes."""
@@ -218,11 +159,10 @@ class Watch:
 
     def expanded(self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> Watch:
         """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""
-        for site, change in self.changes.items():
-            if not isinstance(change, Change):
-                raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
         size = (blocks, encoder, routed)
-        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], *size)}
+        changed = {
+            site: as_change(change, pattern) for pattern, change in self.changes.items() for site in expand([pattern], *size)
+        }
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
@@ -282,15 +222,14 @@ class Tap:
         return value
 
     def _change(self, site: str, value: Any) -> Any:
-        names = axes(site)
         for observer in self.observers:
             change = observer.watch.changes.get(site)
             if change is None:
                 continue
             if observer.row is None:
-                value = change.apply(value, names, observer.start)
+                value = change.apply(value, where_of(site, observer.start))
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
                 own = observer.row_part(site, value)
-                own[...] = change.apply(own, names, observer.start)
+                own[...] = change.apply(own, where_of(site, observer.start))
         return value

@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from glassformer.changes import Change
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.loop import loop
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, SiteError
-from glassformer.sites import Change, Watch
+from glassformer.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
 

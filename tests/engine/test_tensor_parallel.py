@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.changes import Change
 from glassformer.engine.gpu.split_executor import stored_part
 from glassformer.engine.protocol import BEST, Choice, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
@@ -24,7 +25,6 @@ from glassformer.engine.tensor_parallel.split import Part
 from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
 from glassformer.runtime.split_model import SplitModel
-from glassformer.sites import Change
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.split_gpu_model import SplitGpuModel
 from tests.engine.test_protocol import (  # noqa: F401  # the protocol's own tests, with the `subject` of this file

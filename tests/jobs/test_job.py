@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.atomic_files import write_error
+from glassformer.changes import Change
 from glassformer.decoding.loop import Loop
 from glassformer.errors import ExecutorError, GlassError, InputError, SettingError, UnknownArgument, WriteError
 from glassformer.jobs import JobProgress, continuous_batch, row_workers, run_job
 from glassformer.jobs import job as job_module
 from glassformer.jobs.fingerprint import model_fingerprint
 from glassformer.jobs.row_workers import row_seed
-from glassformer.sites import Change
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows
 from tests.observe.models import both, encoder
 
@@ -254,6 +254,12 @@ def test_a_changed_job_is_refused_and_says_what_changed(tmp_path: Path) -> None:
     assert "blocks.0.mlp.update" in changed(tmp_path, ablated, repetition_penalty=1.1)
     write_rows(tmp_path / "in.jsonl", GREEDY[:3])
     assert changed(tmp_path, model, repetition_penalty=1.1) == "the input file is another"
+
+
+def test_a_function_inside_the_model_is_refused(tmp_path: Path) -> None:
+    model = chat_model().changed({"blocks.0.mlp.update": lambda value, where: value})
+    with pytest.raises(SettingError, match=r"has no function at blocks\.0\.mlp\.update"):
+        model_fingerprint(model)
 
 
 def test_a_fingerprint_is_of_what_a_model_computes() -> None:

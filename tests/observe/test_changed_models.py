@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.changes import Change
 from glassformer.errors import InputError, SiteError
-from glassformer.sites import Change
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,10 +11,10 @@ import torch
 from bench.reference import compare_with_transformers
 
 import glassformer
+from glassformer.changes import Change
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
-from glassformer.sites import Change
 from tests.observe.models import TEXT, both, encoder
 from tests.observe.test_reading import fits, valid
 

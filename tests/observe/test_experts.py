@@ -12,9 +12,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from glassformer.changes import Change
 from glassformer.cli.app import app
 from glassformer.errors import InputError
-from glassformer.sites import Change
 from glassformer.views.experts import Experts
 from glassformer.views.schema import schema
 from tests.observe.models import TEXT, both

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.changes import Change
 from glassformer.errors import InputError, SettingError
 from glassformer.observe import patching as module
 from glassformer.observe.patching import patching
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.sites import Change
 from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.schema import schema
 from tests.observe.models import EXECUTORS, WRITERS, Both, both, encoder

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.changes import Change
 from glassformer.errors import GlassError, InputError, SiteError, TemplateError, WriteError
 from glassformer.observe import activations
 from glassformer.page.document import Grid
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.sites import Change
 from glassformer.views.attention import AttentionMap
 from glassformer.views.attribution import Attribution
 from glassformer.views.schema import schema

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import glassformer
+from glassformer.changes import Change
 from glassformer.errors import InputError, UnknownArgument, WriteError
-from glassformer.sites import Change
 from glassformer.views.receipt import SCHEMA
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
 from tests.observe.test_reading import fits, valid
@@ -70,6 +70,19 @@ def test_a_changed_model_is_replayed_changed(tmp_path: Path) -> None:
     told = json.loads(path.read_text("utf-8"))
     told["changes"] = {}
     assert not model.replay(told).identical
+
+
+def test_a_function_is_named_and_cannot_be_replayed(tmp_path: Path) -> None:
+    model = both("qwen3").model
+
+    def half(value: Any, where: Any) -> Any:
+        return value * 0.5
+
+    run = model.watch(TEXT, change={"blocks.0.mlp.update": half}, **SETTINGS)
+    assert run.text == model.watch(TEXT, change={"blocks.0.mlp.update": Change(0.5)}, **SETTINGS).text
+    path = run.save(tmp_path / "run.json")
+    with pytest.raises(InputError, match=r"cannot be replayed: .*half, a function, changed blocks\.0\.mlp\.update"):
+        model.replay(path)
 
 
 @pytest.mark.parametrize("field", ["temperature", "max_new_tokens", "seed"])
@@ -150,7 +163,9 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     refused("[" * 100_000, "is not JSON")
     refused("1" * 10_000, "is not JSON")
     refused(json.dumps(good)[:-40], "is not JSON")
-    refused({**good, "changes": {"blocks.0.residual": {"scale": 1}}}, "the receipt's change at blocks.0.residual is damaged")
+    refused(
+        {**good, "changes": {"blocks.0.residual": {"scale": "x"}}}, "the receipt's change at blocks.0.residual is damaged"
+    )
     refused({**good, "settings": {"top_k": 5}}, "its settings.top_k is missing, or of the wrong type")
     refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
     with pytest.raises(InputError, match="is no receipt that can be read"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer import sites
 from glassformer.blueprints import blueprint
-from glassformer.sites import Change
+from glassformer.changes import Change
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, same_fields
 

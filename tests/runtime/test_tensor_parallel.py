@@ -15,11 +15,11 @@ import torch
 from click.testing import CliRunner
 
 import glassformer
+from glassformer.changes import Change
 from glassformer.cli.app import app
 from glassformer.engine.tensor_parallel import ranks
-from glassformer.errors import ExecutorError, InputError, RankLost
+from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.receipt import executor_arguments
-from glassformer.sites import Change
 from tests.observe.models import TEXT, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,6 +72,8 @@ def test_views_are_those_of_one_process(one: Any, split: Any) -> None:
     changes = {"blocks.1.attention.heads": Change(scale=0, heads=[0, 2])}
     texts = [model.changed(changes).chat(TEXT, raw=True, max_new_tokens=8) for model in (one, split)]
     assert texts[0] == texts[1]
+    with pytest.raises(SiteError, match=r"cannot be sent to the other processes of a split model. Give blocks\.1\.residual"):
+        split.changed({"blocks.1.residual": lambda value, where: value}).chat(TEXT, raw=True, max_new_tokens=2)
 
 
 def test_a_prefix_is_read_once(one: Any, split: Any) -> None:

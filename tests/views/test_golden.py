@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import glassformer
+from glassformer.changes import Change
 from glassformer.observe.caching import caching
 from glassformer.observe.compare import compare
 from glassformer.observe.plan import plan
 from glassformer.observe.sweep import STRATEGIES, strategies
 from glassformer.observe.tokens import batch, tokenized
-from glassformer.sites import Change
 from glassformer.views.journey import Journey
 from tests.observe.models import both
 from tests.views import golden as golden_files

@@ -14,10 +14,10 @@ from glassformer.cli.command import OptionGroup, option
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
+    from glassformer.changes import Change
     from glassformer.observe.reading import Reading
     from glassformer.runtime.model import Model
     from glassformer.runtime.prompt import PromptKeywords
-    from glassformer.sites import Change
     from glassformer.views.view import View
 
 
@@ -143,7 +143,7 @@ PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
 
 def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
     """The values of --change, SITE[:HEADS]=FACTOR."""
-    from glassformer.sites import Change
+    from glassformer.changes import Change
 
     changes: dict[str, Change] = {}
     for argument in arguments or []:

@@ -7,18 +7,19 @@ Shapes: buffers (tokens, width).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.changes import Change
 from glassformer.engine import checks
 from glassformer.engine.paged_rows import PagedRow
 from glassformer.engine.program import PatternChange, Program
 from glassformer.engine.protocol import Feed
-from glassformer.sites import ENCODER, Change, axes
+from glassformer.sites import ENCODER, where_of
 
 SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
 TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the position of each token
@@ -63,11 +64,8 @@ class FeedChunk:
         return {} if watch is None else {site: watch.changes[site] for site in watch.changes if site.endswith(SOURCE_SITES)}
 
 
-def changed_source(chunk: FeedChunk, own_shift: Callable[[Change], Change]) -> Any:
-    """The pages of a row's source for this pass: changed copies of them if the feed's watch changes them.
-
-    `own_shift`: a change with its shift as an array of the engine's own library.
-    """
+def changed_source(chunk: FeedChunk) -> Any:
+    """The pages of a row's source for this pass: changed copies of them if the feed's watch changes them."""
     source, changes = chunk.row.source_pages, chunk.source_changes()
     if source is None or not changes:
         return source
@@ -78,7 +76,7 @@ def changed_source(chunk: FeedChunk, own_shift: Callable[[Change], Change]) -> A
         layer = int(site.split(".")[1])
         keys_values = list(changed.read(layer, length))
         at = 0 if site.endswith(".key") else 1
-        keys_values[at] = own_shift(change).apply(keys_values[at][None], axes(site), 0)[0]
+        keys_values[at] = change.apply(keys_values[at][None], where_of(site, 0))[0]
         changed.write(layer, *keys_values)
     return changed
 
@@ -119,10 +117,6 @@ class ProgramPass:
         """A buffer's values for all tokens of the pass."""
         raise NotImplementedError
 
-    def own_shift(self, change: Change) -> Change:
-        """A change whose shift may have been another library's array, with one of this pass's own."""
-        raise NotImplementedError
-
     def value(self, site: str, chunk: FeedChunk) -> Any:
         """A view of one chunk's value of a site, with the site's own axes."""
         location = self.program.sites[site]
@@ -150,7 +144,8 @@ class ProgramPass:
     def apply_changes(self, site: str) -> None:
         for chunk, change in self.changes_at(site):
             value = self.value(site, chunk)
-            value[...] = self.own_shift(change).apply(value, axes(site), chunk.start + chunk.offset)
+            where = where_of(site, chunk.start + chunk.offset, chunk.start + len(chunk.feed.ids))
+            value[...] = change.apply(value, where)
 
     def apply_changes_before(self, step: int) -> None:
         """All changes that come before a step."""

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from glassformer.changes import Change, FunctionChange, change_data
 from glassformer.checkpoint.content_digest import content_digest, stored_files
+from glassformer.errors import SettingError
 from glassformer.runtime.model import Model
-from glassformer.sites import Change
 
 DIGESTS = {  # what changed, where the value is a digest that tells a person nothing
     "input": "the input file", "weights": "the model's weights", "config": "the model's config",
@@ -27,7 +26,7 @@ def model_fingerprint(model: Model) -> dict[str, Any]:
         "config": json_digest(model.config.to_dict()),
         "tokenizer": _tokenizer_digest(model),
         "model settings": json_digest(model.settings.to_dict()),
-        "changes": {site: _change_data(change) for site, change in model.changes.items()},
+        "changes": {site: _change_digest(site, change) for site, change in model.changes.items()},
         "version": str(sys.modules["glassformer"].__version__),
     }
     if model.writes:
@@ -89,7 +88,7 @@ def _tokenizer_digest(model: Model) -> str:
     return json_digest([tokenizer.backend.to_str(), tokenizer.chat_template])
 
 
-def _change_data(change: Change) -> dict[str, Any]:
-    shift = None if change.shift is None else hashlib.sha256(np.asarray(change.shift, np.float32).tobytes()).hexdigest()
-    positions, heads = (None if numbers is None else sorted(numbers) for numbers in (change.positions, change.heads))
-    return {"scale": change.scale, "shift": shift, "positions": positions, "heads": heads}
+def _change_digest(site: str, change: Change) -> str:
+    if isinstance(change, FunctionChange):
+        raise SettingError(f"a batch job that can be resumed has no function at {site}: another one would not be noticed.")
+    return json_digest(change_data(change))

@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from glassformer.blueprints import Blueprint
-from glassformer.sites import ENCODER, Change, Watch
+from glassformer.changes import Change, Where
+from glassformer.sites import ENCODER, Watch
 
 ENCODED, SCORED, CHOSEN, DECODED = "encoded", "scored", "chosen", "decoded"  # what is timed besides the sites of a pass
 
@@ -59,11 +58,9 @@ class Tick(Change):
     site: str = ""
     change: Change | None = None
 
-    def apply(self, value: Any, names: Any, start: int) -> Any:
-        if (change := self.change) is not None:
-            if isinstance(value, np.ndarray) and change.shift is not None:
-                change = replace(change, shift=np.asarray(change.shift))
-            value = change.apply(value, names, start)
+    def apply(self, value: Any, where: Where) -> Any:
+        if self.change is not None:
+            value = self.change.apply(value, where)
         assert self.clock is not None
         self.clock.lap(self.site, value)
         return value

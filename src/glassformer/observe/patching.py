@@ -20,6 +20,7 @@ from typing import get_args
 import numpy as np
 
 from glassformer.candidates import log_softmax
+from glassformer.changes import Change
 from glassformer.engine.protocol import Feed, Row, Want, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
@@ -27,7 +28,7 @@ from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
-from glassformer.sites import ENCODER, Change, Watch
+from glassformer.sites import ENCODER, Watch
 from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken, PatchedPart, Patching
 from glassformer.views.tokens import find_token

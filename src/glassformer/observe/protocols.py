@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Head
+from glassformer.changes import Change
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step
 from glassformer.engine.protocol import Executor
-from glassformer.sites import Change, Watch
+from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 
 Floats: TypeAlias = npt.NDArray[np.float32]

@@ -21,15 +21,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glassformer.changes import Change, change_data, change_from_data
 from glassformer.checkpoint.content_digest import stored_files
 from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
-from glassformer.errors import InputError, InputTypeError
+from glassformer.errors import InputError, InputTypeError, SiteError
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
-from glassformer.sites import Change
 from glassformer.typecheck import brief, matches_type
 from glassformer.views.receipt import SCHEMA, Receipt, ReceiptStep, Replay, SettingValue
 from glassformer.views.view import plain_data
@@ -53,7 +53,7 @@ def receipt(run: RunLike) -> Receipt:
         {name: SettingValue(json_value(value), origin) for name, (value, origin) in run.settings.in_force.items()},
         run.seed,
         run.negative,
-        {site: _change_data(change) for site, change in model.changes.items()},
+        {site: change_data(change) for site, change in model.changes.items()},
         run.text,
         tuple(steps),
         run.finish.value if run.finish else None,
@@ -84,12 +84,6 @@ def _versions() -> dict[str, str]:
     versions = {"glassformer": str(package.__version__), "python": platform.python_version(), "numpy": np.__version__}
     torch: Any = sys.modules.get("torch")
     return versions if torch is None else {**versions, "torch": str(torch.__version__)}
-
-
-def _change_data(change: Change) -> dict[str, Any]:
-    shift = None if change.shift is None else np.asarray(change.shift, np.float32).tolist()
-    positions, heads = (None if numbers is None else sorted(numbers) for numbers in (change.positions, change.heads))
-    return {"scale": change.scale, "shift": shift, "positions": positions, "heads": heads}
 
 
 def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -206,10 +200,13 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
     """What was changed inside the model."""
     changes = {}
     for site, entry in data["changes"].items():
+        if "function" in entry:
+            raise InputError(
+                f"this receipt cannot be replayed: {entry['function']}, a function, changed {site}, and no file can hold it."
+            )
         try:
-            shift = None if entry["shift"] is None else np.asarray(entry["shift"], np.float32)
-            changes[site] = Change(entry["scale"], shift, entry["positions"], entry["heads"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            changes[site] = change_from_data(entry)
+        except (TypeError, ValueError, OverflowError, SiteError) as error:
             raise InputError(f"the receipt's change at {site} is damaged: {error}.") from error
     return changes
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
+from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.checkpoint.stored_tensors import ComputedFile
@@ -39,7 +40,7 @@ from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
 from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, encode, is_token_ids, render
 from glassformer.runtime.run import Run, TextStream
-from glassformer.sites import Change, Watch
+from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
@@ -168,14 +169,16 @@ class Model:
         """The same model run by another executor: one around its own, that reports or takes turns."""
         return replace(self, executor_override=executor)
 
-    def changed(self, changes: Annotated[Mapping[str, Change], OWN_CHECK]) -> Self:
-        """The same model with some of its values zeroed, scaled or replaced.
+    def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Self:
+        """The same model with some of its values zeroed, scaled, replaced, or given to a function of your own.
 
         Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
+        A function gets a tensor and where it stands, and returns the tensor to go on with: `{"blocks.3.mlp.hidden": f}`.
         """
         if not isinstance(changes, Mapping):
             raise SiteError(
-                f"changes map sites to a Change each, such as {{'blocks.3.residual': Change(scale=0)}}; not {changes!r}."
+                f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
+                f"{changes!r}."
             )
         expanded = Watch.parse(changes, *self.blueprint.block_counts).changes
         return replace(self, changes={**self.changes, **expanded})
@@ -357,7 +360,7 @@ class Model:
         prompt: Prompt,
         *,
         look: int | Literal["all"] = SHOWN_CANDIDATES,
-        change: Mapping[str, Change] | None = None,
+        change: Annotated[Mapping[str, Change | SiteFunction] | None, OWN_CHECK] = None,
         sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
         **keywords: Any,
     ) -> Run:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.changes import Change
 from glassformer.engine.protocol import Feed
 from glassformer.errors import SiteError
-from glassformer.sites import Change, all_sites, axes
+from glassformer.sites import all_sites, axes
 from tests.engine.cpu.test_changes import assert_close, run
 from tests.engine.executors import Subject
 from tests.engine.gpu.sweeps import mostly_swept

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from glassformer.candidates import top
+from glassformer.changes import Change
 from glassformer.engine.gpu import decode_ahead, kernels, kv_pool
 from glassformer.engine.gpu import executor as engine
 from glassformer.engine.gpu.executor import GpuExecutor
@@ -22,7 +23,7 @@ from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_t
 from glassformer.engine.gpu.passes import ScoreBatch
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
-from glassformer.sites import Change, all_sites
+from glassformer.sites import all_sites
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference

@@ -23,13 +23,12 @@ from glassformer.engine.cpu.passes import (
     NativeModel,
     PassResult,
     default_kv_dtype,
-    with_numpy_shift,
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program_pass import FeedChunk, changes_pattern, watched_sites
 from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
 from glassformer.errors import ExecutorError
-from glassformer.sites import ENCODER, Watch, axes
+from glassformer.sites import ENCODER, Watch, axes, where_of
 
 CACHE_NAMES = {dtype: name for name, dtype in KV_DTYPES.items()}
 MAX_TOKENS = 256  # of one pass
@@ -208,7 +207,7 @@ def _scores(feed: Feed, result: PassResult, encoder_sites: dict[str, Any], start
         return CpuScores(scores, {})
     columns = checks.scored_columns(feed)
     if (change := watch.changes.get("scores")) is not None and columns:
-        scores = with_numpy_shift(change).apply(scores[None], axes("scores"), start + columns.start)[0]
+        scores = change.apply(scores[None], where_of("scores", start + columns.start, start + len(feed.ids)))[0]
     if "scores" in watch.reads:
         sites["scores"] = scores[None].copy()
     return CpuScores(scores, {**encoder_sites, **sites})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ from glassformer.engine.program_pass import (
 )  # fmt: skip
 from glassformer.engine.protocol import ACTIVATIONS, CACHES
 from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.sites import Change
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
@@ -184,7 +182,7 @@ class EnginePass(ProgramPass):
         has_tree = any(tree is not None for tree in self.trees)
         prepared.reserve(self.tokens, len(scored), max(keys, source_keys), max(positions) + 1 if has_tree else keys)
         decoder = prepared.program.scores is not None  # an encoder writes what is changed later
-        self.sources = [changed_source(chunk, with_numpy_shift) if decoder else chunk.row.source_pages for chunk in chunks]
+        self.sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
         self.feeds = (NativeFeed * len(chunks))(
             *(_native_feed(*fields) for fields in zip(chunks, self.sources, self.trees, self.scored_counts, strict=True))
         )
@@ -201,9 +199,6 @@ class EnginePass(ProgramPass):
 
     def buffer(self, number: int) -> Floats:
         return self.prepared.buffer(number, self.tokens)
-
-    def own_shift(self, change: Change) -> Change:
-        return with_numpy_shift(change)
 
     def results(self) -> list[PassResult]:
         program = self.prepared.program
@@ -232,8 +227,3 @@ def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | No
 def default_kv_dtype(weight_kind: str) -> KvDtype:
     """What keys and values are stored in, by the kind of the weights, unless a dtype is asked for."""
     return KvDtype.F32 if weight_kind in ("F32", "F64") else KvDtype.F16
-
-
-def with_numpy_shift(change: Change) -> Change:
-    """A change whose shift may have been another library's array."""
-    return change if change.shift is None else replace(change, shift=np.asarray(change.shift))

@@ -44,7 +44,6 @@ from glassformer.engine.gpu.passes import (
     to_device,
     to_host,
     tree_tensors,
-    with_device_shift,
 )  # fmt: skip
 from glassformer.engine.gpu.persistent.decoder import Card, KernelBuild, PersistentDecoder, load_kernel
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
@@ -68,7 +67,7 @@ from glassformer.engine.program_pass import (
 from glassformer.engine.protocol import BEST, GPU_CACHES, AheadFunctions, Choice, ChosenTokens, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.sites import ENCODER, axes
+from glassformer.sites import ENCODER, axes, where_of
 
 CACHES: Mapping[str, torch.dtype] = dict(zip(GPU_CACHES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
@@ -268,8 +267,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             first += chunk.count
         program = prepared.program
         decoder = program.scores is not None  # an encoder writes what is changed later
-        own_shift = partial(with_device_shift, device=self.device)
-        sources = [changed_source(chunk, own_shift) if decoder else chunk.row.source_pages for chunk in chunks]
+        sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
         fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
         shape = self._captured_shape(prepared, fed, prompt)
         values = self._run_eagerly(prepared, fed, pool, prompt) if shape is None else self._replay(shape, prepared, fed)
@@ -427,9 +425,8 @@ class GpuExecutor(PagedRows[GpuRow]):
             return GpuScores(result.batch, result.first, result.count, {})
         sites, columns = result.sites, checks.scored_columns(feed)
         if (change := watch.changes.get("scores")) is not None and columns:
-            scores = with_device_shift(change, self.device).apply(
-                result.scores[None], axes("scores"), start + columns.start
-            )[0]
+            where = where_of("scores", start + columns.start, start + len(feed.ids))
+            scores = change.apply(result.scores[None], where)[0]
             result = ChunkResult(ScoreBatch(scores, self._kernels), 0, len(scores), sites)
         if "scores" in watch.reads:
             sites = {**sites, "scores": result.scores[None]}

@@ -24,7 +24,6 @@ from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
 from glassformer.errors import ExecutorError
-from glassformer.sites import Change
 
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)
@@ -175,9 +174,6 @@ class PassValues(ProgramPass):
     def buffer(self, number: int) -> Tensor:
         return self.buffers[number]
 
-    def own_shift(self, change: Change) -> Change:
-        return with_device_shift(change, self.buffers[0].device)
-
 
 @dataclass
 class DevicePass(PassValues):
@@ -198,12 +194,6 @@ class DevicePass(PassValues):
     def pattern_keys(self) -> int:
         """The columns of a head in a pattern's buffer."""
         return max(self.max_keys, self.max_source)
-
-
-def with_device_shift(change: Change, device: torch.device) -> Change:
-    """A change whose shift may have been another library's array."""
-    shift = change.shift
-    return change if shift is None else replace(change, shift=torch.as_tensor(shift, dtype=torch.float32, device=device))
 
 
 def new_buffers(program: Program, tokens: int, scored: int, keys: int, device: torch.device) -> list[Tensor]:

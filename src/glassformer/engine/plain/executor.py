@@ -24,7 +24,7 @@ from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqL
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.layers import Mask
-from glassformer.sites import Observer, Tap, axes
+from glassformer.sites import Observer, Tap, where_of
 
 PAD_ID = 0  # any id: what is computed at padded positions is never read
 
@@ -328,7 +328,7 @@ def _watched_scores(feed: Feed, logits: Tensor, observer: Observer, start: int) 
     """One feed's scores, changed and recorded if its watch asks for the site `scores`; `start`: the first one's position."""
     assert feed.watch is not None
     if (change := feed.watch.changes.get("scores")) is not None and len(logits):
-        logits = change.apply(logits[None], axes("scores"), start)[0]
+        logits = change.apply(logits[None], where_of("scores", start))[0]
     if "scores" in feed.watch.reads:
         observer.record["scores"] = logits[None]
     return PlainScores(HostCopy(logits), range(len(logits)), observer.record)

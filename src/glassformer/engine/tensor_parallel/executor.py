@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.changes import Change, FunctionChange, as_array
 from glassformer.engine import checks
 from glassformer.engine.protocol import (
     AheadFunctions,
@@ -31,8 +32,8 @@ from glassformer.engine.protocol import (
 )
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.ranks import Ranks
-from glassformer.errors import ExecutorError
-from glassformer.sites import Change, Watch
+from glassformer.errors import ExecutorError, SiteError
+from glassformer.sites import Watch
 
 Result = TypeVar("Result")
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -160,10 +161,12 @@ class TensorParallelExecutor:
 
 
 def _as_data(watch: Watch) -> Watch:
-    """A watch whose changes can be sent: with numpy's arrays in place of tensors, for rank 0 too."""
-    return replace(watch, changes={site: _without_tensors(change) for site, change in watch.changes.items()})
+    """A watch whose changes can be sent: without tensors, for rank 0 too."""
+    return replace(watch, changes={site: _without_tensors(site, change) for site, change in watch.changes.items()})
 
 
-def _without_tensors(change: Change) -> Change:
-    shift = change.shift
-    return replace(change, shift=shift.detach().float().cpu().numpy()) if hasattr(shift, "detach") else change
+def _without_tensors(site: str, change: Change) -> Change:
+    if isinstance(change, FunctionChange):
+        raise SiteError(f"a function cannot be sent to the other processes of a split model. Give {site} a Change.")
+    arrays = {name: getattr(change, name) for name in ("scale", "shift", "onto", "away_from")}
+    return replace(change, **{name: as_array(value) for name, value in arrays.items() if hasattr(value, "detach")})

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from glassformer import sites
 from glassformer.blueprints import Config
+from glassformer.changes import Change, SiteFunction
 from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
 from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
-from glassformer.sites import Change, Observer, Tap, Watch
+from glassformer.sites import Observer, Tap, Watch
 from glassformer.typecheck import brief
 
-WatchLike: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
+WatchLike: TypeAlias = Watch | Mapping[str, Change | SiteFunction] | str | Sequence[str] | None
 HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
 
 IGNORED = -100  # a label that adds nothing to the loss

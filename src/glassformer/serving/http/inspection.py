@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from glassformer.changes import Change, change_from_data
 from glassformer.decoding import Step
 from glassformer.errors import SettingError
 from glassformer.observe.why import why
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.limits import Limits
-from glassformer.sites import Change, Watch
+from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 from glassformer.text.detokenizer import shown_bytes
 
@@ -25,22 +26,29 @@ DEFAULT_CANDIDATES = 10  # of a waterfall, where a request does not say
 
 
 class SiteChange(BaseModel):
-    """value · scale + shift, at some positions and heads."""
+    """value · scale + shift, at some positions, heads and neurons; or a projection, or bounds."""
 
     model_config = ConfigDict(extra="forbid")
 
-    scale: float = 1.0
+    scale: float | list[Any] = 1.0
     shift: float | list[Any] | None = None
-    positions: list[Annotated[int, Field(ge=0)]] | None = None
-    heads: list[Annotated[int, Field(ge=0)]] | None = None
+    positions: list[int] | None = None  # negative ones count from the end of what was read
+    heads: list[int] | None = None
+    neurons: list[int] | None = None  # of the last axis
+    onto: list[float] | None = None  # a direction: what is along it is left
+    away_from: list[float] | None = None  # a direction: what is along it is taken away
+    minimum: float | None = None
+    maximum: float | None = None
 
     def change(self, site: str) -> Change:
-        try:
-            with np.errstate(over="raise"):
-                shift = None if self.shift is None else np.asarray(self.shift, np.float32)
-        except (TypeError, ValueError, ArithmeticError):
-            raise SettingError(f"the shift at {site} is no array of numbers that float32 has.") from None
-        return Change(self.scale, shift, self.positions, self.heads)
+        data = self.model_dump(exclude_none=True)
+        for name in ("scale", "shift", "onto", "away_from"):
+            try:
+                with np.errstate(over="raise"):
+                    np.asarray(data.get(name, 0.0), np.float32)
+            except (TypeError, ValueError, ArithmeticError):
+                raise SettingError(f"the {name} at {site} is no array of numbers that float32 has.") from None
+        return change_from_data(data)
 
 
 def site_changes(changes: Mapping[str, SiteChange]) -> dict[str, Change]:

@@ -1,0 +1,272 @@
+"""What can be done to a value inside a model: a `Change`, which is data, or a function of one's own.
+
+A Change is what a native engine, another process, a request or a file can hold. A function is called with each value, and
+an engine stops for it. Both work on numpy's arrays and on tensors, so every executor applies them by the same lines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+
+from glassformer.arguments import checked_init
+from glassformer.errors import SiteError
+from glassformer.typecheck import OWN_CHECK, brief
+
+Numbers: TypeAlias = Collection[int] | slice | None
+SiteFunction: TypeAlias = Callable[[Any, "Where"], Any]  # a tensor, and where it stands, to the one to go on with
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a value stands: its site with its axes, and which tokens of the text it belongs to."""
+
+    site: str
+    axes: tuple[str, ...]
+    start: int = 0  # the position of its first token; texts may be read in chunks, and grow by a token a pass
+    end: int | None = None  # how many tokens the text has with those of this pass; None: the value's are its last
+
+    def tokens(self, value: Any) -> tuple[int, int, int]:
+        """A value's axis of tokens, the position of the first, and how many the text has; of the source, in an encoder."""
+        if "length" not in self.axes:
+            axis = self.axes.index("source")
+            return axis, 0, value.shape[axis]
+        axis = self.axes.index("length")
+        return axis, self.start, self.start + value.shape[axis] if self.end is None else self.end
+
+
+@checked_init
+@dataclass(frozen=True, slots=True)
+class Change:
+    """value · scale + shift, of what is selected: enough to zero, scale, replace, patch or steer; or projections, or bounds.
+
+    `positions` count from the start of the text, cached tokens included; on the encoder's side, of the source. Negative ones
+    count from the end of what each pass has read: -1 is the prompt's last token, and then every new one. Where a scale or a
+    shift has a row for each of them, rows and positions go in the same order.
+    """
+
+    scale: Annotated[Any, OWN_CHECK] = 1.0  # a number, or an array that broadcasts to what is selected
+    shift: Any = None  # the same
+    positions: Annotated[Numbers, OWN_CHECK] = None
+    heads: Annotated[Numbers, OWN_CHECK] = None
+    neurons: Annotated[Numbers, OWN_CHECK] = None  # numbers of the last axis, whatever it holds
+    onto: Any = None  # a direction: of each vector, its part along it is left
+    away_from: Any = None  # a direction: of each vector, its part along it is taken away
+    minimum: Annotated[float | None, OWN_CHECK] = None  # after all else
+    maximum: Annotated[float | None, OWN_CHECK] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, (bool, str)) or not (isinstance(self.scale, Real) or hasattr(self.scale, "dtype")):
+            raise SiteError(f"a Change's scale is a number or an array, not {self.scale!r}.")
+        for name in ("positions", "heads", "neurons"):
+            numbers = getattr(self, name)
+            if numbers is None or isinstance(numbers, slice):
+                continue
+            fits = isinstance(numbers, Collection) and not isinstance(numbers, (str, bytes))
+            if not (fits and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)):
+                raise SiteError(f"a Change's {name} are whole numbers, such as {name}=[0, 3], or a slice, not {numbers!r}.")
+        for name in ("minimum", "maximum"):
+            bound = getattr(self, name)
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real)):
+                raise SiteError(f"a Change's {name} is a number, not {bound!r}.")
+        if self.onto is not None and self.away_from is not None:
+            raise SiteError("a Change projects onto a direction or away from one, not both.")
+
+    def apply(self, value: Any, where: Where) -> Any:
+        """The changed copy of a value."""
+        selection = self._select(value, where)
+        if selection is None:
+            return value
+        index, rows = selection
+        changed = value.clone() if hasattr(value, "clone") else value.copy()
+        try:
+            changed[index] = self._computed(changed[index], rows)
+        except (IndexError, RuntimeError, ValueError) as error:
+            shape = dict(zip(where.axes, value.shape, strict=True))
+            hint = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
+            raise SiteError(
+                f"a Change does not fit what it changes, {shape}: {str(error).splitlines()[0]}.{hint}"
+            ) from error
+        return changed
+
+    def _computed(self, selected: Any, rows: tuple[list[int], int]) -> Any:
+        if (direction := self.onto if self.onto is not None else self.away_from) is not None:
+            along = _component(selected, _like(direction, selected))
+            selected = along if self.onto is not None else selected - along
+        selected = selected * _like(_own_rows(self.scale, rows), selected)
+        if self.shift is not None:
+            selected = selected + _like(_own_rows(self.shift, rows), selected)
+        if self.minimum is not None or self.maximum is not None:
+            selected = selected.clip(self.minimum, self.maximum)
+        return selected
+
+    def _select(self, value: Any, where: Where) -> tuple[tuple[Any, ...], tuple[list[int], int]] | None:
+        """The index of what is changed, and which of the positions are in this value, of how many; None: nothing is."""
+        chosen: dict[int, list[int]] = {}  # by axis
+        rows: tuple[list[int], int] = ([], 0)
+        if self.heads is not None and "heads" in where.axes:
+            axis = where.axes.index("heads")
+            chosen[axis] = _numbers(self.heads, value.shape[axis], "head")
+        if self.positions is not None:
+            axis, start, end = where.tokens(value)
+            order = _positions(self.positions, end)
+            inside = [number for number, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
+            if not inside:
+                return None
+            chosen[axis], rows = [order[number] - start for number in inside], (inside, len(order))
+        if self.neurons is not None:
+            axis = len(where.axes) - 1
+            chosen[axis] = _numbers(self.neurons, value.shape[axis], "neuron")
+        return _grid(chosen, value.shape), rows
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionChange(Change):
+    """A function of one's own, called with a copy of each value, as a tensor, and where it stands.
+
+    It returns what the model goes on with; where it returns nothing, the copy is taken, as the function left it.
+    """
+
+    function: SiteFunction = field(default=lambda value, where: value)
+
+    def apply(self, value: Any, where: Where) -> Any:
+        import torch  # only here: without own functions, the CPU engine needs none of it
+
+        own = value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
+        try:
+            result = self.function(own, where)
+        except Exception as error:
+            raise SiteError(f"the function at {where.site!r} failed with {type(error).__name__}: {error}") from error
+        result = own if result is None else result
+        if not isinstance(result, torch.Tensor) or result.shape != own.shape:
+            found = tuple(result.shape) if isinstance(result, torch.Tensor) else brief(result)
+            raise SiteError(
+                f"the function at {where.site!r} returned {found}; it must return a tensor of the shape that it was given, "
+                f"{tuple(own.shape)}."
+            )
+        if bool(result.isnan().any()):
+            raise SiteError(f"the function at {where.site!r} returned values that are no numbers (NaN).")
+        return result.to(own) if isinstance(value, torch.Tensor) else result.detach().to(own).numpy()
+
+
+def as_change(declared: Change | SiteFunction, site: str) -> Change:
+    """A change, or a function in place of one."""
+    if isinstance(declared, Change):
+        return declared
+    if callable(declared):
+        return FunctionChange(function=declared)
+    raise SiteError(
+        f"the change at {site!r} is {declared!r}; it must be a Change, such as Change(scale=0), or a function of a value "
+        "and where it stands."
+    )
+
+
+# Changes as data ----------------------------------------------------------------------------------------------------
+
+
+def change_data(change: Change) -> dict[str, Any]:
+    """A change as JSON has it: what is not the default. A function is only named: no file can hold it."""
+    if isinstance(change, FunctionChange):
+        return {"function": getattr(change.function, "__qualname__", brief(change.function))}
+    data: dict[str, Any] = {}
+    for name in ("scale", "shift", "onto", "away_from"):
+        if (value := getattr(change, name)) is not None:
+            data[name] = value if isinstance(value, (int, float)) else as_array(value).tolist()
+    for name in ("positions", "heads", "neurons"):
+        if (numbers := getattr(change, name)) is not None:
+            data[name] = _slice_data(numbers) if isinstance(numbers, slice) else _ordered(numbers)
+    return data | {name: bound for name in ("minimum", "maximum") if (bound := getattr(change, name)) is not None}
+
+
+def change_from_data(data: Mapping[str, Any]) -> Change:
+    """The change that such data describe; TypeError, ValueError or OverflowError where they are damaged."""
+    arrays: dict[str, Any] = {
+        name: value if isinstance(value, (int, float)) else np.asarray(value, np.float32)
+        for name in ("scale", "shift", "onto", "away_from")
+        if (value := data.get(name)) is not None
+    }
+    numbers: dict[str, Any] = {
+        name: slice(*value["slice"]) if isinstance(value, Mapping) else value
+        for name in ("positions", "heads", "neurons")
+        if (value := data.get(name)) is not None
+    }
+    known = {"scale", "shift", "onto", "away_from", "positions", "heads", "neurons", "minimum", "maximum"}
+    if unknown := sorted(set(data) - known):
+        raise ValueError(f"there is no {unknown[0]}")
+    return Change(**arrays, **numbers, minimum=data.get("minimum"), maximum=data.get("maximum"))
+
+
+def _slice_data(numbers: slice) -> dict[str, Any]:
+    return {"slice": [numbers.start, numbers.stop, numbers.step]}
+
+
+def as_array(value: Any) -> Any:
+    """A tensor or anything like an array, as float32 numbers of numpy."""
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, np.float32)
+
+
+# Arrays of two libraries --------------------------------------------------------------------------------------------
+
+
+def _like(array: Any, value: Any) -> Any:
+    """An array or a number, to compute with a value of another library, dtype or device."""
+    if isinstance(array, Real):
+        return array
+    if isinstance(value, np.ndarray):
+        return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array, value.dtype)
+    return sys.modules["torch"].as_tensor(array).to(value)
+
+
+def _component(vectors: Any, direction: Any) -> Any:
+    """The part of each vector along a direction."""
+    size = (direction * direction).sum()
+    if not float(size) > 0:
+        raise ValueError("its direction has no length")
+    return (vectors @ direction)[..., None] * direction / size
+
+
+def _own_rows(array: Any, rows: tuple[list[int], int]) -> Any:
+    """Where an array has a row for each position, the rows of the positions that are here: a text may come in chunks."""
+    inside, count = rows
+    if len(inside) < count and getattr(array, "ndim", 0) > 1 and array.shape[-2] == count:
+        return array[..., inside, :]
+    return array
+
+
+# Which numbers ------------------------------------------------------------------------------------------------------
+
+
+def _grid(chosen: Mapping[int, Sequence[int]], shape: Sequence[int]) -> tuple[Any, ...]:
+    """An index of all combinations, whose axes stay where they are: those between two chosen ones are spelled out."""
+    index: list[Any] = [slice(None)] * len(shape)
+    if chosen:
+        first, last = min(chosen), max(chosen)
+        for axis in range(first, last + 1):
+            numbers = np.array(chosen.get(axis, range(shape[axis])), np.int64)
+            index[axis] = numbers.reshape(-1, *[1] * (last - axis))
+    return tuple(index)
+
+
+def _numbers(numbers: Collection[int] | slice, count: int, word: str) -> list[int]:
+    """Numbers of heads or neurons, negative ones from the end; refused where there are not so many."""
+    if isinstance(numbers, slice):
+        return list(range(count))[numbers]
+    if wrong := [number for number in numbers if not -count <= number < count]:
+        raise SiteError(f"there is no {word} {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
+    return [number % count for number in _ordered(numbers)]
+
+
+def _positions(numbers: Collection[int] | slice, end: int) -> list[int]:
+    if isinstance(numbers, slice):
+        return list(range(*numbers.indices(end)))
+    return [number + end if number < 0 else number for number in _ordered(numbers)]
+
+
+def _ordered(numbers: Collection[int]) -> list[int]:
+    """In the caller's order; those of a set ascending."""
+    return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
