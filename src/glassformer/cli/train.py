@@ -46,10 +46,14 @@ class TrainingGroup(OptionGroup):
     recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
     save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
+    snapshots: Annotated[
+        int | None, option(help="Models kept on the way, for glass learning (default: up to 16).", minimum=0)
+    ] = None
 
     def changes(self) -> dict[str, Any]:
         """What was said, by the settings' names."""
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) not in (None, False)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value is not False}  # 0 is said
 
 
 TRAINING_GROUP = TrainingGroup()
