@@ -50,9 +50,7 @@ def test_at_most_so_many_the_untrained_and_the_last_among_them(steps: int, evalu
     assert count < 2 or kept[0] == 0
 
 
-def test_unless_their_number_is_given_they_take_up_a_bounded_space(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unless_their_number_is_given_they_take_up_a_bounded_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = TrainingSettings(steps=900, evaluate_every=10)
     model = tiny_model()
     kept = Snapshots(tmp_path, None, settings)  # type: ignore[arg-type]
@@ -78,7 +76,7 @@ def test_each_loads_as_a_model_with_the_weights_of_its_step(tmp_path: Path) -> N
         loaded = AutoModelForCausalLM.from_pretrained(folder).state_dict()
         assert all(torch.equal(loaded[name], value) for name, value in weights[step].items() if name in loaded)
         assert not list(folder.glob(".*"))
-    assert glass.load(folders[8]).complete("one two", max_new_tokens=2)
+    assert glass.load(folders[8]).watch("one two", raw=True, max_new_tokens=2).text
     lines = [line for line in TrainingFolder(tmp_path / "run").metrics() if line["kind"] == "snapshot"]
     assert [(line["step"], line["path"]) for line in lines] == [(step, f"step-{step:08}") for step in STEPS]
 

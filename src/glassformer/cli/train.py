@@ -86,6 +86,8 @@ def train(
     """
     common.use_threads(threads)
     from glassformer.cli.training_display import reports
+    from glassformer.observe.training_log import read_training
+    from glassformer.training.layout import CURVES
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.text_training import TextRequest
@@ -117,12 +119,15 @@ def train(
             for event in trainer.run():
                 if ranks.first:
                     report(event)
+        if ranks.first:
+            read_training(out).save(out / CURVES)
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
         if ranks.first:
             write_model(out, trainer.model, prepared.tokenizer)
             common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
+            common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out} 'Once'")
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def make_trainer(
     """A trainer for a request's model and data; one that goes on must be of the same."""
     about = {
         "kind": request.KIND, "request": asdict(request), "data": objective.fingerprint(), "model": model.config.to_dict(),
+        "steps": settings.steps,
     }  # fmt: skip
     if resume:
         folder.check_same(about)

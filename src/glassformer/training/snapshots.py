@@ -30,7 +30,7 @@ def snapshot_steps(steps: int, evaluate_every: int, count: int) -> tuple[int, ..
     """After which steps of a training the model is kept: at most so many, the first and the last among them.
 
     >>> snapshot_steps(900, 150, 12)
-    (0, 1, 4, 15, 59, 150, 231, 300, 450, 600, 750, 900)
+    (0, 1, 4, 15, 59, 150, 300, 450, 600, 750, 900)
     >>> snapshot_steps(900, 150, 2), snapshot_steps(900, 150, 1), snapshot_steps(900, 150, 0)
     ((0, 900), (900,), ())
     """
@@ -38,9 +38,15 @@ def snapshot_steps(steps: int, evaluate_every: int, count: int) -> tuple[int, ..
         return (steps,)[:count]
     kept = {0, steps}
     factors = count // 2 - 1
-    kept |= {round(steps ** (number / factors)) for number in range(factors)}
+    kept |= {_near(round(steps ** (number / factors)), evaluate_every) for number in range(factors)}
+    kept = {min(step, steps) for step in kept}
     evaluations = [step for step in range(evaluate_every, steps, evaluate_every) if step not in kept]
     return tuple(sorted(kept | set(_spread(evaluations, count - len(kept)))))
+
+
+def _near(step: int, evaluate_every: int) -> int:
+    """The evaluation that is nearest to a step, if one comes before it."""
+    return step if step < evaluate_every else evaluate_every * round(step / evaluate_every)
 
 
 def _spread(items: list[int], count: int) -> list[int]:
