@@ -64,8 +64,8 @@ NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "adapters", "opened",
     "quantize",
     "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
-    "views.run", "observe.reading", "observe.training_log", "observe.learning", "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "scale",
-    "serving.registry", "cli.app",
+    "views.run", "observe.reading", "observe.training_log", "observe.learning", "observe.compare", "observe.verification",
+    "runtime", "tasks", "jobs", "scale", "serving.registry", "cli.app",
 )  # fmt: skip
 
 

@@ -79,7 +79,9 @@ def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> Non
     training_folder(Path("book"), [step_line(1, 5.0)], ("gpt2",))
     for row in COMMANDS:
         _, *words = shlex.split(row.command.strip("`"))
-        if "--replay" in words or words[0] == "tokens" or words[0] == "learning":  # the model is in the file; the tiny one has no padding
+        if (
+            "--replay" in words or words[0] == "tokens" or words[0] == "learning"
+        ):  # the model is in the file; the tiny one has no padding
             text = output(*words, "--json")
         elif words[0] == "models":
             text = output(*words, tiny, "--json")

@@ -67,13 +67,12 @@ def test_a_file_that_grows_is_read_further_and_a_new_one_from_its_start(tmp_path
 
 def test_what_is_broken_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_log, "MAX_LINE", 1000)
-    nan = json.dumps(step_line(2, float("nan")))
-    broken: list[object] = [
-        '{"kind": "step", "st', "[1, 2]", "7", "[" * 5000, nan, "x" * 5000, json.dumps(step_line(3, 10**400)),
-        json.dumps({**step_line(4, 1.0), "step": True}), json.dumps({**step_line(5, 1.0), "step": -1}), '{"kind": "sample", "step": 1}',
-        json.dumps({**step_line(6, 1.0), "loss": "low"}),
+    broken = [
+        '{"kind": "step", "st', "[1, 2]", "7", "[" * 5000, "x" * 5000, '{"kind": "sample", "step": 1}',
+        *(json.dumps(step_line(2, loss)) for loss in (float("nan"), 10**400)),
+        *(json.dumps({**step_line(3, 1.0), **change}) for change in ({"step": True}, {"step": -1}, {"loss": "low"})),
     ]  # fmt: skip
-    view = read_training(training_folder(tmp_path, [step_line(1, 5.0), *map(str, broken), step_line(7, 4.0)]))
+    view = read_training(training_folder(tmp_path, [step_line(1, 5.0), *broken, step_line(7, 4.0)]))
     assert [point.step for point in view.loss] == [1, 7]
     assert (view.steps, view.samples, view.held_out) == (None, (), ())
 
