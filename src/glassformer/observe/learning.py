@@ -15,6 +15,7 @@ from glassformer.views.learning import LayerGuess, Learning, SnapshotReading
 from glassformer.views.tokens import find_token
 
 MAX_TOKENS = 128  # of a text, so that its losses and maps at every step can be seen
+MAX_SNAPSHOTS = 64
 BEST = 5  # candidates after each token
 
 
@@ -32,17 +33,18 @@ def learning(
         head: of that layer.
         best: candidates after each token.
     """
-    paths = step_folders(Path(folder) / SNAPSHOTS)
+    name = Path(folder).resolve().name
+    paths = _spread(step_folders(Path(folder) / SNAPSHOTS), MAX_SNAPSHOTS)
     if not paths:
-        raise InputError(f"{folder}: holds no snapshots of a training. Train with --snapshots, or name another folder.")
+        raise InputError(f"{name}: holds no snapshots of a training. Train with --snapshots, or name another folder.")
     snapshots: list[SnapshotReading] = []
     view = None
     for number, (step, path) in enumerate(paths.items(), 1):
         reading = read(path)  # the model before it is no longer held
         if view is None:
-            view = _frame(Path(folder), reading, position, layer, head)
+            view = _frame(name, reading, position, layer, head)
         if reading.texts != view.tokens:
-            raise InputError(f"{path}: its tokens are not those of the other snapshots. Remove it.")
+            raise InputError(f"{path.name}: its tokens are not those of the other snapshots. Remove it.")
         snapshots.append(_snapshot(step, reading, view, best))
         del reading
         if progress is not None:
@@ -51,7 +53,15 @@ def learning(
     return Learning(**{**vars(view), "snapshots": tuple(snapshots)})
 
 
-def _frame(folder: Path, reading: Reading, position: int | str, layer: int, head: int) -> Learning:
+def _spread(paths: dict[int, Path], most: int) -> dict[int, Path]:
+    """At most so many of the snapshots, evenly, the first and the last among them."""
+    steps = list(paths)
+    if len(steps) <= most:
+        return paths
+    return {step: paths[step] for step in (steps[number * (len(steps) - 1) // (most - 1)] for number in range(most))}
+
+
+def _frame(name: str, reading: Reading, position: int | str, layer: int, head: int) -> Learning:
     """What all snapshots have in common."""
     if not reading.model.writes:
         raise InputError(f"{reading.model.name} writes no text, so it cannot be asked what comes next.")
@@ -60,7 +70,7 @@ def _frame(folder: Path, reading: Reading, position: int | str, layer: int, head
     at = find_token(position, reading.texts)
     blocks, heads = layers_and_heads(reading, "self")
     own = checked_index(layer, blocks, "layer"), checked_index(head, heads, "head")
-    return Learning(folder.resolve().name, reading.texts, at, tuple(reading.stream), *own, blocks, heads, ())
+    return Learning(name, reading.texts, at, tuple(reading.stream), *own, blocks, heads, ())
 
 
 def _snapshot(step: int, reading: Reading, view: Learning, best: int) -> SnapshotReading:
@@ -76,5 +86,5 @@ def _snapshot(step: int, reading: Reading, view: Learning, best: int) -> Snapsho
         losses,
         tuple(place.candidates for place in trace.places),
         tuple(LayerGuess(guess.id, guess.text, guess.probability) for guess in guesses),
-        tuple(tuple(map(float, row)) for row in attention.weights),
+        tuple(tuple(round(float(weight), 4) for weight in row) for row in attention.weights),
     )

@@ -70,9 +70,9 @@ class TrainingLog:
 
     def read(self) -> TrainingCurves:
         """All that there is by now."""
-        path = self.folder / METRICS
+        name = self.folder.resolve().name  # no more of the path: a server tells it to others
         try:
-            with path.open("rb") as file:
+            with (self.folder / METRICS).open("rb") as file:
                 status = os.fstat(file.fileno())
                 if (status.st_dev, status.st_ino) != self._file or status.st_size < self._offset:
                     self._clear()  # written anew, by a training that goes on from an earlier step
@@ -83,15 +83,17 @@ class TrainingLog:
                     self._add_lines(data)
         except FileNotFoundError:
             raise InputError(
-                f"{self.folder}: holds no training ({METRICS}). Name the folder of one: glass train --out {self.folder}"
+                f"{name}: holds no training ({METRICS}). Name the folder of one, or begin it: glass train --out {name}"
             ) from None
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
+            raise InputError(f"{name}/{METRICS}: cannot be read ({error.strerror}). Check its permissions.") from error
         if not self._loss.points:
-            raise InputError(f"{path}: no step of a training stands in it. Wait for its first, or name another folder.")
+            raise InputError(
+                f"{name}/{METRICS}: no step of a training stands in it. Wait for its first, or name another folder."
+            )
         seconds = sum(time for _, time in self._speeds)
         return TrainingCurves(
-            self.folder.resolve().name, self._step, self._steps(), self._loss.points, self._rate.points, self._norm.points,
+            name, self._step, self._steps(), self._loss.points, self._rate.points, self._norm.points,
             tuple(self._evaluations), tuple(self._samples), tuple(step_folders(self.folder / SNAPSHOTS)), self._tokens,
             sum(tokens for tokens, _ in self._speeds) / seconds if seconds > 0 else None,
         )  # fmt: skip
