@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
-    with serving(create_app(Registry(sources), training=folder)) as address:
-        with httpx.Client(base_url=address, timeout=60) as client:
-            yield client
+    app = create_app(Registry(sources), training=folder)
+    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+        yield client
 
 
 def test_curves_grow_with_the_file(client: httpx.Client, folder: Path) -> None:

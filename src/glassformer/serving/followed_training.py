@@ -31,7 +31,8 @@ class FollowedTraining:
             return self._log.read()
 
     def learning(
-        self, prompt: str, target: str | None, stop: threading.Event, *, position: int | str = -1, layer: int = -1, head: int = 0
+        self, prompt: str, target: str | None, stop: threading.Event, *, position: int | str = -1, layer: int = -1,
+        head: int = 0,
     ) -> Learning:  # fmt: skip
         """What each snapshot makes of a text; ends early when it is told to stop."""
 
