@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError, did_you_mean
+from glassformer.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from glassformer.training.prepared import TrainingRequest
@@ -120,7 +120,8 @@ def train(
                 if ranks.first:
                     report(event)
         if ranks.first:
-            read_training(out).save(out / CURVES)
+            with suppress(InputError):  # somebody has removed the metrics: the model counts
+                read_training(out).save(out / CURVES)
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
