@@ -37,9 +37,7 @@ def test_a_training_leaves_its_curves_and_snapshots(tmp_path: Path) -> None:
     shown = json.loads(glass("learning", str(out), "one two", "--json").stdout)
     assert [at["step"] for at in shown["snapshots"]] == [0, 2, 4]
     (out / "metrics.jsonl").unlink()
-    assert (
-        glass("train", "--out", str(out), "--resume").returncode == 0
-    )  # nothing to draw, but a model
+    assert glass("train", "--out", str(out), "--resume").returncode == 0  # nothing to draw, but a model
     assert glass("run", "-m", str(out / "snapshots" / "step-00000002"), "--raw", "one", "-n", "2").returncode == 0
 
 
