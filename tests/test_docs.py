@@ -22,6 +22,7 @@ ELSEWHERE = (
     "scaling.md",
     "serving.md",
     "structure-to-api.md",
+    "training-and-inference.md",
     "training.md",
     "vocabulary-sizes.md",
     "when-it-goes-wrong.md",

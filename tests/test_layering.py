@@ -45,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.gpu": {"checkpoint", "blueprints", "engine"},
     "studio": set(),
     "views": {"page", "studio"},
-    "observe": {"views", "page", "engine.protocol", "decoding", *MODELS},
+    "training.layout": set(),
+    "observe": {"views", "page", "training.layout", "engine.protocol", "decoding", *MODELS},
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
     "tasks": {"runtime", "views", "opened", "decoding", *MODELS},
@@ -63,8 +64,8 @@ NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "adapters", "opened",
     "quantize",
     "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
-    "views.run", "observe.reading", "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "scale",
-    "serving.registry", "cli.app",
+    "views.run", "observe.reading", "observe.training_log", "observe.learning", "observe.compare", "observe.verification",
+    "runtime", "tasks", "jobs", "scale", "serving.registry", "cli.app",
 )  # fmt: skip
 
 

@@ -55,3 +55,8 @@ def test_the_browser_opens_once_the_server_answers(monkeypatch: pytest.MonkeyPat
 
 def test_a_model_that_is_not_there_is_named() -> None:
     assert "no-such-model" in failed(glass("studio", "--no-browser", "-m", "./no-such-model"))
+
+
+def test_a_training_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = failed(glass("studio", "--no-browser", "--training", str(tmp_path / "nothing")))
+    assert "nothing: there is no such folder. Name that of a training: glass train --out" in said

@@ -20,6 +20,7 @@ from glassformer.views.schema import schema
 from glassformer.views.view import View
 from tests.observe.models import folder
 from tests.test_docs import ROOT, blocks
+from tests.training.folders import step_line, training_folder
 
 PAGE = ROOT / "docs" / "json.md"
 TEXT = PAGE.read_text("utf-8")
@@ -75,9 +76,12 @@ def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> Non
     """On a tiny model: what a text becomes does not matter here."""
     tiny = str(folder("gpt2", "causal")[0])
     Path("text.txt").write_text("Hi dog, how are you?")
+    training_folder(Path("book"), [step_line(1, 5.0)], ("gpt2",))
     for row in COMMANDS:
         _, *words = shlex.split(row.command.strip("`"))
-        if "--replay" in words or words[0] == "tokens":  # the model is in the file; the tiny one has no padding
+        if (
+            "--replay" in words or words[0] == "tokens" or words[0] == "learning"
+        ):  # the model is in the file; the tiny one has no padding
             text = output(*words, "--json")
         elif words[0] == "models":
             text = output(*words, tiny, "--json")
@@ -89,7 +93,8 @@ def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> Non
         jsonschema.validate(json.loads(text), schema(views()[row.schema]))
 
 
-def test_calls_give_their_schemas(smollm2: Path) -> None:
+def test_calls_give_their_schemas(smollm2: Path, command_folder: Path) -> None:
+    training_folder(Path("book"), [step_line(1, 5.0)], ("gpt2",))
     names: dict[str, Any] = {}
     for block in blocks(PAGE, "python"):
         exec(compile(block, str(PAGE), "exec"), names)

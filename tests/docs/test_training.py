@@ -37,7 +37,7 @@ def find(*words: str) -> str:
 
 
 def test_every_command_is_known() -> None:
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 11
     assert {line.split()[0] for line in COMMANDS} == {"glass", "torchrun"}
 
 
@@ -50,6 +50,8 @@ def test_a_book_is_trained_on_resumed_and_evaluated(command_folder: Path) -> Non
     for command in (find("glass run"), find("glass look")):
         glass(command.replace("-m speeches", "-m book"))
     assert "bits per byte" in glass(find("eval book --text book.txt --window"))
+    assert "step 30 of 30" in glass(min((line for line in COMMANDS if "learning book" in line), key=len))
+    assert "in layer 1, head 2" in glass(find("glass learning book", "dark"))
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -712,12 +712,29 @@ def packed_weights(folder: Path) -> Target:
     return file_target(folder, "model.safetensors", [seed], expand_each)
 
 
+def training_metrics(folder: Path) -> Target:
+    from glassformer.observe.training_log import read_training
+
+    lines: list[dict[str, Any]] = [
+        {"kind": "step", "step": 1, "loss": 5.5, "learning_rate": 0.001, "gradient_norm": 1.5, "tokens": 64, "seconds": 0.1},
+        {"kind": "evaluation", "step": 1, "loss": 5.25, "seconds": 0.1, "perplexity": 190.5},
+        {"kind": "sample", "step": 1, "text": "the dog"},
+    ]
+    (folder / "training.json").write_bytes(dumped({"kind": "text", "steps": 9}))
+    seed = b"\n".join(map(dumped, lines)) + b"\n"
+
+    def draw_page(path: Path) -> object:
+        return str(read_training(path))
+
+    return file_target(folder, "metrics.jsonl", [seed], draw_page)
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
         receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
-        packed_config, packed_weights,
+        packed_config, packed_weights, training_metrics,
     )
 }  # fmt: skip

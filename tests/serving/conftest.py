@@ -21,6 +21,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.parity.reference import write
 from tests.tasks.conftest import Make, make
+from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 
 __all__ = ["make"]
 KEY = "a-key-for-the-tests-alone"
@@ -58,6 +59,13 @@ def experts_source(make: Make) -> ModelSource:
     """A tiny mixture of experts."""
     folder = make("qwen3_moe", "CausalLM")
     return ModelSource("experts", lambda: glassformer.load(folder))
+
+
+@pytest.fixture(scope="session")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that a training has left, with a snapshot."""
+    lines = [step_line(1, 5.0), sample_line(1, "the"), step_line(2, 4.5), evaluation_line(2, 4.75)]
+    return training_folder(tmp_path_factory.mktemp("training"), lines, ("gpt2",), steps=9)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -74,6 +75,8 @@ ROUTES = {
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),
+    "/glass/training": ListedRoute("GET", "/glass/training"),
+    "/glass/learning": ListedRoute("POST", "/glass/learning", {"prompt": "hi"}),
     "/health": ListedRoute("GET", "/health"),
     "/metrics": ListedRoute("GET", "/metrics"),
     "/": ListedRoute("GET", "/"),
@@ -97,11 +100,11 @@ ORIGINS = {
 
 @pytest.fixture(scope="module")
 def app(
-    sources: tuple[ModelSource, ...], pair_source: ModelSource, experts_source: ModelSource
+    sources: tuple[ModelSource, ...], pair_source: ModelSource, experts_source: ModelSource, training: Path
 ) -> Iterator[FastAPI]:  # fmt: skip
     registry = Registry((*sources, pair_source, experts_source))
     allowed: dict[str, Any] = {"allowed_hosts": ("glass.example",), "allowed_origins": ("https://app.example",)}
-    yield create_app(registry, security=Security(api_key=KEY, **allowed))
+    yield create_app(registry, security=Security(api_key=KEY, **allowed), training=training)
     registry.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,10 +24,10 @@ MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 @pytest.fixture(scope="module")
-def client(sources: tuple[ModelSource, ...], experts_source: ModelSource) -> Iterator[httpx.Client]:
+def client(sources: tuple[ModelSource, ...], experts_source: ModelSource, training: Path) -> Iterator[httpx.Client]:
     limits = Limits(new_tokens=2, texts=2, prompts=4, inputs=4, stop_seconds=1)
     registry = Registry((*sources, experts_source), limits)
-    with serving(create_app(registry)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(create_app(registry, training=training)) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client
 
 

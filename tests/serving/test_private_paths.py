@@ -44,11 +44,13 @@ def folders(tiny_qwen3: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="module")
-def client(sources: tuple[ModelSource, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def client(
+    sources: tuple[ModelSource, ...], tmp_path_factory: pytest.TempPathFactory, training: Path
+) -> Iterator[httpx.Client]:
     broken = tmp_path_factory.mktemp("broken")
     (broken / "config.json").write_text("{")
     registry = Registry([*sources, ModelSource("broken", lambda: glassformer.load(broken))], Limits(stop_seconds=1))
-    with serving(create_app(registry)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(create_app(registry, training=training)) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client
 
 

@@ -14,11 +14,14 @@ import glassformer
 from glassformer.changes import Change
 from glassformer.observe.caching import caching
 from glassformer.observe.compare import compare
+from glassformer.observe.learning import learning
 from glassformer.observe.plan import plan
 from glassformer.observe.sweep import STRATEGIES, strategies
 from glassformer.observe.tokens import batch, tokenized
+from glassformer.observe.training_log import read_training
 from glassformer.views.journey import Journey
 from tests.observe.models import both
+from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 from tests.views import golden as golden_files
 from tests.views.golden import WIDTHS, golden
 from tests.views.test_views import SHAPES, TEXT, make
@@ -92,7 +95,17 @@ def test_why_golden(loaded: Any, width: int) -> None:
     golden("why", run.why(1), width)
 
 
-def make_views() -> dict[str, Any]:
+LINES = [
+    line
+    for step in range(1, 41)
+    for line in (
+        step_line(step, 2.0 + 4.0 / step),
+        *((evaluation_line(step, 2.2 + 4.0 / step), sample_line(step, f"the cat\nsat {step}")) if step % 10 == 0 else ()),
+    )
+]
+
+
+def make_views(folder: Path) -> dict[str, Any]:
     """Every view of a model's inside, with fixed times, paths and versions."""
     model = both("gpt2").model
     reading = model.read("the cat sat")
@@ -111,6 +124,7 @@ def make_views() -> dict[str, Any]:
         "executor": {"name": "plain"},
     }
     receipt = replace(run.receipt, **fixed)
+    training = training_folder(folder / "tiny", LINES, ("gpt2", "gpt2"), steps=60)
     return {
         "trace": run.trace,
         "trace-given": reading.trace(),
@@ -139,12 +153,14 @@ def make_views() -> dict[str, Any]:
         "receipt": receipt,
         "tree": model.tree("the cat", width=2, depth=3),
         "parameters": model.parameters(),
+        "training-curves": read_training(training),
+        "learning": learning(training, lambda path: both("gpt2").model.read("the cat sat"), position=2, layer=1),
     }
 
 
 @pytest.fixture(scope="module")
-def views() -> dict[str, Any]:
-    return make_views()
+def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return make_views(tmp_path_factory.mktemp("training"))
 
 
 NAMES = (
@@ -152,6 +168,7 @@ NAMES = (
     "heads", "experts", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models",
     "compare-runs",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
+    "training-curves", "learning",
 )  # fmt: skip
 
 

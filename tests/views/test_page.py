@@ -19,6 +19,8 @@ from glassformer.page.document import (
     Grid,
     Heading,
     HoverMap,
+    Line,
+    LineChart,
     Page,
     Paragraph,
     Preformatted,
@@ -60,6 +62,8 @@ PAGE = Page(
         Grid(("layer 0",), ("␣the", "␣cat"), ((0.9, 0.1),), (("␣sat", "␣on"),)),
         Grid(("layer 0",), ("␣the", "␣cat"), ((1.2, -0.5),), (("120%", "-50%"),), texts_optional=True),
         ThumbnailGrid((NASTY,), ("x", "y"), np.zeros((1, 2, 3, 3), np.uint8)),
+        LineChart(NASTY, (Line(NASTY, ((1.0, 5.0), (2.0, 3.0))), Line("held out", ((2.0, 4.0),), marked=True)), NASTY),
+        LineChart("nothing yet", (Line("loss", ()),), "step", from_zero=True),
         TokenStrip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
         HoverMap(("the", NASTY), (NASTY, "cat"), ((1.0, None), (0.3, 0.7)), (("99%", ""), (NASTY, "1%"))),
         Branch("root", children=(Branch(NASTY, "50%", "chosen", 0.5, (Branch("leaf", "10%"),)), Branch("other", "20%"))),
@@ -159,6 +163,27 @@ def test_hover_map_holds_each_tokens_targets() -> None:
     assert 'rgba(var(--tint), 0.275)" title="20%">the</span>' in second
     assert 'rgba(var(--tint), 0.500)" title="b · the · 20%"' in html
     assert plain_text(TerminalPage(Page("", (HoverMap(("a", "b"), *seen),))), 80) == ""
+
+
+def test_a_chart_has_a_scale_marks_and_a_summary() -> None:
+    loss = Line("loss", tuple((float(step), 10.0 / step) for step in range(1, 11)))
+    chart = Page("", (LineChart("losses", (loss, Line("held out", ((5.0, 4.0), (10.0, 2.0)), marked=True)), "step"),))
+    lines = plain_text(TerminalPage(chart), 60).splitlines()
+    assert lines[0] == "losses   ⣀⠤⠒ loss   ○ held out"
+    assert lines[1].startswith("10 ┤⠱")  # the first loss is the highest
+    assert "".join(lines[1:]).count("○") == 2
+    assert lines[-1].split() == ["└1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "step"]
+    html = html_fragment(chart)
+    assert 'aria-label="losses: loss from 10 to 1; held out from 4 to 2"' in html
+    assert '<polyline class="line line-0" points="64.0,10.0 144.0,121.1' in html  # x: a ninth of 720; y: 5 of 9 below
+    assert "<title>held out 4 at 5</title>" in html
+    assert html.count("<circle") == 2
+
+
+def test_a_chart_of_one_number_has_room_around_it() -> None:
+    lines = plain_text(TerminalPage(Page("", (LineChart("loss", (Line("loss", ((3.0, 7.0),)),), "step"),))), 60).splitlines()
+    assert [line.split()[0] for line in lines if "┤" in line] == ["7.5", "7", "6.5"]
+    assert len([line for line in lines[1:-1] if not line.endswith(("│", "┤"))]) == 1
 
 
 def test_short_forms_are_taken_before_columns_are_dropped() -> None:

@@ -18,6 +18,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "train": "Train a model on text, and see it learn: loss, held-out loss, samples.",
+    "learning": "Show how a model learned: its curves; or of a text, what the model made of it after each of some steps.",
     "eval": "Say how well a model predicts a text: loss, perplexity, and bits per byte, which compares any models.",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
     "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",

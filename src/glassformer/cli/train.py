@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError, did_you_mean
+from glassformer.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from glassformer.training.prepared import TrainingRequest
@@ -46,10 +46,14 @@ class TrainingGroup(OptionGroup):
     recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
     save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
+    snapshots: Annotated[
+        int | None, option(help="Models kept on the way, for glass learning (default: up to 16).", minimum=0)
+    ] = None
 
     def changes(self) -> dict[str, Any]:
         """What was said, by the settings' names."""
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) not in (None, False)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value is not False}  # 0 is said
 
 
 TRAINING_GROUP = TrainingGroup()
@@ -82,6 +86,8 @@ def train(
     """
     common.use_threads(threads)
     from glassformer.cli.training_display import reports
+    from glassformer.observe.training_log import read_training
+    from glassformer.training.layout import CURVES
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.text_training import TextRequest
@@ -113,12 +119,16 @@ def train(
             for event in trainer.run():
                 if ranks.first:
                     report(event)
+        if ranks.first:
+            with suppress(InputError):  # somebody has removed the metrics: the model counts
+                read_training(out).save(out / CURVES)
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
         if ranks.first:
             write_model(out, trainer.model, prepared.tokenizer)
             common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
+            common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out} 'Once'")
 
 
 @contextmanager

@@ -41,7 +41,8 @@ def attention(
 ) -> AttentionMap:  # fmt: skip
     """One map of a text: a head's, a layer's mean, the mean of all layers, or their rollout."""
     layers, heads = layers_and_heads(reading, kind)
-    layer, head = _index(layer, layers, "layer"), _index(head, heads, "head")
+    layer = None if layer is None else checked_index(layer, layers, "layer")
+    head = None if head is None else checked_index(head, heads, "head")
     if head is not None and layer is None:
         raise InputError(f"head {head} of which layer? Name one of 0 to {layers - 1}.")
     if rollout and (layer is not None or kind == "cross"):
@@ -113,8 +114,7 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
 def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind = "self") -> AttentionMaps:
     """Every head's map, from a layer on, of as many layers as fit into `MAX_MAPS_BYTES`."""
     layers, count = layers_and_heads(reading, kind)
-    start_layer = _index(first, layers, "layer")
-    assert start_layer is not None
+    start_layer = checked_index(first, layers, "layer")
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
     size = count * len(queries) * len(keys)
     if size > MAX_MAPS_BYTES:
@@ -192,10 +192,8 @@ def queries_and_keys(reading: Activations, kind: AttentionKind) -> tuple[Sequenc
     return {"self": (text, text), "cross": (text, source), "encoder": (source, source)}[kind]
 
 
-def _index(number: int | None, count: int, what: str) -> int | None:
+def checked_index(number: int, count: int, what: str) -> int:
     """A layer or a head, counted from the end if negative; refused if there is none."""
-    if number is None:
-        return None
     if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
         raise InputError(f"there is no {what} {number!r}: this model has {count}, 0 to {count - 1}.")
     return number % count

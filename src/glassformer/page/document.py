@@ -105,6 +105,25 @@ class ThumbnailGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a chart."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]  # from left to right
+    marked: bool = False  # each point is a measurement of its own
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """Numbers over other numbers, such as losses over steps."""
+
+    title: str
+    lines: tuple[Line, ...]
+    x_name: str
+    from_zero: bool = False  # the vertical axis begins there
+
+
+@dataclass(frozen=True, slots=True)
 class TokenStrip:
     """A text, token by token, each shaded by its value from 0 to 1, with a note."""
 
@@ -149,7 +168,17 @@ class Collapsible:
 
 
 PagePart: TypeAlias = (
-    Heading | Paragraph | Preformatted | Table | Grid | ThumbnailGrid | TokenStrip | HoverMap | Branch | Collapsible
+    Heading
+    | Paragraph
+    | Preformatted
+    | Table
+    | Grid
+    | ThumbnailGrid
+    | LineChart
+    | TokenStrip
+    | HoverMap
+    | Branch
+    | Collapsible
 )
 
 

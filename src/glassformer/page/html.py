@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.page.chart import svg_chart
 from glassformer.page.document import (
     Branch,
     Cell,
@@ -25,6 +26,7 @@ from glassformer.page.document import (
     Grid,
     Heading,
     HoverMap,
+    LineChart,
     Page,
     PagePart,
     Paragraph,
@@ -187,6 +189,11 @@ def _image_cell(pixels: npt.NDArray[np.uint8], where: str) -> str:
     data = b64encode(png(255 - pixels)).decode("ascii")
     image = f'<img alt="{escape(where)}" title="{escape(where)}" src="data:image/png;base64,{data}">'
     return f'<td><details class="thumbnail"><summary>{image}</summary><p>{escape(where)}</p></details></td>'
+
+
+@render.register
+def _(part: LineChart) -> str:
+    return svg_chart(part)
 
 
 @render.register

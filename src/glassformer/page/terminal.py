@@ -16,6 +16,7 @@ from rich.rule import Rule
 from rich.segment import Segment
 from rich.text import Text
 
+from glassformer.page.chart import text_chart
 from glassformer.page.document import (
     Branch,
     Cell,
@@ -24,6 +25,7 @@ from glassformer.page.document import (
     Grid,
     Heading,
     HoverMap,
+    LineChart,
     Page,
     Paragraph,
     Preformatted,
@@ -281,6 +283,11 @@ def _grid_lines(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Ite
 def _(part: ThumbnailGrid, width: int) -> Iterator[RenderableType | Spans]:
     rows, columns = part.maps.shape[:2]
     yield Text(f"all {rows} × {columns} maps as small pictures: --save maps.html", "dim")
+
+
+@render.register
+def _(part: LineChart, width: int) -> Iterator[RenderableType | Spans]:
+    yield from ([(line, "")] for line in text_chart(part, width))
 
 
 @render.register

@@ -55,4 +55,15 @@ class Saved:
         return {"kind": "checkpoint", "step": self.step, "path": self.path.name}
 
 
-Event: TypeAlias = StepDone | Evaluated | Sampled | Saved
+@dataclass(frozen=True)
+class SnapshotKept:
+    """The model as it is after so many steps, in a folder of its own."""
+
+    step: int
+    path: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "snapshot", "step": self.step, "path": self.path.name}
+
+
+Event: TypeAlias = StepDone | Evaluated | Sampled | Saved | SnapshotKept

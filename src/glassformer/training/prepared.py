@@ -11,6 +11,7 @@ from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.snapshots import Snapshots
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 
@@ -47,12 +48,13 @@ def make_trainer(
     """A trainer for a request's model and data; one that goes on must be of the same."""
     about = {
         "kind": request.KIND, "request": asdict(request), "data": objective.fingerprint(), "model": model.config.to_dict(),
+        "steps": settings.steps,
     }  # fmt: skip
     if resume:
         folder.check_same(about)
     elif ranks.first:
         folder.begin(about)
-    trainer = Trainer(model, objective, settings, folder, ranks, sample)
+    trainer = Trainer(model, objective, settings, folder, ranks, sample, Snapshots(folder.path, tokenizer, settings))
     if resume:
         trainer.resume()
     return PreparedTraining(trainer, tokenizer)

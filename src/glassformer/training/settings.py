@@ -15,6 +15,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "final_learning_rate": (0, 1), "warmup_steps": (0, 10**9), "weight_decay": (0, 10), "beta1": (0, 1), "beta2": (0, 1),
     "epsilon": (0, 1), "clip_norm": (0, math.inf), "label_smoothing": (0, 0.99), "seed": (0, 2**63 - 1),
     "evaluate_every": (1, 10**9), "evaluation_examples": (1, 10**9), "save_every": (1, 10**9),
+    "snapshots": (0, 1000),
 }  # fmt: skip
 
 
@@ -41,6 +42,7 @@ class TrainingSettings:
     evaluate_every: int = 200  # steps
     evaluation_examples: int = 1024  # held-out ones, at most, on the way; all of them at the end
     save_every: int = 200
+    snapshots: int | None = None  # models that are kept on the way; None: as many as take up little space, 16 at most
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import CheckpointError, NotNumbers
-from glassformer.training.events import Evaluated, Event, Sampled, Saved, StepDone
+from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.objectives.objective import Batch, Objective
 from glassformer.training.optimizer import make_optimizer, set_learning_rate
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.snapshots import Snapshots
 from glassformer.training.training_folder import TrainingFolder
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
@@ -53,6 +54,7 @@ class Trainer:
         folder: where checkpoints and metrics go, and where an earlier part of the training may lie.
         ranks: this process's place among several.
         sample: what the model writes, for people to look at when it is evaluated.
+        snapshots: which models are kept on the way, to see how it learned.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Trainer:
         folder: TrainingFolder | None = None,
         ranks: Ranks | None = None,
         sample: Callable[[Any], str] | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         self.model, self.objective, self.settings, self.folder, self.sample = model, objective, settings, folder, sample
+        self.snapshots, self._snapshot_steps = snapshots, frozenset() if snapshots is None else snapshots.steps(model)
         objective.label_smoothing = settings.label_smoothing
         objective.pad_multiple = 8 if settings.compile else 1
         self.model.to(self.ranks.device)
@@ -87,8 +91,11 @@ class Trainer:
     def run(self) -> Iterator[Event]:
         """Train to the last step, telling each; evaluated and saved now and then, and at the end."""
         settings = self.settings
+        if self.step == 0:
+            yield from map(self._write, self.snapshot())
         while self.step < settings.steps:
             yield self._write(self.train_step())
+            yield from map(self._write, self.snapshot())
             last = self.step == settings.steps
             if self.stopping and not last:
                 if self.folder is not None:
@@ -148,6 +155,11 @@ class Trainer:
             self.model.eval()
             yield Sampled(self.step, self.sample(self.model))
 
+    def snapshot(self) -> Iterator[SnapshotKept]:
+        """The model as it is now, if it is to be kept after this step."""
+        if self.snapshots is not None and self.ranks.first and self.step in self._snapshot_steps:
+            yield SnapshotKept(self.step, self.snapshots.keep(self.step, self.model))
+
     def _batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in parts that fit into memory."""
         rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
@@ -193,7 +205,7 @@ class Trainer:
         """Go on after the folder's last checkpoint; False if there is none, and all begins anew."""
         latest = None if self.folder is None else self.folder.latest()
         if self.folder is not None and self.ranks.first:
-            self.folder.forget_metrics_after(0 if latest is None else int(latest[2]["step"]))
+            self.folder.forget_metrics_after(-1 if latest is None else int(latest[2]["step"]))
         if self.folder is None or latest is None:
             return False
         weights, moments, state = latest

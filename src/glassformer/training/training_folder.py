@@ -3,6 +3,8 @@
     training.json                  the model's config, the settings and what the data are
     metrics.jsonl                  a line for each report
     checkpoints/step-00000200/     the weights and the optimizer's state after so many steps
+    snapshots/step-00000064/       the model after so many steps, to look at
+    curves.html                    the losses, as a picture
     config.json, model.safetensors, …   the model, when the training is over
 
 A checkpoint is written under a hidden name and renamed when it is on the disk, so every `step-…` is whole. One process at
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -27,9 +28,8 @@ from torch import Tensor
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
 from glassformer.errors import CheckpointError, SettingError, WriteError
 from glassformer.file_lock import try_lock
+from glassformer.training.layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
 
-STEP = re.compile(r"step-(\d{8})")
-ABOUT, METRICS, CHECKPOINTS, LOCK = "training.json", "metrics.jsonl", "checkpoints", ".training.lock"
 WEIGHTS, MOMENTS, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -92,16 +92,14 @@ class TrainingFolder:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """Those that are whole, by step."""
-        folder = self.path / CHECKPOINTS
-        paths = sorted(folder.iterdir()) if folder.is_dir() else []
-        return {int(match[1]): path for path in paths if (match := STEP.fullmatch(path.name))}
+        return step_folders(self.path / CHECKPOINTS)
 
     def save(
         self, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
         """A checkpoint after so many steps."""
         folder = self.path / CHECKPOINTS
-        target = folder / f"step-{step:08}"
+        target = folder / step_name(step)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if target.exists():  # saved before the training was stopped and taken up from an earlier one
@@ -151,17 +149,23 @@ class TrainingFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines written so far; a last one that was cut off is left out."""
         lines = []
-        with suppress(FileNotFoundError):
-            for line in (self.path / METRICS).read_text("utf-8", "replace").splitlines():
-                with suppress(ValueError):
-                    lines.append(json.loads(line))
+        for line in self._metrics_text().splitlines():
+            with suppress(ValueError):
+                if isinstance(value := json.loads(line), dict):
+                    lines.append(value)
         return lines
 
+    def _metrics_text(self) -> str:
+        try:
+            return (self.path / METRICS).read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
     def forget_metrics_after(self, step: int) -> None:
-        """Steps that will be done again are not reported twice."""
-        lines = self.metrics()
-        if (kept := [line for line in lines if line.get("step", 0) <= step]) != lines:
-            write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        """Steps that will be done again are not reported twice, and a last line that was cut off goes."""
+        kept = "".join(json.dumps(line) + "\n" for line in self.metrics() if line.get("step", 0) <= step)
+        if kept != self._metrics_text():
+            write_text(self.path / METRICS, kept)
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         try:

@@ -12,10 +12,11 @@ export interface Selection {
   readonly cell: number | null;
   readonly position: number | null; // in the text that a view reads, prompt included
   readonly part: string | null; // which of several things a view shows
+  readonly step: number | null; // of a training, after which its model is looked at; null: the last that was kept
   readonly text: string | null; // that a view was asked about, in place of the run
 }
 
-export const NOTHING: Selection = { view: null, run: null, shown: null, turn: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, text: null };
+export const NOTHING: Selection = { view: null, run: null, shown: null, turn: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, step: null, text: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
 export function toFragment(selection: Selection): string {
@@ -45,6 +46,7 @@ export function fromFragment(fragment: string): Selection {
     cell: index("cell"),
     position: index("position"),
     part: parameters.get("part"),
+    step: index("step"),
     text: parameters.get("text"),
   };
 }

@@ -1,5 +1,5 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
-import type { Recording, RecordRequest } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves } from "../api/types";
 import { type RecordingEvent, serverSentEvents } from "./recording-events";
 import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
 
@@ -42,6 +42,10 @@ export class ServerSource implements Source {
   async models(): Promise<string[]> {
     const { data } = (await this.request("./v1/models", {})) as { data: { id: string }[] };
     return data.map((model) => model.id);
+  }
+
+  async training(signal: AbortSignal): Promise<TrainingCurves> {
+    return (await this.request("./glass/training", { signal })) as TrainingCurves;
   }
 
   async pageTemplate(): Promise<string> {

@@ -1,6 +1,6 @@
 // Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
 // notebook's widget.
-import type { Recording, RecordRequest } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves } from "../api/types";
 import type { RecordingEvent } from "./recording-events";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
@@ -10,6 +10,7 @@ export interface SliceRequest {
     | "attention-maps"
     | "experts"
     | "inside"
+    | "learning"
     | "lens"
     | "look"
     | "model"
@@ -36,6 +37,8 @@ export interface Source {
   stream?(request: RecordRequest, signal: AbortSignal): AsyncIterable<RecordingEvent>;
   /** The models that `stream` can be asked for. */
   models?(): Promise<string[]>;
+  /** The training that the server follows, as far as it has come; hosts without a server have none. */
+  training?(signal: AbortSignal): Promise<TrainingCurves>;
   /** The page that a run is saved in; hosts that cannot save have none. */
   pageTemplate?(): Promise<string>;
 }

@@ -91,6 +91,13 @@ export const VIEWS: readonly ViewEntry[] = [
     needsModel: true,
     load: () => import("./Parameters.svelte"),
   },
+  {
+    id: "training",
+    label: "Training",
+    title: "A model as it learns: losses, samples, and one text at each of its snapshots",
+    needsModel: true,
+    load: () => import("./Training.svelte"),
+  },
 ];
 
 /** The views of a run: those that do not fit it are left out. */

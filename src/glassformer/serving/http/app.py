@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -14,7 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.errors import GlassError
+from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import anthropic, monitoring, ollama, rerank, studio, text, views
+from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
 from glassformer.serving.http.metrics import Metrics
@@ -27,8 +30,8 @@ from glassformer.serving.registry import Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, monitoring.router,
-    studio.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, training_routes.router,
+    monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
     Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),
@@ -41,11 +44,15 @@ log = logging.getLogger("glassformer")
 
 def create_app(
     registry: Registry, limits: Limits | None = None, security: Security | None = None, *, guarded: bool = True,
-    access_log: bool = False,
+    access_log: bool = False, training: Path | None = None,
 ) -> FastAPI:  # fmt: skip
-    """The API over a registry of models; not `guarded` where requests were checked before they come here."""
+    """The API over a registry of models; not `guarded` where requests were checked before they come here.
+
+    `training`: the folder of one that the studio follows.
+    """
     limits, security = limits or registry.limits, security or Security()
-    context = ServingContext(registry, limits, security, Metrics())
+    followed = None if training is None else FollowedTraining(training)
+    context = ServingContext(registry, limits, security, Metrics(), followed)
     app = DocumentedApp(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.dialects = DIALECTS
     app.state.context = context

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from glassformer.errors import Unavailable
 from glassformer.runtime.model import Model
+from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.errors import ClientDisconnected
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
@@ -69,6 +70,7 @@ class ServingContext:
     limits: Limits
     security: Security
     metrics: Metrics
+    training: FollowedTraining | None = None
     deliveries: Deliveries = field(default_factory=Deliveries)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 

@@ -1,0 +1,72 @@
+"""GET /glass/training and POST /glass/learning: a training that is followed, and what its snapshots make of a text.
+
+The folder is the server's to name, never a request's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from glassformer.errors import Unavailable
+from glassformer.serving.followed_training import FollowedTraining
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json
+from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.streaming import disconnected
+from glassformer.views.learning import Learning
+from glassformer.views.training_curves import TrainingCurves
+
+router = APIRouter(tags=["glass"], prefix="/glass")
+
+
+class LearningRequest(BaseModel):
+    """POST /glass/learning"""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str
+    target: str | None = None  # an encoder-decoder's output
+    position: int | Annotated[str, Field(max_length=200)] = -1  # of the token after which predictions are shown
+    layer: int = -1  # of the head whose attention is shown
+    head: int = 0
+
+
+@router.get("/training", responses=view_answer(TrainingCurves))
+async def training(request: Request) -> Json:
+    """The losses and samples so far of the training that the server follows."""
+    return Json((await asyncio.to_thread(_followed(request).curves)).to_dict())
+
+
+@router.post("/learning", responses=view_answer(Learning))
+async def learning(request: Request, body: LearningRequest) -> Json:
+    """What each snapshot of that training makes of a text. It ends when the client leaves, or its time is over."""
+    followed, stop = _followed(request), threading.Event()
+    options = {"position": body.position, "layer": body.layer, "head": body.head}
+    work = asyncio.ensure_future(asyncio.to_thread(followed.learning, body.prompt, body.target, stop, **options))  # type: ignore[arg-type]
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait((work, leaving), timeout=context_of(request).limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()  # which does nothing to work that is done
+        view = await work
+    except Unavailable:
+        if leaving.done():
+            raise ClientDisconnected from None
+        raise
+    finally:
+        leaving.cancel()
+    return Json(view.to_dict())
+
+
+def _followed(request: Request) -> FollowedTraining:
+    followed = context_of(request).training
+    if followed is None:
+        raise HttpError(
+            404, "this server follows no training. Start it with one: glass studio --training DIR", code="no_training"
+        )
+    return followed

@@ -1,0 +1,68 @@
+"""`glass learning`, and what `glass train` leaves for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.observe.training_log import read_training
+from tests.cli.test_cli import failed, glass
+from tests.training.folders import evaluation_line, step_line, training_folder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    return training_folder(
+        tmp_path / "book", [step_line(1, 5.5), step_line(2, 4.5), evaluation_line(2, 4.75)], ("gpt2",) * 2, 9
+    )
+
+
+def test_a_training_leaves_its_curves_and_snapshots(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one two three four five six seven eight nine ten\n" * 60)
+    out = tmp_path / "words"
+    settings = ("--steps", "4", "--batch-size", "2", "--length", "8", "--vocabulary", "280", "--evaluate-every", "2")
+    done = glass("train", "--text", str(tmp_path / "words.txt"), "--out", str(out), *settings, "--snapshots", "3")
+    assert done.returncode == 0, done.stderr
+    assert f"see how it learned: {out / 'curves.html'}, or glass learning {out} 'Once'" in done.stderr
+    curves = read_training(out)
+    assert (curves.steps, curves.snapshots) == (4, (0, 2, 4))
+    page = (out / "curves.html").read_text("utf-8")
+    assert f"{curves.held_out[-1].loss:.4f}" in page
+    assert "<polyline" in page
+    assert "<script" not in page
+    shown = json.loads(glass("learning", str(out), "one two", "--json").stdout)
+    assert [at["step"] for at in shown["snapshots"]] == [0, 2, 4]
+    (out / "metrics.jsonl").unlink()
+    assert glass("train", "--out", str(out), "--resume").returncode == 0  # nothing to draw, but a model
+    assert glass("run", "-m", str(out / "snapshots" / "step-00000002"), "--raw", "one", "-n", "2").returncode == 0
+
+
+def test_curves_in_the_terminal_and_as_a_page(book: Path, tmp_path: Path) -> None:
+    shown = glass("learning", str(book)).stdout
+    assert "step 2 of 9 · 200 tokens read" in shown
+    assert "○" in shown
+    assert "4.7500" in shown
+    file = tmp_path / "curves.html"
+    assert glass("learning", str(book), "--save", str(file)).stdout == f"{file}\n"
+    assert "aria-label=&quot;" not in file.read_text("utf-8")
+    assert 'aria-label="loss, in nats per token: loss from 5.5 to 4.5; held-out loss from 4.75 to 4.75"' in file.read_text(
+        "utf-8"
+    )
+
+
+def test_a_text_under_each_snapshot(book: Path) -> None:
+    shown = glass("learning", str(book), "the cat", "--token", "c", "--layer", "0", "--head", "1").stdout
+    assert "expected after c (position 4)" in shown
+    assert "what c attends to, in layer 0, head 1" in shown
+
+
+def test_what_cannot_be_shown_is_said_in_a_sentence(book: Path, tmp_path: Path) -> None:
+    assert "--token, --layer, --head and --target are about a text" in failed(glass("learning", str(book), "--layer", "0"))
+    assert "holds no training (metrics.jsonl)" in failed(glass("learning", str(tmp_path)))
+    assert "holds no snapshots of a training" in failed(glass("learning", str(tmp_path), "the cat"))
+    (book / "metrics.jsonl").write_text("")
+    assert "no step of a training stands in it" in failed(glass("learning", str(book)))
