@@ -55,6 +55,7 @@ class Objective(ABC):
 
     head: ClassVar[Head]  # of the model that it needs
     label_smoothing: float = 0.0
+    step_seed: int = 0  # what is drawn for the batches of a step follows from this and an example's number
 
     @property
     @abstractmethod
