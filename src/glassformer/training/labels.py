@@ -50,7 +50,8 @@ def label_name(value: Any, place: str) -> str:
 def collect_labels(values: Iterable[tuple[Any, str]], source: str, known: Sequence[str] = ()) -> Labels:
     """The labels of all rows: in their order, or in that of a model that knows them all.
 
-    `values`: each label as its row has it, and the row's place. `source`: the file that they are from. `known`: the labels that the model has.
+    `values`: each label as its row has it, and the row's place. `source`: the file that they are from. `known`: the labels
+    that the model has.
     """
     names: set[str] = set()
     for value, place in values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,3 +93,9 @@ def precision_recall_f1(found: int, answered: int, expected: int) -> tuple[float
     """0 where nothing is to be divided."""
     precision, recall = found / answered if answered else 0.0, found / expected if expected else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if found else 0.0
+
+
+def total_scores(counts: Mapping[str, tuple[int, int, int]]) -> tuple[float, float, float]:
+    """Precision, recall and F1 of entities of all types together."""
+    found, answered, expected = (sum(column) for column in zip(*counts.values(), strict=True)) if counts else (0, 0, 0)
+    return precision_recall_f1(found, answered, expected)

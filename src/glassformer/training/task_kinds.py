@@ -10,7 +10,6 @@ from glassformer.blueprints import Config, Head
 from glassformer.errors import SettingError, did_you_mean, spell
 from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels
-from glassformer.training.objectives.objective import Objective
 from glassformer.training.objectives.text_classification import TextClassification, texts_of
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.objectives.token_classification import TokenClassification
@@ -72,11 +71,6 @@ def make_objective(
 def text_limit(tokenizer: Tokenizer, config: Config, length: int | None) -> int:
     """How many tokens of a text are read."""
     return min(config.context, min(LENGTH, tokenizer.model_max_length) if length is None else length)
-
-
-def truncated(objective: Objective) -> list[str]:
-    """The places of the rows whose texts were cut."""
-    return [*getattr(objective, "truncated", ()), *getattr(objective, "truncated_held_out", ())]
 
 
 def _both(row: Row) -> tuple[str, ...]:

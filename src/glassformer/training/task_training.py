@@ -26,11 +26,12 @@ from glassformer.training.presets import Preset, config_of, find_family, find_pr
 from glassformer.training.ranks import Ranks
 from glassformer.training.rows import Row, read_rows, split_rows
 from glassformer.training.settings import TrainingSettings
-from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit, truncated
+from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit
 from glassformer.training.training_folder import TrainingFolder
 
 note = logging.getLogger("glassformer").warning
 EPOCHS, LEARNING_RATE, WEIGHT_DECAY = 3, 5e-5, 0.01  # for a model that is trained further
+WARMUP = 0.1  # the share of steps over which the learning rate rises: norms after each sum need it
 SAMPLES = 3  # texts that are shown with what the model writes for them
 
 
@@ -57,9 +58,7 @@ class TaskRequest:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and (self.architecture is not None or self.vocabulary is not None):
             name = "vocabulary" if self.architecture is None else "arch"
-            raise SettingError(
-                f"a model that is trained further keeps its family and its tokenizer: leave {spell(name)} out."
-            )
+            raise SettingError(f"a model that is trained further keeps family and tokenizer: leave {spell(name)} out.")
 
     def prepare(
         self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
@@ -78,7 +77,7 @@ class TaskRequest:
         torch.manual_seed(settings.seed)
         model = self._model(kind, architecture, sized, tokenizer, labels)
         objective = make_objective(kind, tokenizer, model.config, rows, held_out, self.length)
-        if ranks.first and (places := truncated(objective)):
+        if ranks.first and (places := objective.truncated):
             note(
                 f"{len(places):,} of {len(rows) + len(held_out):,} texts have more than "
                 f"{text_limit(tokenizer, model.config, self.length)} tokens, and are cut there (the first: {places[0]}). "
@@ -122,17 +121,14 @@ class TaskRequest:
         return tokenizer
 
     def _settings(self, preset: Preset, examples: int) -> TrainingSettings:
-        """The preset's; of a model that is trained further, a few gentle passes over the rows."""
-        if self.init is None:
-            return replace(preset.settings, **self.settings)
+        """The preset's, with a longer rise; of a model that is trained further, a few gentle passes over the rows."""
         size = self.settings.get("batch_size", preset.settings.batch_size)
-        steps = self.settings.get("steps", math.ceil(EPOCHS * examples / size))
+        further = self.init is not None
+        steps = self.settings.get("steps", math.ceil(EPOCHS * examples / size) if further else preset.settings.steps)
         every = max(1, math.ceil(steps / EPOCHS))
-        gentle = {
-            "steps": steps, "learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "evaluate_every": every,
-            "save_every": every,
-        }  # fmt: skip
-        return replace(preset.settings, **{**gentle, **self.settings})
+        gentle = {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "evaluate_every": every, "save_every": every}
+        changes = {"steps": steps, "warmup_steps": math.ceil(steps * WARMUP), **(gentle if further else {})}
+        return replace(preset.settings, **{**changes, **self.settings})
 
     def _model(self, kind: TaskKind, architecture: str, sized: Preset, tokenizer: Tokenizer, labels: Labels | None) -> Any:
         named = {} if labels is None else {"id2label": labels.id2label, "num_labels": len(labels.names)}

@@ -35,6 +35,7 @@ class TextPairs:
 
 class TextToText(Objective):
     head = "seq2seq"
+    truncated: Sequence[str] = ()  # what is too long is refused: a target that is cut would teach to stop there
 
     def __init__(
         self, tokenizer: Tokenizer, config: Any, rows: Sequence[Row], held_out: Sequence[Row], limit: int | None = None
