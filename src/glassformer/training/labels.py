@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from glassformer.errors import InputError, did_you_mean
@@ -23,11 +24,15 @@ class Labels:
     def id2label(self) -> dict[int, str]:
         return dict(enumerate(self.names))
 
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
     def number(self, value: Any, place: str) -> int:
         """The number of a label, which is its name; or the number itself, where the names are no numbers."""
         name = label_name(value, place)
-        if name in self.names:
-            return self.names.index(name)
+        if name in self._numbers:
+            return self._numbers[name]
         if NUMBER.fullmatch(name) and not any(map(NUMBER.fullmatch, self.names)):
             if 0 <= int(name) < len(self.names):
                 return int(name)

@@ -53,7 +53,7 @@ class Row:
         refuse_lone_surrogates(value, f"{self.place}: {names[0]!r}")
         return value
 
-    def list(self, names: Sequence[str]) -> Sequence[Any]:
+    def items(self, names: Sequence[str]) -> Sequence[Any]:
         """A list that is not empty; of a text, as CSV has it, its words."""
         value = self.get(names)
         items = value.split() if isinstance(value, str) else value

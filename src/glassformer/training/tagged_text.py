@@ -35,7 +35,7 @@ def read_tagged_text(row: Row) -> TaggedText:
 
 def _from_tokens(row: Row) -> TaggedText:
     """Words are joined by spaces, as they would stand in a text."""
-    tokens, tags = row.list(TOKENS), row.list(TAGS)
+    tokens, tags = row.items(TOKENS), row.items(TAGS)
     if len(tokens) != len(tags):
         raise InputError(f"{row.place}: has {len(tokens)} tokens and {len(tags)} tags. Give each token one.")
     words, at = [], 0

@@ -51,8 +51,8 @@ def draw(view: TextToTextEvaluation, everything: bool = False) -> Page:
         ("character error rate", f"{view.character_error_rate:.4f}", "the same for a character of the targets"),
         ("loss", f"{view.loss:.4f}", "nats per token"),
     )
-    columns = (Column("", "text"), Column("", "number"), Column("", "text"))
-    parts: list[PagePart] = [Heading(title), Table(columns, tuple(map(TableRow, rows)))]
+    measures = (Column("", "text"), Column("", "number"), Column("", "text"))
+    parts: list[PagePart] = [Heading(title), Table(measures, tuple(map(TableRow, rows)))]
     if view.answers:
         shown = view.answers if everything else view.answers[:MOST_ANSWERS]
         columns = (
