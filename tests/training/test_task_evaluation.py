@@ -16,15 +16,22 @@ import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 
-from glassformer.blueprints import read_config
 from glassformer.cli.app import app
 from glassformer.compat.auto import model_class_for_head
 from glassformer.errors import InputError
 from glassformer.training.measures import (
-    accuracy, confusion, edit_distance, entity_counts, entity_spans, f1_scores, macro_f1, precision_recall_f1, total_scores,
+    accuracy,
+    confusion,
+    edit_distance,
+    entity_counts,
+    entity_spans,
+    f1_scores,
+    macro_f1,
+    precision_recall_f1,
+    total_scores,
 )  # fmt: skip
 from glassformer.training.new_tokenizer import new_tokenizer
-from glassformer.training.presets import PRESETS, config_of
+from glassformer.training.presets import PRESETS, config_of, find_family
 from glassformer.training.task_evaluation import evaluate_task
 from glassformer.training.trained_model import write_model
 from glassformer.views.classification import ClassificationEvaluation, LabelScores, TaggingEvaluation
@@ -42,8 +49,7 @@ def untrained(folder: Path, task: str) -> tuple[Any, Any]:
     """A model with a task's head and random weights, in a folder."""
     family, head = HEADS[task]
     texts = ["Ada Alan Turing lived in London New York a great lovely dull awful film book"]
-    config = read_config({"model_type": family, "vocab_size": 1, "hidden_size": 2, "num_hidden_layers": 1})
-    tokenizer = new_tokenizer(texts, 500, config.default_head, 32, token_types=family == "bert")
+    tokenizer = new_tokenizer(texts, 500, find_family(family).default_head, 32, token_types=family == "bert")
     preset = replace(PRESETS["tiny"], hidden_size=32, layers=1, heads=2, length=32)
     named = {"id2label": dict(enumerate(LABELS[task]))} if LABELS[task] else {}
     torch.manual_seed(1)
@@ -83,7 +89,7 @@ def slow_spans(tags: list[str]) -> set[tuple[int, int, str]]:
     """Every stretch of words that is an entity by its definition."""
 
     def begins(at: int) -> bool:
-        return tags[at][0] == "B" or tags[at - 1 : at] != [f"B{tags[at][1:]}"] and tags[at - 1 : at] != [f"I{tags[at][1:]}"]
+        return tags[at][0] == "B" or tags[at - 1] not in (f"B{tags[at][1:]}", f"I{tags[at][1:]}")
 
     found = set()
     for start in range(len(tags)):
@@ -191,9 +197,11 @@ def test_written_texts_are_measured_by_the_nearest_right_one(tmp_path: Path, mon
     ]  # fmt: skip
     written = {"a": "xyy", "b": "book", "c": "fil"}
     sources = {tuple(tokenizer(source)["input_ids"]): text for source, text in written.items()}
-    monkeypatch.setattr(
-        TextToText, "answer", lambda self, model, ids: [tokenizer(sources[row], add_special_tokens=False).input_ids for row in ids]
-    )  # fmt: skip
+
+    def answer(self: Any, model: Any, rows: Any) -> Any:
+        return [tokenizer(sources[row], add_special_tokens=False)["input_ids"] for row in rows]
+
+    monkeypatch.setattr(TextToText, "answer", answer)
     view = evaluate_task("seq2seq", model, tokenizer, Path(write_rows(tmp_path / "rows.jsonl", rows)))
     assert isinstance(view, TextToTextEvaluation)
     assert (view.sources, view.exact_match) == (3, pytest.approx(1 / 3))

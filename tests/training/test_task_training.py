@@ -86,7 +86,7 @@ def test_texts_for_texts_are_learned_by_heart(small_preset: Any, tmp_path: Path)
     assert last_evaluation(events).measures == {"error_rate": 0.0, "token_error_rate": 0.0}
     assert [event.text for event in events if isinstance(event, Sampled)][-1] == "abc → cba\ndef → fed\nghi → ihg"
     ours = pipeline("text2text-generation", str(tmp_path / "model"))([row["source"] for row in WORDS])
-    assert [answer["generated_text"] for answer in ours] == [row["target"] for row in WORDS]
+    assert [answer["generated_text"] for (answer,) in ours] == [row["target"] for row in WORDS]
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     answer = theirs.generate(**tokenizer("jkl", return_tensors="pt"), max_new_tokens=8)
