@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,16 +120,14 @@ def _tagging(
             expected.append(truth)
             answered.append(guess)
         _tell(progress, len(expected), objective.held_out)
-    names = objective.labels.names
-    numbers = {name: number for number, name in enumerate(names)}
-    truths, guesses = ([numbers[tag] for tag in chain(*side)] for side in (expected, answered))
-    table, counts = confusion(truths, guesses, len(names)), entity_counts(expected, answered)
+    table, counts = objective.confusion(expected, answered), entity_counts(expected, answered)
+    words = int(table.sum())
     entities = tuple(LabelScores(type_, *precision_recall_f1(*three), three[2]) for type_, three in counts.items())
     return TaggingEvaluation(
-        **about, texts=len(expected), words=len(truths), truncated=len(objective.truncated),
-        loss=loss / max(1, len(truths)), accuracy=accuracy(table), macro_f1=macro_f1(table),
-        entity_f1=total_scores(counts)[2] if counts else None, labels=_label_scores(names, table), entities=entities,
-        confusion=_tuples(table), seconds=time.perf_counter() - started,
+        **about, texts=len(expected), words=words, truncated=len(objective.truncated), loss=loss / max(1, words),
+        accuracy=accuracy(table), macro_f1=macro_f1(table), entity_f1=total_scores(counts)[2] if counts else None,
+        labels=_label_scores(objective.labels.names, table), entities=entities, confusion=_tuples(table),
+        seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 

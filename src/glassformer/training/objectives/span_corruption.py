@@ -85,5 +85,5 @@ def random_parts(total: int, parts: int, draw: np.random.Generator) -> list[int]
     >>> random_parts(5, 5, np.random.default_rng(0))
     [1, 1, 1, 1, 1]
     """
-    cuts = np.sort(draw.choice(total - 1, parts - 1, replace=False)) + 1 if parts > 1 else []
-    return np.diff([0, *cuts, total]).tolist()
+    cuts = np.sort(draw.choice(total - 1, parts - 1, replace=False)) + 1 if parts > 1 else np.zeros(0, np.int64)
+    return [int(part) for part in np.diff([0, *cuts, total])]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED
 from glassformer.text import Tokenizer
-from glassformer.training.measures import accuracy, confusion, entity_counts, macro_f1, total_scores
+from glassformer.training.measures import Confusions, accuracy, confusion, entity_counts, macro_f1, total_scores
 from glassformer.training.objectives.encoded_texts import EncodedTexts, Offsets, encode_texts
 from glassformer.training.objectives.labelled_texts import LabelledTexts
 from glassformer.training.objectives.objective import Batch, Measures, RaggedRows
@@ -41,10 +41,7 @@ class TokenClassification(LabelledTexts):
             for truth, guess in self.word_tags(batch, logits):
                 expected.append(truth)
                 answered.append(guess)
-        numbers = {name: number for number, name in enumerate(self.labels.names)}
-        sides = ([numbers[tag] for tag in chain(*side)] for side in (expected, answered))
-        table = confusion(*sides, len(numbers))
-        counts = entity_counts(expected, answered)
+        table, counts = self.confusion(expected, answered), entity_counts(expected, answered)
         measures = {"accuracy": accuracy(table), "macro_f1": macro_f1(table)}
         return measures | ({"entity_f1": total_scores(counts)[2]} if counts else {})
 
@@ -56,6 +53,12 @@ class TokenClassification(LabelledTexts):
             truth, guess = ([self.labels.names[number] for number in side[words].tolist()] for side in (targets, best))
             rows.append((truth, guess))
         return rows
+
+    def confusion(self, expected: Sequence[Sequence[str]], answered: Sequence[Sequence[str]]) -> Confusions:
+        """How often the words of each tag were given each, over all texts."""
+        numbers = {name: number for number, name in enumerate(self.labels.names)}
+        truths, guesses = ([numbers[tag] for tag in chain(*side)] for side in (expected, answered))
+        return confusion(truths, guesses, len(numbers))
 
 
 def token_targets(text: TaggedText, numbers: Sequence[int], offsets: Offsets) -> list[int]:
