@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,8 @@ def test_a_model_is_trained_further_by_its_own_head(small_preset: Any, tmp_path:
     before = first.trainer.model.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in further.trainer.model.state_dict().items())
     assert "fill-mask" in further.usage
+    with pytest.raises(SettingError, match="length=99 is more than the model's context of 24"):
+        replace(request, length=99).prepare(TrainingFolder(tmp_path / "long"), Ranks())
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

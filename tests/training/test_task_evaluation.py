@@ -246,6 +246,8 @@ def test_the_command_shows_measures(task: str, kind: Any, words: list[str], comm
         (["--task", "tag"], "--task and --data go together"),
         (["--data", "rows.jsonl"], "--task and --data go together"),
         (["--task", "tag", "--data", "rows.jsonl", "--text", "x.txt"], "what is measured?"),
+        (["--task", "tag", "--data", "rows.jsonl", "--stride", "9"], "--length goes with --task, and --stride with --text"),
+        (["--text", "x.txt", "--length", "9"], "--length goes with --task, and --stride with --text"),
         (["--task", "label", "--data", "rows.jsonl"], "--task label is not known"),
         (["--task", "tag", "--data", "rows.jsonl", "--change", "blocks.0.residual=0"], "--change goes with --text"),
         (["--task", "tag", "--data", "rows.jsonl"], "--task tag needs a model with a token classification head, and"),

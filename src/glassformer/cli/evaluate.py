@@ -34,9 +34,14 @@ def evaluate(
     model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Say how well a model predicts a text (loss, perplexity, bits per byte), or does a task (accuracy, F1, …)."""
+    """Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….
+
+    Bits per byte compare models of any vocabularies.
+    """
     if (text is None) == (task is None and data is None):
         raise SettingError("what is measured? Give --text FILE, or --task and --data FILE.")
+    if (stride if text is None else length) is not None:
+        raise SettingError("--length goes with --task, and --stride with --text. Leave it out.")
     if text is not None:
         output.show(_evaluate_text(text, name, window, stride, model))
     elif task is None or data is None:

@@ -75,7 +75,9 @@ def train(
     ] = None,
     tokenizer: TokenizerOption = "bpe",
     vocabulary: Annotated[int | None, option(help="How many tokens a new tokenizer has.", minimum=257)] = None,
-    length: Annotated[int | None, option(help="Tokens of a window: the model's context.", minimum=2)] = None,
+    length: Annotated[
+        int | None, option(help="Tokens of a window, a new model's context; of a task's text, at most.", minimum=2)
+    ] = None,
     init: Annotated[str | None, option(help="A model to train further, instead of a new one.")] = None,
     held_out: Annotated[float, option(help="The share of text or rows that is kept to evaluate on.")] = 0.05,
     sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
@@ -84,7 +86,7 @@ def train(
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
 ) -> None:
-    """Train a model on text, or on a task's rows, and see it learn: loss, held-out loss, samples.
+    """Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.
 
     What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
     weights. Several processes share the work under torchrun.

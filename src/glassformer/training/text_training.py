@@ -100,6 +100,8 @@ class TextRequest:
         if self.init is not None:
             model = model_class_for_head(family.model_type, head).from_pretrained(self.init, dtype=torch.float32)
             length = self.length or min(preset.length, model.config.context)
+            if length > model.config.context:
+                raise SettingError(f"{spell('length', length)} is more than the model's context of {model.config.context}.")
         else:
             config = config_of(sized, self.architecture, tokenizer)
             model, length = model_class_for_head(config.model_type, head)(config), sized.length
