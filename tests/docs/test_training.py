@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE.read_text("utf-8
 BOOK = "".join(
     f"Chapter {number}. It was a dark and stormy night, and the {number} of us sat by the fire.\n" for number in range(90)
 )
+MOODS = {"lovely": "good", "great": "good", "dull": "bad", "awful": "bad"}
 SMALL = ["--length", "48", "--vocabulary", "300", "--batch-size", "2"]  # added to commands that train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,7 +39,7 @@ def find(*words: str) -> str:
 
 
 def test_every_command_is_known() -> None:
-    assert len(COMMANDS) == 11
+    assert len(COMMANDS) == 21
     assert {line.split()[0] for line in COMMANDS} == {"glass", "torchrun"}
 
 
@@ -52,6 +54,37 @@ def test_a_book_is_trained_on_resumed_and_evaluated(command_folder: Path) -> Non
     assert "bits per byte" in glass(find("eval book --text book.txt --window"))
     assert "step 30 of 30" in glass(min((line for line in COMMANDS if "learning book" in line), key=len))
     assert "in layer 1, head 2" in glass(find("glass learning book", "dark"))
+
+
+def test_encoders_and_encoder_decoders(command_folder: Path) -> None:
+    (command_folder / "book.txt").write_text(BOOK)
+    small = [*SMALL, "--steps", "4"]
+    assert "glass task fill-mask -m book-bert" in glass(find("--arch bert --out book-bert"), *small)
+    assert "dark and stormy" in glass(find("fill-mask"))
+    assert "the model is in book-t5" in glass(find("--arch t5 --out book-t5"), *small)
+
+
+def test_task_heads(command_folder: Path, minilm: Path) -> None:
+    pairs = [(f"a {word} thing, number {number}", label) for number in range(12) for word, label in MOODS.items()]
+    lines = ["text,label", *(f'"{text}",{label}' for text, label in pairs)]
+    (command_folder / "reviews.csv").write_text("\n".join(lines))
+    tags = {"Ada": "B-PER", "lived": "O", "in": "O", "London": "B-LOC"}
+    rows = [
+        {"tokens": [*tags], "tags": [*tags.values()]},
+        {"text": "Ada", "spans": [{"start": 0, "end": 3, "label": "PER"}]},
+    ]
+    (command_folder / "names.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [{"source": word, "target": word[::-1]} for word in ("ab", "ba", "abc", "cab")]
+    (command_folder / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words))
+    few = ["--steps", "2", "--batch-size", "2"]
+    assert "held-out" in glass(find("--task classify --data reviews.csv --init minilm"), *few)
+    assert any(label in glass(find("text-classification -m mood")) for label in MOODS.values())
+    assert "confusion matrix" in glass(find("eval mood"))
+    glass(find("--task tag"), *few, "--length", "24")
+    glass(find("task ner"))
+    glass(find("--task seq2seq --data words.jsonl --arch t5"), *few, "--length", "24")
+    glass(find("eval backwards"))
+    assert "exact match" in (command_folder / "backwards.html").read_text("utf-8")
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_bad_fields_are_refused_with_their_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="given.jsonl, row 2: 'text' is ' '; it must be a text that is not empty"):
         second.text(TEXT)
     (tmp_path / "latin.csv").write_bytes(b"text\n\xe9\n")
-    with pytest.raises(InputError, match="latin.csv: not UTF-8 text"):
+    with pytest.raises(InputError, match="latin.csv, line 2: not UTF-8 text"):
         read_rows(tmp_path / "latin.csv")
     with pytest.raises(InputError, match=r"absent.csv: cannot be read"):
         read_rows(tmp_path / "absent.csv")

@@ -19,7 +19,9 @@ from glassformer.observe.plan import plan
 from glassformer.observe.sweep import STRATEGIES, strategies
 from glassformer.observe.tokens import batch, tokenized
 from glassformer.observe.training_log import read_training
+from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation
 from glassformer.views.journey import Journey
+from glassformer.views.text_to_text import TextToTextEvaluation, WrittenAnswer
 from tests.observe.models import both
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 from tests.views import golden as golden_files
@@ -103,6 +105,30 @@ LINES = [
         *((evaluation_line(step, 2.2 + 4.0 / step), sample_line(step, f"the cat\nsat {step}")) if step % 10 == 0 else ()),
     )
 ]
+
+
+def make_evaluations() -> dict[str, Any]:
+    """How well tasks are done, with numbers that are given."""
+    labels = (LabelScores("bad", 0.75, 0.6, 0.667, 5), LabelScores("good", 0.714, 0.833, 0.769, 6))
+    mistakes = (Mistake("reviews.csv, line 7", "not a bad film at all", "good", "bad", 0.981),)
+    entities = (LabelScores("PER", 1.0, 0.5, 0.667, 2),)
+    answers = (WrittenAnswer("words.jsonl, row 3", "colonel", "K ER N AH L", "K AA L AH N AH L", 5),)
+    table = ((3, 2), (1, 5))
+    return {
+        "classification": ClassificationEvaluation(
+            "tiny", "reviews.csv", 11, 2, 0.5123, 0.7273, 0.718, labels, table, mistakes, 0.5
+        ),
+        "tagging": TaggingEvaluation(
+            "tiny", "names.jsonl", 4, 11, 1, 0.5123, 0.7273, 0.718, 0.667, labels, entities, table, 0.5
+        ),
+        "text-to-text": TextToTextEvaluation("tiny", "words.jsonl", 4, 1.25, 0.75, 1.25, 0.1136, answers, 0.5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["classification", "tagging", "text-to-text"])
+def test_evaluation_golden(name: str, width: int) -> None:
+    golden(name, make_evaluations()[name], width)
 
 
 def make_views(folder: Path) -> dict[str, Any]:

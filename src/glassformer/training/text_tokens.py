@@ -5,34 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from glassformer.blueprints import Config
 from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.training.corpus import Corpus
+from glassformer.training.new_tokenizer import new_tokenizer
 from glassformer.training.objectives.language_model import LanguageModel
-from glassformer.training.token_file import read_token_file, write_token_file
+from glassformer.training.objectives.masked_language_model import MaskedLanguageModel
+from glassformer.training.objectives.span_corruption import SpanCorruption
+from glassformer.training.token_file import Ids, read_token_file, write_token_file
 
-END = "<|endoftext|>"
 
-
-def train_tokenizer(corpus: Corpus, vocabulary: int, progress: Progress | None = None) -> Tokenizer:
-    """A byte-level BPE of the corpus: any text can be written with it, and what is frequent here is short."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(_counted(corpus, progress), trainer)
-    return Tokenizer(backend, special={"bos_token": END, "eos_token": END, "pad_token": END})
+def train_tokenizer(corpus: Corpus, vocabulary: int, progress: Progress | None = None, **options: Any) -> Tokenizer:
+    """A tokenizer of the corpus; options: those of `new_tokenizer`."""
+    return new_tokenizer(_counted(corpus, progress), vocabulary, **options)
 
 
 def tokenized(corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Progress | None = None) -> tuple[Path, str]:
@@ -49,11 +40,26 @@ def language_model_objective(
     corpus: Corpus, tokenizer: Tokenizer, tokens: Path, length: int, held_out_share: float
 ) -> LanguageModel:
     """Windows of a token file; its end is held out."""
+    ids, held_out, source = _split(tokens, held_out_share)
+    sizes = token_sizes(tokenizer)
+    return LanguageModel(ids, length, held_out, int(sizes[held_out].sum()) if len(held_out) else 0, source)
+
+
+def gap_objective(
+    tokenizer: Tokenizer, config: Config, tokens: Path, length: int, held_out_share: float
+) -> MaskedLanguageModel | SpanCorruption:
+    """The same for models that see all of a text, with gaps: encoders, and encoder-decoders."""
+    ids, held_out, source = _split(tokens, held_out_share)
+    if config.is_encoder_decoder:
+        return SpanCorruption(tokenizer, config, ids, length, held_out, source)
+    return MaskedLanguageModel(tokenizer, ids, length, held_out, source)
+
+
+def _split(tokens: Path, held_out_share: float) -> tuple[Ids, Ids, str]:
+    """The ids of a token file to train on, those that are held out, and what it was made from."""
     ids, info = read_token_file(tokens)
     kept = len(ids) - int(len(ids) * held_out_share)
-    held_out = ids[kept:]
-    sizes = token_sizes(tokenizer)
-    return LanguageModel(ids[:kept], length, held_out, int(sizes[held_out].sum()) if len(held_out) else 0, info.source)
+    return ids[:kept], ids[kept:], info.source
 
 
 def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
@@ -76,7 +82,7 @@ def _counted(corpus: Corpus, progress: Progress | None) -> Iterator[str]:
 def _token_chunks(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None) -> Iterator[list[int]]:
     """Each document's ids, and the end token behind it."""
     done = 0
-    end = tokenizer.eos_token_id
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     for document in corpus.documents():
         for piece in document:
             yield tokenizer(piece, add_special_tokens=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""A language model out of plain text: from files to a trainer that is ready to run, or to go on."""
+"""A model out of plain text: from files to a trainer that is ready to run, or to go on."""
 
 from __future__ import annotations
 
@@ -8,28 +8,39 @@ from typing import Any, ClassVar
 
 import torch
 
+from glassformer.blueprints import Head
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.locate import locate
-from glassformer.compat.auto import AutoModelForCausalLM, model_class_for_head
+from glassformer.compat.auto import model_class_for_head
 from glassformer.errors import SettingError, spell
-from glassformer.opened import AutoTokenizer
+from glassformer.opened import AutoConfig, AutoTokenizer
 from glassformer.progress import NamedProgress, Progress
 from glassformer.text import Tokenizer
+from glassformer.text.tokenizer_files.special_tokens import NO_LIMIT
 from glassformer.training.corpus import read_corpus
+from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
 from glassformer.training.prepared import PreparedTraining, make_trainer
-from glassformer.training.presets import config_of, find_preset
+from glassformer.training.presets import config_of, find_family, find_preset
 from glassformer.training.ranks import Ranks
-from glassformer.training.text_tokens import language_model_objective, tokenized, train_tokenizer
+from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
 from glassformer.training.training_folder import TrainingFolder
 
 NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
 SAMPLE_TOKENS = 60
+USES: Mapping[Head, str] = {  # what can be done with a model, by its head
+    "causal": "Let it write: glass run -m {folder} --raw 'Once'",
+    "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a [MASK]'",
+    "seq2seq": "Train it on pairs of texts: glass train --task seq2seq --init {folder} --data FILE --out FOLDER",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest:
-    """A language model out of plain text."""
+    """A model out of plain text; its family decides what it is trained to do (`default_head`).
+
+    A decoder predicts the next token, an encoder guesses hidden ones, an encoder-decoder writes what was taken out.
+    """
 
     KIND: ClassVar[str] = "text"
 
@@ -59,38 +70,51 @@ class TextRequest:
             return None if progress is None else lambda done, total: progress(name, done, total)
 
         preset = find_preset(self.preset)
+        family = find_family(self.architecture) if self.init is None else type(AutoConfig.from_pretrained(self.init))
+        head = family.default_head
+        if self.prompt and head != "causal":
+            raise SettingError(f"{spell('sample')} is for a model that continues texts; this one fills gaps. Leave it out.")
         corpus = read_corpus(locate(self.text, progress=progress), part("reading"))
-        kept = folder.path / "tokenizer"
-        if ranks.first and not (kept / "tokenizer.json").exists():  # what is kept is read by others, and when it goes on
+        sized = preset if self.length is None else replace(preset, length=self.length)
+
+        def make_tokenizer() -> Tokenizer:
             if self.init is not None:
-                made = AutoTokenizer.from_pretrained(self.init)
-            elif self.tokenizer == NEW_TOKENIZER:
-                made = train_tokenizer(corpus, self.vocabulary or preset.vocabulary, part("training the tokenizer"))
-            else:
-                made = _named_tokenizer(self.tokenizer, progress)
-            made.save_pretrained(kept)
-            tokenized(corpus, made, folder.path / "tokens", part("tokenizing"))
+                return AutoTokenizer.from_pretrained(self.init)
+            if self.tokenizer == NEW_TOKENIZER:
+                vocabulary, limit = self.vocabulary or preset.vocabulary, NO_LIMIT if head == "causal" else sized.length
+                types = getattr(family, "type_vocab_size", 0) > 1
+                naming = part("training the tokenizer")
+                return train_tokenizer(corpus, vocabulary, naming, head=head, max_length=limit, token_types=types)
+            made = _named_tokenizer(self.tokenizer, progress)
+            add_gap_tokens(made, head)
+            return made
+
+        tokenizer = kept_tokenizer(folder, ranks, make_tokenizer)
+        if ranks.first:
+            tokenized(corpus, tokenizer, folder.path / "tokens", part("tokenizing"))
         ranks.wait()
-        tokenizer = Tokenizer.from_folder(kept)
-        tokens, _ = tokenized(corpus, tokenizer, folder.path / "tokens", part("tokenizing"))
+        tokens, _ = tokenized(corpus, tokenizer, folder.path / "tokens")
         settings = replace(preset.settings, **self.settings)
         torch.manual_seed(settings.seed)
         model: Any
         if self.init is not None:
-            model = AutoModelForCausalLM.from_pretrained(self.init, dtype=torch.float32)
+            model = model_class_for_head(family.model_type, head).from_pretrained(self.init, dtype=torch.float32)
             length = self.length or min(preset.length, model.config.context)
+            if length > model.config.context:
+                raise SettingError(f"{spell('length', length)} is more than the model's context of {model.config.context}.")
         else:
-            sized = preset if self.length is None else replace(preset, length=self.length)
-            config = config_of(sized, self.architecture, len(tokenizer), tokenizer.eos_token_id)
-            _check_generates(self.architecture, config)
-            model, length = model_class_for_head(config.model_type, "causal")(config), sized.length
-        model.generation_config.eos_token_id = tokenizer.eos_token_id
-        objective = language_model_objective(corpus, tokenizer, tokens, length, self.held_out)
+            config = config_of(sized, self.architecture, tokenizer)
+            model, length = model_class_for_head(config.model_type, head)(config), sized.length
+        if head == "causal":
+            model.generation_config.eos_token_id = tokenizer.eos_token_id
+            objective: Any = language_model_objective(corpus, tokenizer, tokens, length, self.held_out)
+        else:
+            objective = gap_objective(tokenizer, model.config, tokens, length, self.held_out)
 
         def write(model: Any) -> str:
-            return sample(model, tokenizer, self.prompt)
+            return sample(model, tokenizer, self.prompt) if head == "causal" else objective.sample(model)
 
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write)
+        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, USES[head])
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:
@@ -109,10 +133,3 @@ def _named_tokenizer(name: str, progress: NamedProgress | None) -> Tokenizer:
     if name == tiktoken_ranks.NAME:
         return Tokenizer.from_tiktoken(locate(name, progress=progress))
     return AutoTokenizer.from_pretrained(name)
-
-
-def _check_generates(architecture: str, config: Any) -> None:
-    if config.default_head != "causal":
-        raise SettingError(
-            f"{spell('arch', architecture)} does not predict the next token of a text. Take a decoder, such as llama."
-        )

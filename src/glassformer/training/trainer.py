@@ -162,6 +162,7 @@ class Trainer:
 
     def _batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in parts that fit into memory."""
+        self.objective.step_seed = _mixed(self.settings.seed, step)
         rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
         size = self._micro_batch_size()
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]

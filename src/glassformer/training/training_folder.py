@@ -53,9 +53,13 @@ class TrainingFolder:
 
     # What it is -----------------------------------------------------------------------------------------------------
 
+    @property
+    def begun(self) -> bool:
+        return (self.path / ABOUT).exists()
+
     def begin(self, about: Mapping[str, Any]) -> None:
         """A new training; a folder that has one already is refused."""
-        if (self.path / ABOUT).exists():
+        if self.begun:
             raise SettingError(
                 f"{self.path}: holds a training already. Go on with it by --resume, or choose another folder."
             )

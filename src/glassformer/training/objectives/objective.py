@@ -56,6 +56,7 @@ class Objective(ABC):
     head: ClassVar[Head]  # of the model that it needs
     label_smoothing: float = 0.0
     pad_multiple: int = 1  # padded batches are as long as a multiple of this: few shapes are compiled, not many
+    step_seed: int = 0  # what is drawn for the batches of a step follows from this and an example's number
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, spell
 from glassformer.families.shared.base import IGNORED
 from glassformer.families.shared.seq2seq import shift_right
 from glassformer.text import Tokenizer
@@ -35,9 +35,14 @@ class TextPairs:
 
 class TextToText(Objective):
     head = "seq2seq"
+    truncated: Sequence[str] = ()  # what is too long is refused: a target that is cut would teach to stop there
 
-    def __init__(self, tokenizer: Tokenizer, config: Any, rows: Sequence[Row], held_out: Sequence[Row]) -> None:
-        self.config = config
+    def __init__(
+        self, tokenizer: Tokenizer, config: Any, rows: Sequence[Row], held_out: Sequence[Row], limit: int | None = None
+    ) -> None:
+        """`limit`: the tokens of a source or a target, at most; by default the model's context."""
+        self.config, self.tokenizer = config, tokenizer
+        self._limit = min(config.context, limit or config.context)
         self._end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else config.eos_token_id
         self._pairs, self._held_out = TextPairs(self._encode(tokenizer, rows)), TextPairs(self._encode(tokenizer, held_out))
         self._digest = rows_digest([*rows, *held_out])
@@ -103,7 +108,13 @@ class TextToText(Objective):
             for name, values in (("source", source), ("target", ids)):
                 if len(values) > self.config.context:
                     raise InputError(
-                        f"{row.place}: its {name} has {len(values)} tokens; the model's context is {self.config.context}."
+                        f"{row.place}: its {name} has {len(values)} tokens; the model's context is {self.config.context}. "
+                        "Shorten it, or leave the row out."
+                    )
+                if len(values) > self._limit:
+                    raise InputError(
+                        f"{row.place}: its {name} has {len(values)} tokens, more than {self._limit}. Allow more by "
+                        f"{spell('length')}, shorten it, or leave the row out."
                     )
             pairs.append((source, ids))
         return pairs

@@ -38,6 +38,7 @@ PHONEMES = (
     "AA", "AE", "AH", "AO", "AW", "AY", "B", "CH", "D", "DH", "EH", "ER", "EY", "F", "G", "HH", "IH", "IY", "JH", "K", "L",
     "M", "N", "NG", "OW", "OY", "P", "R", "S", "SH", "T", "TH", "UH", "UW", "V", "W", "Y", "Z", "ZH",
 )  # fmt: skip
+USAGE = "Let it pronounce a word: glass task text2text-generation -m {folder} glass"
 SAMPLES = ("transformer", "colonel", "worcester")
 LETTERS = "abcdefghijklmnopqrstuvwxyz'.-"
 SETTINGS = TrainingSettings(
@@ -69,7 +70,7 @@ class G2pRequest:
             answers = objective.answer(model, [tuple(letters(word)["input_ids"]) for word in SAMPLES])
             return ", ".join(f"{word} {letters.decode(answer)}" for word, answer in zip(SAMPLES, answers, strict=True))
 
-        return make_trainer(self, model, letters, objective, settings, folder, ranks, resume, pronounce)
+        return make_trainer(self, model, letters, objective, settings, folder, ranks, resume, pronounce, USAGE)
 
 
 def config() -> Config:
