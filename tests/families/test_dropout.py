@@ -42,12 +42,13 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
         "pooler_dropout": 0.31,
         "cls_dropout": 0.41,
     },
+    "gpt_neo": {"resid_dropout": 0.11, "embed_dropout": 0.31, "attention_dropout": 0.21, "classifier_dropout": 0.41},
     "gpt2": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21, "classifier_dropout": 0.41},
     "distilbert": {"dropout": 0.11, "attention_dropout": 0.21, "qa_dropout": 0.31, "seq_classif_dropout": 0.41},
     "t5": {"dropout_rate": 0.21},
     "mt5": {"dropout_rate": 0.21},
     "bart": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31, "classifier_dropout": 0.41},
-    "marian": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31},
+    **dict.fromkeys(("marian", "pegasus"), {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}),
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {
