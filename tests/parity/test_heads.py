@@ -181,11 +181,14 @@ def test_losses_by_problem_type(family: str, count: int, tmp_path: Path) -> None
         assert abs(float(result.loss) - float(expected.loss)) <= 1e-5 * abs(float(expected.loss)), kind
 
 
+T5 = {"num_layers": 1, "num_decoder_layers": 2}
+BART = {"encoder_layers": 1, "decoder_layers": 2}
+GPT2 = {"n_layer": 2}
+LISTED: dict[str, int] = {}  # the kind of each layer is
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
-    "gpt2": {"n_layer": 2}, "distilbert": {"n_layers": 2}, "t5": {"num_layers": 1, "num_decoder_layers": 2},
-    **dict.fromkeys(("bart", "marian", "pegasus"), {"encoder_layers": 1, "decoder_layers": 2}), "gptj": {"n_layer": 2},
-    "mt5": {"num_layers": 1, "num_decoder_layers": 2},
-    **dict.fromkeys(("gemma3_text", "olmo3", "cohere2", "gpt_neo"), {}),  # whose kinds of layers are listed
+    **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"n_layers": 2},
+    **dict.fromkeys(("t5", "mt5"), T5), **dict.fromkeys(("bart", "marian", "pegasus"), BART),
+    **dict.fromkeys(("gemma3_text", "olmo3", "cohere2", "gpt_neo"), LISTED),
 }  # fmt: skip
 
 

@@ -43,7 +43,16 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(("bart", "marian", "pegasus"), BART),
 }  # fmt: skip
-SMALL = ("position", "wpe", "type", "rel_embeddings", "bias")  # words in the names of what stays
+SMALL = (
+    "position",
+    "wpe",
+    "type",
+    "rel_embeddings",
+    "bias",
+    "mlp.gate.",
+    "moe.gate.",
+    "mlp.router.",
+)  # words in the names of what stays
 
 
 def make_model(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:

@@ -127,6 +127,10 @@ WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
 }  # fmt: skip
 
 
+REQUANTIZED = {**dict.fromkeys(("t5", "mt5"), 2e-2), "gpt_oss": 6e-3}
+# measured: 9e-3 (T5's scores are not scaled), 2.2e-3 (gpt-oss cuts its neurons off) and 9e-4 for all others
+
+
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_of_requantized_folders(family: str, kind: str, tmp_path: Path) -> None:
@@ -134,9 +138,7 @@ def test_parity_of_requantized_folders(family: str, kind: str, tmp_path: Path) -
     folder = write_checkpoint(tmp_path, family, **WIDE.get(family, {"hidden_size": 64, "intermediate_size": 96})).folder
     subject = RequantizedSubject(folder, kind=kind)
     assert subject.opened.packed
-    agree(
-        subject, subject.cpu(), 2e-2 if family in ("t5", "mt5") else 2e-3
-    )  # measured: 9e-3 (T5's scores are not scaled) and 9e-4
+    agree(subject, subject.cpu(), REQUANTIZED.get(family, 2e-3))
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_K", "Q6_K"])
