@@ -20,9 +20,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
+BART = {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), LLAMA),
     **dict.fromkeys(("olmo2", "olmo3", "granite", "smollm3", "gemma", "gemma2"), LLAMA),
+    **dict.fromkeys(reference.EXPERTS, LLAMA),
     "phi3": {**LLAMA, "resid_pdrop": 0.11},
     "cohere2": LLAMA,
     "gptj": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21},
@@ -42,12 +44,13 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
         "pooler_dropout": 0.31,
         "cls_dropout": 0.41,
     },
+    "gpt_neo": {"resid_dropout": 0.11, "embed_dropout": 0.31, "attention_dropout": 0.21, "classifier_dropout": 0.41},
     "gpt2": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21, "classifier_dropout": 0.41},
     "distilbert": {"dropout": 0.11, "attention_dropout": 0.21, "qa_dropout": 0.31, "seq_classif_dropout": 0.41},
     "t5": {"dropout_rate": 0.21},
     "mt5": {"dropout_rate": 0.21},
-    "bart": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31, "classifier_dropout": 0.41},
-    "marian": {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31},
+    "bart": {**BART, "classifier_dropout": 0.41},
+    **dict.fromkeys(("marian", "pegasus"), BART),
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {
@@ -183,10 +186,12 @@ class TestDropoutInTraining:
         assert torch.equal(calm(**given).logits, calm.eval()(**given).logits)
 
     def test_a_watched_pattern_is_before_dropout(self, family: str) -> None:
-        """A pattern is shown whole: rows sum to one in training too."""
+        """A pattern is shown whole: rows sum to one in training too, or to less where sinks take a part."""
         model = make(family)
         result = model(**inputs(model), watch="blocks.0.attention.pattern").sites["blocks.0.attention.pattern"]
-        assert torch.allclose(result.sum(-1), torch.ones_like(result[..., 0]), atol=1e-5)
+        sums = result.sum(-1)
+        assert bool((sums <= 1 + 1e-5).all())
+        assert family == "gpt_oss" or torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", reference.PAIRS)

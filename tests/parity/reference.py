@@ -28,6 +28,7 @@ from tests.parity.configs import (
     ROPES,
     TINY,
     decoders,
+    encoder_decoders,
     experts,
 )
 
@@ -35,12 +36,13 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 transformers.utils.logging.disable_progress_bar()
 
 NOT_ON_GPU = {**decoders.NOT_ON_GPU, **experts.NOT_ON_GPU}
+SINUSOIDAL = encoder_decoders.SINUSOIDAL
 NOT_SPLIT = {**decoders.NOT_SPLIT, **experts.NOT_SPLIT}
 ON_GPU = (*(family for family in DECODERS if family not in NOT_ON_GPU), *PAIRS)  # what the GPU engine runs
 
 __all__ = [
     "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "NOT_ON_GPU", "NOT_SPLIT", "ON_GPU",
-    "PAIRS", "ROPES", "TINY", "auto", "build", "config", "in_checkpoint", "random_changes", "write",
+    "PAIRS", "ROPES", "SINUSOIDAL", "TINY", "auto", "build", "config", "in_checkpoint", "random_changes", "write",
 ]  # fmt: skip
 
 AUTO = {  # our word for a head: how its Auto class ends, with the reference and with us

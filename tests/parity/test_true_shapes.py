@@ -50,6 +50,12 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
          "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "max_position_embeddings": 512,
          "activation_function": "swish", "scale_embedding": True},
     ),
+    "pegasus, of six layers": (
+        "pegasus", "seq2seq",
+        {"vocab_size": 96103, "d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 8,
+         "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "max_position_embeddings": 512,
+         "activation_function": "relu", "scale_embedding": True},
+    ),
     "mt5-small": ("mt5", "seq2seq", {"decoder_start_token_id": 0}),
     "bart-base": (
         "bart", "seq2seq",
@@ -100,6 +106,7 @@ LARGE: dict[str, tuple[str, dict[str, Any], int]] = {  # too large to be run her
     ),
     "gemma-2-2b": ("gemma2", {}, 2_614_341_888),
     "gpt-j-6b": ("gptj", {}, 6_050_882_784),
+    "gpt-neo-1.3B": ("gpt_neo", {}, 1_315_575_808),
     "starcoder2-3b": ("starcoder2", {}, 3_030_371_328),
     "granite-3.1-2b-base": (
         "granite",

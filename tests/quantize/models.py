@@ -57,6 +57,7 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "gemma2": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gpt_neox": lambda folder: byte_level(folder, "gpt-2", False),
     "starcoder2": lambda folder: byte_level(folder, "gpt-2", False),
+    "gpt_oss": lambda folder: byte_level(folder, "gpt-4o", False),
 }
 OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
@@ -82,6 +83,8 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
         "tie_word_embeddings": True,
     },
     "gpt_neox": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
+    "starcoder2": {"sliding_window": None},
+    "gpt_oss": {"sliding_window": 20, "swiglu_limit": 7.0, "layer_types": None},
     "gpt2": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
 }  # fmt: skip
 

@@ -36,14 +36,23 @@ NARROW = {**SIZES, "embedding_size": 32}
 BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
 T5: dict[str, Any] = {"d_model": 64, "d_ff": 128, "d_kv": 16}
 WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that something is packed
-    **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(("gpt_neox", "starcoder2", "cohere2"), SIZES),
+    **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere2"), SIZES),
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2"), SIZES),
     **dict.fromkeys(("electra", "albert"), NARROW),
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
-    **dict.fromkeys(("bart", "marian"), BART),
+    **dict.fromkeys(("bart", "marian", "pegasus"), BART),
 }  # fmt: skip
-SMALL = ("position", "wpe", "type", "rel_embeddings", "bias")  # words in the names of what stays
+SMALL = (
+    "position",
+    "wpe",
+    "type",
+    "rel_embeddings",
+    "bias",
+    "mlp.gate.",
+    "moe.gate.",
+    "mlp.router.",
+)  # words in the names of what stays
 
 
 def make_model(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:

@@ -84,6 +84,9 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Files]] = {
     "t5 with whole symbols": ("spiece.model", {**T5, "user_defined_symbols": ["<sym>"]}, config_files("T5Tokenizer")),
     "t5, folded": ("spiece.model", {**T5, "normalization_rule_name": "nfkc_cf"}, config_files("T5Tokenizer")),
     "t5, identity": ("spiece.model", {**T5, "normalization_rule_name": "identity"}, config_files("T5Tokenizer")),
+    "pegasus": ("spiece.model", T5, config_files("PegasusTokenizer")),
+    "pegasus by its model": ("spiece.model", T5, config_files(model_type="pegasus", model_max_length=20)),
+    "pegasus, identity": ("spiece.model", {**T5, "normalization_rule_name": "identity"}, config_files("PegasusTokenizer")),
     "llama": ("tokenizer.model", LLAMA, config_files("LlamaTokenizer", add_bos_token=True)),
     "llama with an end": ("tokenizer.model", LLAMA, config_files("LlamaTokenizer", model_type="llama", add_eos_token=True)),
     "llama of old": ("tokenizer.model", LLAMA, config_files("LlamaTokenizerFast", legacy=True, pad_token="</s>")),
@@ -119,6 +122,8 @@ TOKENS = [
     "``x''",
     "<extra_id_0>",
     "<extra_id_7>",
+    "<mask_1>",
+    "<unk_7>",
     "<s>",
     "</s>",
     "<turn>",
@@ -166,6 +171,12 @@ def test_special_tokens_and_ids_match_the_reference_class(with_the_reference: tu
     ours.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert again.encode("the <extra_id_0> fox") == ours.encode("the <extra_id_0> fox")
+
+
+def test_another_offset_than_pegasus_has_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"spiece.model": trained(**T5), **config_files("PegasusTokenizer", offset=0)})
+    with pytest.raises(CheckpointError, match=r"has offset 0, and 103 alone is supported\. Fetch its tokenizer\.json"):
+        Tokenizer.from_folder(folder)
 
 
 SPM: dict[str, Any] = {"model_type": "unigram", "unk_id": 0, "bos_id": -1, "eos_id": 1, "pad_id": -1}

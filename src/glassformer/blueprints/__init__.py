@@ -19,8 +19,11 @@ from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, did_you_mean
 
 SHARED = frozenset(
-    {"blueprint", "bounds", "config", "layer_types", "multimodal", "other_fields", "positions", "rope", "rotary", "routed"}
-)
+    {
+        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "other_fields", "positions", "rope", "rotary",
+        "routed",
+    }
+)  # fmt: skip
 
 
 @cache

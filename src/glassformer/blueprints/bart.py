@@ -80,10 +80,11 @@ class Config(shared.Config):
 
 
 def attention(
-    b: Builder, c: Config, x: Value, module: str, heads: int, site_prefix: str = "attention", encoded: Value | None = None,
+    b: Builder, c: Config, h: Value, module: str, heads: int, site_prefix: str = "attention", encoded: Value | None = None,
     causal: bool = False,
 ) -> Value:  # fmt: skip
-    h, size = b.identity(x, f"{site_prefix}.input", module), c.hidden_size // heads
+    """The update that attention makes of its input, with every site but the input's."""
+    size = c.hidden_size // heads
     q = b.heads(h, f"{module}.q_proj", heads, size, bias=True, site=f"{site_prefix}.query")
     k = b.heads(encoded or h, f"{module}.k_proj", heads, size, bias=True, site=f"{site_prefix}.key")
     v = b.heads(encoded or h, f"{module}.v_proj", heads, size, bias=True, site=f"{site_prefix}.value")
@@ -99,23 +100,33 @@ def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
     return b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
 
 
+def mlp(b: Builder, c: Config, h: Value, inner: int) -> Value:
+    """The update that the MLP makes of its input, with every site but the input's."""
+    h = b.activate(b.linear(h, "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
+    return b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update")
+
+
+def stack_sizes(c: Config, decoder: bool) -> tuple[int, int, int]:
+    """A stack's heads, the neurons of its MLPs, and its blocks."""
+    if decoder:
+        return c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers
+    return c.encoder_attention_heads, c.encoder_ffn_dim, c.num_encoder_layers
+
+
 def stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded: Value | None = None) -> Value:
     """From embedded tokens to the last block's states."""
-    heads, inner, layers = (
-        (c.encoder_attention_heads, c.encoder_ffn_dim, c.num_encoder_layers)
-        if encoded is None
-        else (c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers)
-    )
+    heads, inner, layers = stack_sizes(c, decoder=encoded is not None)
     for layer in range(layers):
         with b.block(layer, f"{base}{name}.layers"):
-            a = attention(b, c, x, "self_attn", heads, causal=encoded is not None)
+            h = b.identity(x, "attention.input", "self_attn")
+            a = attention(b, c, h, "self_attn", heads, causal=encoded is not None)
             x = b.norm(b.add(x, a), "self_attn_layer_norm", EPS, site="middle", how="layer")
             if encoded is not None:
-                a = attention(b, c, x, "encoder_attn", heads, "cross", encoded)
+                h = b.identity(x, "cross.input", "encoder_attn")
+                a = attention(b, c, h, "encoder_attn", heads, "cross", encoded)
                 x = b.norm(b.add(x, a), "encoder_attn_layer_norm", EPS, site="crossed", how="layer")
-            h = b.activate(b.linear(b.identity(x, "mlp.input"), "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
-            h = b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update")
-            x = b.norm(b.add(x, h), "final_layer_norm", EPS, site="residual", how="layer")
+            x = b.add(x, mlp(b, c, b.identity(x, "mlp.input"), inner))
+            x = b.norm(x, "final_layer_norm", EPS, site="residual", how="layer")
     return b.identity(x, "final")
 
 

@@ -10,28 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glassformer.blueprints import config as shared
+from glassformer.blueprints import gpt
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
 
 
 @dataclass(kw_only=True)
-class Config(shared.Config):
+class Config(gpt.Config):
     model_type: ClassVar[str] = "gpt2"
     title: ClassVar[str] = "GPT-2"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50257}
-    aliases: ClassVar[Mapping[str, str]] = {
-        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-        "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
-    }  # fmt: skip
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     max_position_embeddings: int = 1024
-    intermediate_size: int | None = None  # None: four times the hidden size
-    hidden_act: str = "gelu_new"
-    layer_norm_epsilon: float = 1e-5
     resid_pdrop: float = 0.1
     embd_pdrop: float = 0.1
     attn_pdrop: float = 0.1
@@ -47,29 +40,20 @@ class Config(shared.Config):
         adds = name.endswith(".c_proj")
         return self.initializer_range / math.sqrt(2 * self.num_hidden_layers) if adds else self.initializer_range
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_activation("hidden_act")
-        self.check_heads_divide()
-
     @property
     def head_dropout(self) -> float:
         return 0.1 if self.classifier_dropout is None else self.classifier_dropout
 
-    @property
-    def inner(self) -> int:
-        return self.intermediate_size or 4 * self.hidden_size
-
     def scale(self, layer: int) -> float:
         """What a layer's attention scores are multiplied by."""
-        scale = (self.hidden_size // self.num_attention_heads) ** -0.5 if self.scale_attn_weights else 1.0
+        scale = self.head_dim**-0.5 if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "transformer."
-    eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.hidden_size // c.num_attention_heads
+    eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.head_dim
     x = b.embed(f"{base}wte", site=None)
     x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")
     for layer in range(c.num_hidden_layers):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glassformer.blueprints import config as shared
+from glassformer.blueprints import gpt
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
@@ -15,47 +15,27 @@ from glassformer.errors import ConfigError
 
 
 @dataclass(kw_only=True)
-class Config(shared.Config):
+class Config(gpt.Config):
     model_type: ClassVar[str] = "gptj"
     title: ClassVar[str] = "GPT-J"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50400, "bos_token_id": 50256, "eos_token_id": 50256}
-    aliases: ClassVar[Mapping[str, str]] = {
-        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-        "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
-    }  # fmt: skip
     bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "rotary_dim": SIZE}
 
     hidden_size: int = 4096
     num_hidden_layers: int = 28
     num_attention_heads: int = 16
-    intermediate_size: int | None = None  # None: four times the hidden size
     rotary_dim: int = 64
-    hidden_act: str = "gelu_new"
-    layer_norm_epsilon: float = 1e-5
-    resid_pdrop: float = 0.0
-    embd_pdrop: float = 0.0
-    attn_pdrop: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_activation("hidden_act")
-        self.check_heads_divide()
         if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
             raise ConfigError(
                 f"config field 'rotary_dim' is {self.rotary_dim}; RoPE rotates pairs of a head's {self.head_dim} numbers."
             )
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
-    @property
     def rotation(self) -> Rope:
         return Rope(partial_rotary_factor=self.rotary_dim / self.head_dim, interleaved=True)
-
-    @property
-    def inner(self) -> int:
-        return self.intermediate_size or 4 * self.hidden_size
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

@@ -40,7 +40,7 @@ class Config(bart.Config):
         return super().prepare(raw)
 
 
-def embedded(b: Builder, c: Config, base: str) -> Value:
+def embedded(b: Builder, c: bart.Config, base: str) -> Value:
     x = b.embed(f"{base}shared", site=None, scale=c.scale)
     return b.position(x, "", c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
 

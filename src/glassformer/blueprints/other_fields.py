@@ -109,7 +109,7 @@ HARMLESS: Mapping[str, str] = {
             "is_encoder_decoder", "dense_act_fn", "is_gated_act", "n_ctx", "_sliding_window_pattern", "directionality",
             "extra_pos_embeddings", "tie_weights_", "tie_encoder_decoder", "cross_attention_hidden_size",
             "scale_decoder_outputs", "max_sequence_length", "seq_length", "gap_size", "net_structure_type",
-            "num_memory_blocks", "down_scale_factor", "experts_per_token", "initial_context_length",
+            "num_memory_blocks", "down_scale_factor", "experts_per_token", "initial_context_length", "attention_layers",
         ),
         DERIVED,
     ),

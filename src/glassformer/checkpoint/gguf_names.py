@@ -1,373 +1,23 @@
-"""GGUF's names as data: what its metadata and its tensors are called in the families' own words.
-
-One `ArchitectureTable` per architecture. A new one is a few rows here; the reader and the families know nothing of it.
-"""
+"""A GGUF file's metadata and tensors in the families' own words, by the table of its architecture; and the way back."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-
-from glassformer.checkpoint.stored_tensors import (
-    InterleavedPairs,
-    Layout,
-    OffsetByOne,
-    PartAfterPart,
-    StoredTensor,
-    Transposed,
-)  # fmt: skip
+from glassformer.checkpoint.gguf_architectures import ArchitectureTable, table_of
+from glassformer.checkpoint.gguf_config_fields import REQUIRED, Raw, shortest_float
+from glassformer.checkpoint.gguf_tensor_names import ENDLESS, T5_PLAIN
+from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, PartAfterPart, StoredTensor
 from glassformer.errors import CheckpointError, did_you_mean
-
-DECODER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
-    "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
-    "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
-    "blk.{}.attn_v": "model.layers.{}.self_attn.v_proj",
-    "blk.{}.attn_output": "model.layers.{}.self_attn.o_proj",
-    "blk.{}.ffn_norm": "model.layers.{}.post_attention_layernorm",
-    "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
-    "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
-    "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
-}
-HEAD_NORMS = {
-    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
-    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
-}
-EXPERTS = {  # stacked: * stands for the number of each
-    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
-    "blk.{}.ffn_gate_exps": "model.layers.{}.mlp.experts.*.gate_proj",
-    "blk.{}.ffn_up_exps": "model.layers.{}.mlp.experts.*.up_proj",
-    "blk.{}.ffn_down_exps": "model.layers.{}.mlp.experts.*.down_proj",
-}
-MIXTRAL = {
-    **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
-    "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
-    "blk.{}.ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.*.w1",
-    "blk.{}.ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.*.w3",
-    "blk.{}.ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.*.w2",
-}
-GPT_OSS = {
-    **{theirs: ours for theirs, ours in DECODER.items() if "ffn" not in theirs},
-    **EXPERTS,
-    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.router",
-    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
-    "blk.{}.attn_sinks": "model.layers.{}.self_attn.sinks",
-}
-ENDLESS = (".self_attn.sinks",)  # names that are whole without .weight
-GEMMA2 = {
-    **DECODER,
-    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
-    "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
-    "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
-}
-GEMMA3 = {**GEMMA2, **HEAD_NORMS}
-OLMO2 = {theirs: ours for theirs, ours in GEMMA3.items() if theirs not in ("blk.{}.attn_norm", "blk.{}.ffn_norm")}
-PHI3 = {
-    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))},
-    "blk.{}.attn_qkv": "model.layers.{}.self_attn.qkv_proj",
-    "blk.{}.ffn_up": "model.layers.{}.mlp.gate_up_proj",
-}
-STARCODER2 = {
-    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_gate")},
-    "blk.{}.ffn_up": "model.layers.{}.mlp.c_fc",
-    "blk.{}.ffn_down": "model.layers.{}.mlp.c_proj",
-}
-GPTNEOX = {
-    "token_embd": "gpt_neox.embed_in",
-    "output_norm": "gpt_neox.final_layer_norm",
-    "output": "lm_head",
-    "blk.{}.attn_norm": "gpt_neox.layers.{}.input_layernorm",
-    "blk.{}.attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
-    "blk.{}.attn_output": "gpt_neox.layers.{}.attention.dense",
-    "blk.{}.ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
-    "blk.{}.ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
-    "blk.{}.ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
-}
-GPT2 = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "blk.{}.attn_norm": "transformer.h.{}.ln_1",
-    "blk.{}.attn_qkv": "transformer.h.{}.attn.c_attn",
-    "blk.{}.attn_output": "transformer.h.{}.attn.c_proj",
-    "blk.{}.ffn_norm": "transformer.h.{}.ln_2",
-    "blk.{}.ffn_up": "transformer.h.{}.mlp.c_fc",
-    "blk.{}.ffn_down": "transformer.h.{}.mlp.c_proj",
-}
-BERT = {
-    "token_embd": "embeddings.word_embeddings",
-    "token_types": "embeddings.token_type_embeddings",
-    "position_embd": "embeddings.position_embeddings",
-    "token_embd_norm": "embeddings.LayerNorm",
-    "blk.{}.attn_q": "encoder.layer.{}.attention.self.query",
-    "blk.{}.attn_k": "encoder.layer.{}.attention.self.key",
-    "blk.{}.attn_v": "encoder.layer.{}.attention.self.value",
-    "blk.{}.attn_output": "encoder.layer.{}.attention.output.dense",
-    "blk.{}.attn_output_norm": "encoder.layer.{}.attention.output.LayerNorm",
-    "blk.{}.ffn_up": "encoder.layer.{}.intermediate.dense",
-    "blk.{}.ffn_down": "encoder.layer.{}.output.dense",
-    "blk.{}.layer_output_norm": "encoder.layer.{}.output.LayerNorm",
-}
-MODERN_BERT = {
-    "token_embd": "embeddings.tok_embeddings",
-    "token_embd_norm": "embeddings.norm",
-    "output_norm": "final_norm",
-    "blk.{}.attn_norm": "layers.{}.attn_norm",
-    "blk.{}.attn_qkv": "layers.{}.attn.Wqkv",
-    "blk.{}.attn_output": "layers.{}.attn.Wo",
-    "blk.{}.ffn_norm": "layers.{}.mlp_norm",
-    "blk.{}.ffn_up": "layers.{}.mlp.Wi",
-    "blk.{}.ffn_down": "layers.{}.mlp.Wo",
-}
-T5 = {
-    "token_embd": "shared",
-    "output": "lm_head",
-    "enc.output_norm": "encoder.final_layer_norm",
-    "dec.output_norm": "decoder.final_layer_norm",
-    **{
-        f"{short}.blk.{{}}.{theirs}": f"{stack}.block.{{}}.layer.{ours}"
-        for short, stack, last in (("enc", "encoder", 1), ("dec", "decoder", 2))
-        for theirs, ours in {
-            "attn_norm": "0.layer_norm",
-            **{f"attn_{name}": f"0.SelfAttention.{name}" for name in "qkvo"},
-            "attn_rel_b": "0.SelfAttention.relative_attention_bias",
-            **({"cross_attn_norm": "1.layer_norm"} if short == "dec" else {}),
-            **({f"cross_attn_{name}": f"1.EncDecAttention.{name}" for name in "qkvo"} if short == "dec" else {}),
-            "ffn_norm": f"{last}.layer_norm",
-            "ffn_gate": f"{last}.DenseReluDense.wi_0",
-            "ffn_up": f"{last}.DenseReluDense.wi_1",
-            "ffn_down": f"{last}.DenseReluDense.wo",
-        }.items()
-    },
-}
-T5_PLAIN = {theirs: ours.replace("wi_1", "wi") for theirs, ours in T5.items() if not theirs.endswith("ffn_gate")}
-
-SIZES = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-}
-DECODER_SIZES = {
-    **SIZES,
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
-EXPERT_SIZES = {
-    **DECODER_SIZES,
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-}
-GPT_OSS_SIZES = {
-    **EXPERT_SIZES,
-    "expert_feed_forward_length": "intermediate_size",
-    "attention.sliding_window": "sliding_window",
-}
-GEMMA_SIZES = {
-    **DECODER_SIZES,
-    "attention.sliding_window": "sliding_window",
-    "final_logit_softcapping": "final_logit_softcapping",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-}
-WINDOW_SIZES = {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}
-GRANITE_SIZES = {
-    **DECODER_SIZES,
-    "attention.scale": "attention_multiplier",
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "logit_scale": "logits_scaling",
-}
-STARCODER2_SIZES = {
-    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
-    "attention.layer_norm_epsilon": "norm_epsilon",
-}
-GPTNEOX_SIZES = {
-    **SIZES,
-    "attention.layer_norm_epsilon": "layer_norm_eps",
-    "use_parallel_residual": "use_parallel_residual",
-    "rope.freq_base": "rope_theta",
-}
-MODERN_BERT_SIZES = {
-    **SIZES,
-    "attention.layer_norm_epsilon": "norm_eps",
-    "attention.sliding_window": "local_attention",
-    "attention.sliding_window_pattern": "global_attn_every_n_layers",
-    "rope.freq_base": "global_rope_theta",
-    "rope.freq_base_swa": "local_rope_theta",
-}
-REQUIRED = ("embedding_length", "block_count", "attention.head_count")
-T5_SIZES = {
-    "context_length": "n_positions",
-    "embedding_length": "d_model",
-    "block_count": "num_layers",
-    "decoder_block_count": "num_decoder_layers",
-    "feed_forward_length": "d_ff",
-    "attention.head_count": "num_heads",
-    "attention.key_length": "d_kv",
-    "attention.layer_norm_epsilon": "layer_norm_epsilon",
-    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
-    "attention.relative_buckets_count": "relative_attention_num_buckets",
-    "decoder_start_token_id": "decoder_start_token_id",
-}
-
-Metadata: TypeAlias = Mapping[str, Any]  # without the architecture's name in front
-Raw: TypeAlias = Mapping[str, StoredTensor]
-
-
-def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    biases = {"attention_bias": "blk.0.attn_q.bias" in raw, "mlp_bias": "blk.0.ffn_up.bias" in raw}
-    return {**biases, "rope_scaling": _rope_scaling(metadata, raw)}
-
-
-def _partly_rotated(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    """The share of a head that is rotated, where a file says how many numbers that is."""
-    rotated, size = metadata.get("rope.dimension_count"), metadata.get("attention.key_length") or _head_width(metadata)
-    share = rotated / size if isinstance(rotated, int) and isinstance(size, int) and size > 0 else 1.0
-    return {**_decoder(metadata, raw), "partial_rotary_factor": share}
-
-
-def _head_width(metadata: Metadata) -> int | None:
-    """The width of a head, where all heads together are as wide as the stream."""
-    width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
-    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
-
-
-def _gptneox(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return _partly_rotated(metadata, raw) | {"attention_bias": "blk.0.attn_qkv.bias" in raw}
-
-
-def _starcoder2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
-
-
-def _olmo2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    """OLMo 3 is a file of OLMo 2 that has windows."""
-    if not metadata.get("attention.sliding_window"):
-        return _decoder(metadata, raw)
-    pattern = metadata.get("attention.sliding_window_pattern")
-    kinds = ["sliding_attention" if local else "full_attention" for local in pattern] if isinstance(pattern, list) else None
-    return {**_decoder(metadata, raw), "model_type": "olmo3", "layer_types": kinds}
-
-
-def _query_scalar(metadata: Metadata, largest: int) -> dict[str, Any]:
-    """What Gemma's files leave unsaid: its largest model scales by the width of a head as others have it."""
-    scalar = metadata.get("attention.key_length")
-    if metadata.get("block_count") == largest:
-        scalar = _head_width(metadata) or scalar
-    return {} if scalar is None else {"query_pre_attn_scalar": scalar}
-
-
-def _gemma2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return _decoder(metadata, raw) | _query_scalar(metadata, largest=46)
-
-
-def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    pattern = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
-    return {
-        **_decoder(metadata, raw),
-        **_query_scalar(metadata, largest=62),
-        "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
-        "sliding_window_pattern": pattern,  # 1: every layer sees everything
-    }
-
-
-def _mixtral(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return {"rope_scaling": _rope_scaling(metadata, raw)}
-
-
-def _qwen3_moe(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    """Its other readers always make shares add up to one; a layer may be without experts."""
-    dense = sorted(int(name.split(".")[1]) for name in raw if name.endswith(".ffn_gate.weight"))
-    return {**_decoder(metadata, raw), "norm_topk_prob": True, "mlp_only_layers": dense}
-
-
-def _gpt_oss(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    scaling = _rope_scaling(metadata, raw)
-    return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
-
-
-def _bert(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    types = raw.get("token_types.weight")
-    return {} if types is None else {"type_vocab_size": types.shape[0]}
-
-
-def _modern_bert(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    biased = {"norm_bias": "output_norm", "attention_bias": "blk.0.attn_qkv", "mlp_bias": "blk.0.ffn_up"}
-    return {name: f"{tensor}.bias" in raw for name, tensor in biased.items()}
-
-
-def _t5(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
-
-
-ROPE_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of longrope
-
-
-@dataclass(frozen=True)
-class ArchitectureTable:
-    names: Mapping[str, str]
-    sizes: Mapping[str, str]
-    model_type: str
-    extra: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what the tensors show, or no field says
-    interleaved: bool = False  # query and key rows have their rotary pairs side by side
-    part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
-    layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
-    ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
-    routed: ArchitectureTable | None = None  # of the models that have experts, where others are of the same architecture
-
-
-TABLES: Mapping[str, ArchitectureTable] = {
-    "llama": ArchitectureTable(
-        DECODER, DECODER_SIZES, "llama", interleaved=True,
-        routed=ArchitectureTable(MIXTRAL, EXPERT_SIZES, "mixtral", _mixtral, interleaved=True),
-    ),
-    "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
-    "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
-    "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", _qwen3_moe),
-    "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
-    "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", _gpt_oss),
-    "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", _partly_rotated),
-    "olmo2": ArchitectureTable(OLMO2, WINDOW_SIZES, "olmo2", _olmo2),
-    "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
-    "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
-    "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", _starcoder2),
-    "gptneox": ArchitectureTable(GPTNEOX, GPTNEOX_SIZES, "gpt_neox", _gptneox, part_after_part=True),
-    "gemma": ArchitectureTable(DECODER, DECODER_SIZES, "gemma", layouts={r".*norm\.weight": OffsetByOne()}),
-    "gemma2": ArchitectureTable(
-        GEMMA2, GEMMA_SIZES, "gemma2", _gemma2, layouts={r".*norm\.weight": OffsetByOne()},
-    ),
-    "gemma3": ArchitectureTable(
-        GEMMA3, GEMMA_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": OffsetByOne()},
-    ),
-    "gpt2": ArchitectureTable(
-        GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
-        layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},
-    ),
-    "bert": ArchitectureTable(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
-    "modern-bert": ArchitectureTable(
-        MODERN_BERT, MODERN_BERT_SIZES, "modernbert", _modern_bert,
-        ignored=frozenset(f"cls{part}.{kind}" for part in ("", ".norm", ".output") for kind in ("weight", "bias")),  # a head
-    ),
-    "t5": ArchitectureTable(T5, T5_SIZES, "t5", _t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
-}  # fmt: skip
 
 
 def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
     """The configuration that `config.json` would hold."""
-    architecture, table = _table(metadata, path)
+    architecture, table = table_of(metadata, path)
     fields = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
     for key in REQUIRED:
         if fields.get(key) is None:
@@ -375,7 +25,7 @@ def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor
     config: dict[str, Any] = {"model_type": table.model_type}
     for key, name in table.sizes.items():
         if (value := fields.get(key)) is not None:
-            config[name] = _shortest_float(value)
+            config[name] = shortest_float(value)
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
@@ -387,60 +37,11 @@ def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor
     return config | table.extra(fields, raw)
 
 
-def model_type_of(metadata: Mapping[str, Any], path: Path) -> str:
-    """The family that a file's architecture is."""
-    return _table(metadata, path)[1].model_type
-
-
-def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTable]:
-    architecture = metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in TABLES:
-        raise CheckpointError(
-            f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
-            f"{did_you_mean(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
-        )
-    table = TABLES[architecture]
-    return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table
-
-
-def table_for(architecture: str, model_type: str) -> ArchitectureTable:
-    """The table of an architecture's models of a type."""
-    table = TABLES[architecture]
-    return table.routed if table.routed is not None and table.routed.model_type == model_type else table
-
-
-def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
-    """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
-    if "rope_freqs.weight" in raw:
-        return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].to_float32().ravel().tolist()}
-    trained = metadata.get("rope.scaling.original_context_length")
-    if all(name in raw for name in ROPE_FACTORS.values()):
-        return {
-            "rope_type": "longrope",
-            "attention_factor": _shortest_float(metadata.get("rope.scaling.attn_factor", 1.0)),
-            "original_max_position_embeddings": trained,
-            **{name: raw[tensor].to_float32().ravel().tolist() for name, tensor in ROPE_FACTORS.items()},
-        }
-    kind = metadata.get("rope.scaling.type", "none")
-    if kind == "none":
-        return None
-    return {
-        "rope_type": kind,
-        "factor": _shortest_float(metadata.get("rope.scaling.factor")),
-        "original_max_position_embeddings": trained,
-    }
-
-
-def _shortest_float(value: Any) -> Any:
-    """A number as it was before it became a float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
-
-
 def tensors_from_gguf(
     metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path
 ) -> dict[str, StoredTensor]:
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
-    _, table = _table(metadata, path)
+    _, table = table_of(metadata, path)
     tensors: dict[str, StoredTensor] = {}
     for name, stored in raw.items():
         if name in table.ignored:
@@ -456,7 +57,7 @@ def family_name_and_layout(
     metadata: Mapping[str, Any], config: Mapping[str, Any], name: str, shape: tuple[int, ...], path: Path
 ) -> tuple[str, Layout | None]:
     """The family's name for a tensor of GGUF's name and shape, and how it lies in the file."""
-    architecture, table = _table(metadata, path)
+    architecture, table = table_of(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
     stem, _, ending = name.rpartition(".")
     number = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
@@ -487,6 +88,7 @@ def gguf_name_and_layout(
     table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
 ) -> tuple[str, Layout | None]:
     """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
+    name = f"{name}.weight" if name.endswith(ENDLESS) else name
     stem, _, ending = re.sub(r"\.experts\.\d+\.", ".experts.*.", name).rpartition(".")
     number = re.search(r"\.(\d+)\.", stem)
     pattern = stem.replace(f".{number.group(1)}.", ".{}.", 1) if number else stem

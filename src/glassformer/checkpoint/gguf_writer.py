@@ -73,9 +73,11 @@ def stored_rows(stored: StoredTensor) -> RowReader:
     return rows
 
 
-def rows_in_layout(stored: StoredTensor, layout: Layout) -> RowReader:
-    """The rows of a stored tensor in a layout."""
-    values = layout.to_stored(stored.to_float32())
+def rows_in_layout(stored: StoredTensor, layout: Layout | None) -> RowReader:
+    """The rows of a stored tensor in a layout; None: in the family's own order."""
+    if layout == stored.layout:
+        return stored_rows(stored)
+    values = stored.to_float32() if layout is None else layout.to_stored(stored.to_float32())
     values = values.reshape(-1, values.shape[-1])
     return lambda first, last: values[first:last]
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints.bart import EPS, FIRST, Config
+from glassformer.blueprints.bart import EPS, FIRST, Config, stack_sizes
 from glassformer.families.shared.head_modules import ClassificationHead, SpanHead
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
@@ -104,11 +104,15 @@ class BartStack(FamilyModule):
         """Token vectors with their positions."""
         return self.layernorm_embedding(x + self.embed_positions(positions + FIRST))
 
+    def final_norm(self, x: Tensor) -> Tensor:
+        """What happens to the last block's states; in a post-norm stack nothing."""
+        return x
+
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.at_site("embedding", self.dropout(self.placed(x, p.positions)), p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.at_site("final", x, p)
+        return self.at_site("final", self.final_norm(x), p)
 
 
 class BartLMHead(FamilyModule):
@@ -142,14 +146,16 @@ class BartModel(EncoderDecoder):
     }
     shifts_source = True
     stack_class: ClassVar[type[BartStack]] = BartStack
+    encoder_layer: ClassVar[type[BartEncoderLayer]] = BartEncoderLayer
+    decoder_layer: ClassVar[type[BartDecoderLayer]] = BartDecoderLayer
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.shared = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
-        encoder_layers = [
-            BartEncoderLayer(c, c.encoder_attention_heads, c.encoder_ffn_dim) for _ in range(c.num_encoder_layers)
-        ]
-        decoder_layers = [BartDecoderLayer(c, c.num_attention_heads, c.decoder_ffn_dim) for _ in range(c.num_hidden_layers)]
+        heads, inner, layers = stack_sizes(c, decoder=False)
+        encoder_layers = [self.encoder_layer(c, heads, inner) for _ in range(layers)]
+        heads, inner, layers = stack_sizes(c, decoder=True)
+        decoder_layers = [self.decoder_layer(c, heads, inner) for _ in range(layers)]
         self.encoder = self.stack_class(c, self.shared, encoder_layers, "Encoder")
         self.decoder = self.stack_class(c, self.shared, decoder_layers, "Decoder")
         self.post_init(self.decoder.layers)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.gptj import Config
+from glassformer.families.gpt2 import GPT2Model, GPTAttention
 from glassformer.families.shared.decoder import Decoder
 from glassformer.families.shared.head_modules import LMHead, SpanHead
 from glassformer.layers import (
     MLP,
     ActivationFunction,
     Block,
-    Embedding,
     ForwardPass,
     LayerNorm,
     Linear,
@@ -25,22 +25,13 @@ from glassformer.layers import (
 )
 
 
-class GPTJAttention(RotaryAttention):
-    printed_name = "Attention"
+class GPTJAttention(GPTAttention, RotaryAttention):
     projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def __init__(self, c: Config) -> None:
         heads = c.num_attention_heads
         super().__init__(c.hidden_size, heads, heads, c.head_dim, bias=False, output_bias=False)
-        self.attn_dropout = nn.Dropout(c.attn_pdrop)
-        self.resid_dropout = nn.Dropout(c.resid_pdrop)
-
-    @property
-    def dropout_rate(self) -> float:
-        return self.attn_dropout.p if self.attn_dropout.training else 0.0
-
-    def project_output(self, joined: Tensor) -> Tensor:
-        return self.resid_dropout(super().project_output(joined))
+        self.add_dropouts(c)
 
 
 class GPTJMLP(MLP):
@@ -63,7 +54,7 @@ class GPTJMLP(MLP):
 class GPTJBlock(Block):
     printed_name = "Block"
 
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, layer: int) -> None:
         super().__init__()
         self.ln_1 = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
         self.attn = GPTJAttention(c)
@@ -79,36 +70,24 @@ class GPTJLMHead(LMHead):
     has_bias = True
 
 
-class GPTJModel(Decoder):
+class GPTJModel(GPT2Model):
     family = "GPTJ"
     config_class = Config
-    prefix = "transformer"
+    class_suffixes = {}
     heads = {**Decoder.heads, "causal": ("lm_head", GPTJLMHead), "question": ("", SpanHead)}
+    block = GPTJBlock
 
-    def __init__(self, c: Config) -> None:
-        super().__init__(c)
-        self.wte = Embedding(c.vocab_size, c.hidden_size)
-        self.drop = nn.Dropout(c.embd_pdrop)
-        self.h = nn.ModuleList(GPTJBlock(c) for _ in range(c.num_hidden_layers))
-        self.ln_f = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+    def add_positions(self, c: Config) -> None:
         self.rotary_emb = RotaryEmbedding(c.rotation, c.head_dim)
-        self.post_init(self.h)
 
-    @property
-    def token_embedding(self) -> Embedding:
-        return self.wte
+    def placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x
+
+    def check_positions(self, positions: Tensor) -> None:
+        """RoPE has room for all of them."""
 
     def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype)}
-
-    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.at_site("embedding", self.drop(x), p)
-        for block in self.h:
-            x = block(x, p)
-        return self.at_site("final", self.final_norm(x), p)
-
-    def final_norm(self, x: Tensor) -> Tensor:
-        return self.ln_f(x)
 
 
 Model = GPTJModel

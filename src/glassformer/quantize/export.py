@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, blueprint
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_architectures import table_for
+from glassformer.checkpoint.gguf_names import gguf_name_and_layout
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,
@@ -24,7 +25,7 @@ from glassformer.checkpoint.gguf_writer import (
     write_gguf,
 )
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
+from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.errors import CheckpointError, InputError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
@@ -145,9 +146,5 @@ def _folder_weights(opened: OpenedModel) -> tuple[Config, Weights]:
                 f"{opened.path}: tensor {tensor.name!r} has shape {tensor.shape}, but the config makes it {weight.shape}. "
                 "Is this the config of these weights?"
             )
-        weights[weight.name] = partial(_row_reader, tensor)
+        weights[weight.name] = partial(rows_in_layout, tensor)
     return config, weights
-
-
-def _row_reader(stored: StoredTensor, layout: Layout | None) -> RowReader:
-    return stored_rows(stored) if layout is None else rows_in_layout(stored, layout)

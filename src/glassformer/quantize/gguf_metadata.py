@@ -15,7 +15,7 @@ import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
 from glassformer.checkpoint import gguf_names
-from glassformer.checkpoint.gguf_names import table_for
+from glassformer.checkpoint.gguf_architectures import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.errors import ConfigError, InputError
@@ -24,7 +24,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",
     "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2", "olmo3": "olmo2", "granite": "granite",
     "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
-    "olmoe": "olmoe",
+    "olmoe": "olmoe", "gpt_oss": "gpt-oss",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe",

@@ -1,8 +1,9 @@
 """Which tensor of a model gets which kind.
 
 The matrices of products take nearly all the room and bear rounding best: they get the requested kind. The table of
-tokens and the head, where rounding hurts most, get no fewer than eight bits. Norms, biases and positions are small and
-stay as they are. Where a row does not divide into a kind's blocks, the nearest kind that fits takes its place.
+tokens and the head, where rounding hurts most, get no fewer than eight bits. Norms, biases, positions and the routers of
+experts are small and stay as they are. Where a row does not divide into a kind's blocks, the nearest kind that fits takes
+its place.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def weight_roles(blueprint: Blueprint) -> dict[str, Role]:
 
 def _role(op: Op, weight: Weight) -> Role:
     if len(weight.shape) < 2 or weight.name.endswith("bias"):  # BART's has two dimensions
+        return "plain"
+    if op.site is not None and op.site.endswith(".mlp.router"):  # small, and what is rounded there goes to another expert
         return "plain"
     if op.kind in PRODUCTS:
         return "columns" if op.options.get("columns") else "product"

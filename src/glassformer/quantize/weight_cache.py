@@ -19,17 +19,17 @@ from pathlib import Path
 from glassformer.atomic_files import remove_abandoned
 from glassformer.checkpoint.content_digest import content_digest, is_intact, seal
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, write_gguf
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import check_kind, kind_text
-from glassformer.checkpoint.stored_tensors import Layout, MappedFile, StoredTensor, Transposed
+from glassformer.checkpoint.stored_tensors import Layout, MappedFile, RowPermutation, StoredTensor, Transposed
 from glassformer.errors import CheckpointError, WriteError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles
 
 note = logging.getLogger("glassformer").warning
-VERSION = 2  # of the rules: counted up when the same weights would be packed otherwise
+VERSION = 3  # of the rules: counted up when the same weights would be packed otherwise
 ARCHITECTURE = "glassformer"  # no other reader is meant
 
 
@@ -53,7 +53,7 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
         report = None if progress is None else lambda _, so_far, total: progress(message, so_far, total)
         _write(path, list(planned.values()), report)
     raw = GgufCheckpoint(path).raw
-    packed = {key: _with_checkpoint_layout(raw[candidates[key].name], candidates[key], roles[key]) for key in planned}
+    packed = {key: _with_family_shape(raw[candidates[key].name], candidates[key], roles[key]) for key in planned}
     tables = {key: tensor for key, tensor in packed.items() if roles[key] == "table"}
     if (text := kind_text(kind, [raw[candidates[key].name] for key in planned if key not in tables])) != kind:
         note(f"{model_label(opened)}: its weights are {text}.")
@@ -65,25 +65,25 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
 
 
 def _packing_layout(stored: StoredTensor, role: Role) -> Layout | None:
-    """How rows are laid for packing: a product's columns become rows, unless the file has them so already."""
-    return Transposed() if role == "columns" and stored.layout is None else None
+    """How rows are laid for packing: each is what one output of a product is summed over, in the checkpoint's order."""
+    if role == "columns":
+        return Transposed()
+    return stored.layout if isinstance(stored.layout, RowPermutation) else None
 
 
 def _plan(stored: StoredTensor, role: Role, kind: str) -> OutputTensor | None:
     """A tensor as the cached file has it; None where it stays as it is."""
-    transposed = _packing_layout(stored, role)
-    layout = transposed or stored.layout
+    layout = _packing_layout(stored, role)
     shape = stored.shape if layout is None else layout.stored_shape(stored.shape)
     target = kind_for(role, shape[-1], kind)
     if target is None or target == stored.kind:
         return None
-    source = partial(stored_rows, stored) if transposed is None else partial(rows_in_layout, stored, transposed)
-    return OutputTensor(stored.name, target, shape, source)
+    return OutputTensor(stored.name, target, shape, partial(rows_in_layout, stored, layout))
 
 
-def _with_checkpoint_layout(packed: StoredTensor, stored: StoredTensor, role: Role) -> StoredTensor:
-    """A tensor of the cached file with the shape and the layout that the checkpoint's has."""
-    return replace(packed, shape=stored.shape, layout=_packing_layout(stored, role) or stored.layout)
+def _with_family_shape(packed: StoredTensor, stored: StoredTensor, role: Role) -> StoredTensor:
+    """A tensor of the cached file with the shape that the family's has, and the layout in which it was packed."""
+    return replace(packed, shape=stored.shape, layout=_packing_layout(stored, role))
 
 
 def _cache_path(name: str, stored: Iterable[StoredTensor], kind: str) -> Path:

@@ -41,6 +41,11 @@ TINY: dict[str, dict[str, Any]] = {
         "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "rotary_dim": 6,
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
     },
+    "gpt_neo": {
+        "vocab_size": 160, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "intermediate_size": 80,
+        "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "window_size": 5,
+        "attention_types": [[["global", "local"], 1], [["local"], 1]],
+    },
     "gpt2": {
         "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "bos_token_id": 1,
         "eos_token_id": 2, "pad_token_id": 0,
@@ -61,6 +66,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
     **dict.fromkeys(("granite", "cohere2"), ("base", "causal")),
     "gptj": (*DECODER_HEADS, "question"),
+    "gpt_neo": (*DECODER_HEADS, "token", "question"),
     "gpt2": (*DECODER_HEADS, "token", "question"),
 }
 
@@ -225,6 +231,17 @@ def _gptj(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _gpt_neo(draw: random.Random) -> dict[str, Any]:
+    heads, repeats = draw.choice([1, 2, 3]), draw.choice([1, 2])
+    kinds = [draw.choice(["global", "local"]) for _ in range(draw.choice([1, 2]))]
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([6, 16]), "num_heads": heads,
+        "num_layers": len(kinds) * repeats + 1, "attention_types": [[kinds, repeats], [["local"], 1]], "window_size": 4,
+        "intermediate_size": draw.choice([None, 56]), "tie_word_embeddings": draw.random() < 0.5,
+        "activation_function": draw.choice(["gelu_new", "relu"]), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+    }  # fmt: skip
+
+
 def _gpt2(draw: random.Random) -> dict[str, Any]:
     heads = draw.choice([1, 2, 3])
     return {
@@ -239,5 +256,5 @@ RANDOM = {
     "llama": _with_biases, "mistral": _mistral, "qwen2": _llama, "qwen3": _with_biases, "gemma3_text": _gemma3_text,
     "phi3": _phi3, "olmo2": _with_biases, "olmo3": _olmo3, "granite": _granite, "smollm3": _smollm3, "gpt2": _gpt2,
     "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,
-    "cohere2": _cohere2, "gptj": _gptj,
+    "cohere2": _cohere2, "gptj": _gptj, "gpt_neo": _gpt_neo,
 }  # fmt: skip

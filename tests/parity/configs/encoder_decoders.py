@@ -23,7 +23,13 @@ TINY: dict[str, dict[str, Any]] = {
         "scale_embedding": True, "pad_token_id": 139, "decoder_start_token_id": 139, "eos_token_id": 0,
         "forced_eos_token_id": 0,
     },
+    "pegasus": {
+        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
+        "scale_embedding": True,
+    },
 }  # fmt: skip
+SINUSOIDAL = ("marian", "pegasus")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")), "bart": ("base", "seq2seq", "sequence", "question"),
 }  # fmt: skip
@@ -61,4 +67,4 @@ def _marian(draw: random.Random) -> dict[str, Any]:
     }
 
 
-RANDOM = {"t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian}
+RANDOM = {"t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian, "pegasus": _bart}

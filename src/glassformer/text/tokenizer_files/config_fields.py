@@ -76,6 +76,7 @@ FIELDS: Mapping[str, ConfigField] = {
     **_fields("superseded", "flag", "add_bos_token add_eos_token", "tokens around each text"),
     **_fields("superseded", "flag", "trim_offsets", "RoBERTa: offsets without spaces"),
     **_fields("superseded", "count", "extra_ids", "T5: how many sentinels"),
+    **_fields("superseded", "count", "offset", "PEGASUS: how many ids come before the file's, 103"),
     **_fields("superseded", "flag", "keep_accents", "ALBERT: letters with their accents"),
     **_fields("superseded", "flag", "split_by_punct", "DeBERTa: words end at punctuation"),
     # how a text is written
@@ -91,7 +92,7 @@ FIELDS: Mapping[str, ConfigField] = {
         "how the files came about",
     ),
     **_fields(
-        "harmless", "anything", "errors sp_model_kwargs unk_id offset never_split do_basic_tokenize", "for classes in Python"
+        "harmless", "anything", "errors sp_model_kwargs unk_id never_split do_basic_tokenize", "for classes in Python"
     ),
     **_fields(
         "harmless",

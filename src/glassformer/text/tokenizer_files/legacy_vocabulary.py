@@ -26,6 +26,7 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     BERT,
     GPT2,
     MARIAN,
+    PEGASUS,
     SENTENCEPIECE,
     T5,
     TIKTOKEN,
@@ -99,7 +100,7 @@ def set_post_processor(
         return
     if kind.bos_eos_pair and first and last:
         single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 last:0 $B:0 last:0"
-    elif kind is MARIAN:
+    elif kind in (MARIAN, PEGASUS):
         last = special.get("eos_token")
         single, pair = ("$A:0 last:0", "$A:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
     elif kind is T5:

@@ -84,6 +84,13 @@ class ScoredPieces:
             steps.append(normalizers.Prepend(SPACE_MARKER))
         return [*steps, normalizers.Replace(" ", SPACE_MARKER)]
 
+    def set_spaced_pipeline(self, backend: Tokenizer) -> None:
+        """As the class of PEGASUS does it: every space begins a piece, and several are one."""
+        table = normalizers.Precompiled(self.charsmap) if self.charsmap else normalizers.Replace("\n", " ")
+        backend.normalizer = normalizers.Sequence([table, normalizers.Replace(Regex(" {2,}"), " ")])
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="always")
+        backend.decoder = decoders.Metaspace(SPACE_MARKER, prepend_scheme="always")
+
     def set_word_pipeline(self, backend: Tokenizer, before: Sequence[Any] = (), add_prefix_space: bool = True) -> None:
         """As the classes of T5, XLM-RoBERTa and ALBERT do it: every word with its space before it, and no other space.
 
@@ -104,6 +111,7 @@ class ScoredPieces:
     def reorder(self, order: PieceOrder, special: Mapping[str, str]) -> None:
         """Count as a class does whose ids are not the file's; `special`: the tokens with a role."""
         before, after = ([special[role] for role in roles if role in special] for roles in (order.before, order.after))
+        before += order.reserved
         self.tokens = [*before, *self.tokens[order.replaced :], *after]
         self.scores = [*[0.0] * len(before), *self.scores[order.replaced :], *[0.0] * len(after)]
         self.kinds = [*[CONTROL] * len(before), *self.kinds[order.replaced :], *[CONTROL] * len(after)]

@@ -1,4 +1,4 @@
-"""SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, Llama, Gemma and XLM-RoBERTa.
+"""SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, PEGASUS, Llama, Gemma and XLM-RoBERTa.
 
 It is a protobuf message: the pieces, what they were trained with, and how a text is normalised first. Where the
 tokenizer's class is one that the field knows (`LlamaTokenizer`, …), a text is prepared as that class does it, which
@@ -32,12 +32,15 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     GEMMA,
     LLAMA,
     MARIAN,
+    PEGASUS,
+    PEGASUS_OFFSET,
     SENTINELS,
     T5,
     XLM_ROBERTA,
     TokenizerClass,
 )
 from glassformer.text.tokenizers_errors import LibraryErrors
+from glassformer.typecheck import brief
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
@@ -129,16 +132,24 @@ def build(
     if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
         pieces.add_prefix_space = kind is LLAMA and flag(config, "add_prefix_space", True)
-    has_pipeline = kind in (XLM_ROBERTA, ALBERT, DEBERTA_V2)  # of its own, whatever the file says
+    has_pipeline = kind in (XLM_ROBERTA, ALBERT, DEBERTA_V2, PEGASUS)  # of its own, whatever the file says
     normalized = range(count) if pieces.remove_extra_whitespaces and kind is not T5 and not has_pipeline else ()
     added = pieces.added_tokens(normalized)
     if kind.piece_order is not None:
+        if kind is PEGASUS and (offset := config.get("offset", PEGASUS_OFFSET)) != PEGASUS_OFFSET:
+            raise CheckpointError(
+                f"{pieces.source}: its tokenizer_config.json has offset {brief(offset)}, and {PEGASUS_OFFSET} alone is "
+                "supported. Fetch its tokenizer.json."
+            )
         pieces.reorder(kind.piece_order, special)
+        added += [AddedToken(token, special=True) for token in kind.piece_order.reserved]
     problem = f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
     with LibraryErrors(problem):
         backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
         if kind is DEBERTA_V2:
             set_deberta_pipeline(backend, config)
+        elif kind is PEGASUS:
+            pieces.set_spaced_pipeline(backend)
         elif has_pipeline or (kind is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces):
             before = albert_normalizers(config) if kind is ALBERT else []
             pieces.set_word_pipeline(backend, before, kind is T5 or flag(config, "add_prefix_space", True))

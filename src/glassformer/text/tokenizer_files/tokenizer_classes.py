@@ -20,6 +20,7 @@ class PieceOrder:
     before: tuple[str, ...]
     replaced: int  # how many of the file's first pieces they stand for
     after: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()  # tokens that follow those before, whatever the file has
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,16 @@ DEBERTA_V2 = TokenizerClass(
 )
 T5 = TokenizerClass("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
 MARIAN = TokenizerClass("source.spm", T5.special)
+PEGASUS_OFFSET = 103  # how far its reserved tokens move the ids of SentencePiece's file
+PEGASUS = TokenizerClass(
+    "pieces",
+    {**T5.special, "mask_token": "<mask_2>"},
+    piece_order=PieceOrder(
+        ("pad_token", "eos_token"),
+        replaced=2,
+        reserved=("<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, PEGASUS_OFFSET))),
+    ),
+)
 LLAMA = TokenizerClass("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
 GEMMA = TokenizerClass(
     "pieces",
@@ -126,6 +137,7 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "DebertaV2": DEBERTA_V2,
     "T5": T5,
     "Marian": MARIAN,
+    "Pegasus": PEGASUS,
     "Llama": LLAMA,
     "Gemma": GEMMA,
     "CodeLlama": CODE_LLAMA,
@@ -143,6 +155,7 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     "deberta-v2": DEBERTA_V2,
     **dict.fromkeys(("t5", "mt5"), T5),
     "marian": MARIAN,
+    "pegasus": PEGASUS,
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), GEMMA),
     **dict.fromkeys(("diffusion_gemma", "recurrent_gemma", "shieldgemma2", "t5gemma", "zaya"), GEMMA),
     **dict.fromkeys(("cohere", "cohere2", "aya_vision"), COHERE),
