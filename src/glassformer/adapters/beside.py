@@ -23,6 +23,14 @@ def stands_beside(plan: Blueprint, op: Op) -> bool:
     return len(_matrices(op)) == (2 if op.kind == "gate" else 1)
 
 
+def adaptable_modules(plan: Blueprint) -> tuple[str, ...]:
+    """The modules of the blocks that an update can stand beside: every projection but routers and experts, as peft's
+    "all-linear" finds them in the reference."""
+    ops = [op for op in plan.ops if op.block is not None and op.site != "mlp.router" and stands_beside(plan, op)]
+    names = [matrix.name.removesuffix(".weight") for op in ops for matrix in _matrices(op)]
+    return tuple(dict.fromkeys(names))  # one may make queries, keys and values
+
+
 def _matrices(op: Op) -> list[Weight]:
     return [weight for weight in op.weights if len(weight.shape) == 2 and weight.name.endswith(".weight")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from glassformer.progress import NamedProgress
@@ -11,6 +12,8 @@ from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import whole_weights
+from glassformer.training.trained_model import ModelWriter, write_model
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 
@@ -21,6 +24,13 @@ class PreparedTraining:
 
     trainer: Trainer
     tokenizer: Tokenizer
+    writer: ModelWriter = write_model
+
+    def write(self, folder: Path) -> None:
+        """The trained model's files, by one process of all that call this."""
+        weights = whole_weights(self.trainer.model)
+        if self.trainer.ranks.first:
+            self.writer(folder, self.trainer.model, self.tokenizer, weights)
 
 
 class TrainingRequest(Protocol):
@@ -43,8 +53,13 @@ def make_trainer(
     ranks: Ranks,
     resume: bool,
     sample: Callable[[Any], str] | None = None,
+    writer: ModelWriter = write_model,
+    at_start: Callable[[Trainer], None] | None = None,
 ) -> PreparedTraining:
-    """A trainer for a request's model and data; one that goes on must be of the same."""
+    """A trainer for a request's model and data; one that goes on must be of the same.
+
+    `writer`: how the result is written. `at_start`: called while the model has the weights that the training begins with.
+    """
     about = {
         "kind": request.KIND, "request": asdict(request), "data": objective.fingerprint(), "model": model.config.to_dict(),
     }  # fmt: skip
@@ -52,7 +67,9 @@ def make_trainer(
         folder.check_same(about)
     elif ranks.first:
         folder.begin(about)
-    trainer = Trainer(model, objective, settings, folder, ranks, sample)
+    trainer = Trainer(model, objective, settings, folder, ranks, None if settings.shard else sample)
+    if at_start is not None:
+        at_start(trainer)
     if resume:
         trainer.resume()
-    return PreparedTraining(trainer, tokenizer)
+    return PreparedTraining(trainer, tokenizer, writer)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.blueprints import Head
-from glassformer.families.shared.base import IGNORED
+from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.layers import Linear
 from glassformer.training.linear_cross_entropy import linear_cross_entropy
 
@@ -54,6 +54,7 @@ class Objective(ABC):
     """Examples are numbered; `held_out` ones are never trained on."""
 
     head: ClassVar[Head]  # of the model that it needs
+    summed: ClassVar[tuple[str, ...]] = ("loss",)  # what `sums` gives
     label_smoothing: float = 0.0
 
     @property
@@ -72,6 +73,14 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """The sum of the losses of all targets."""
+
+    def sums(self, model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        """The loss, and what else can be summed over the targets of held-out batches, to be shown as means."""
+        return {"loss": self.loss(model, batch)}
+
+    def run_base(self, model: Any, batch: Batch, watch: WatchLike = None) -> Any:
+        """The output of the model below its head."""
+        return model.base_model(**batch.inputs, watch=watch)
 
     @abstractmethod
     def fingerprint(self) -> str:
