@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
+from glassformer.cli.fine_tuning import FINE_TUNING_GROUP, FineTuningGroup
 from glassformer.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Example: glass train --out speeches   ·   glass train --text book.txt --out book --steps 300   ·   "
-    "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'"
+    "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'   ·   "
+    "glass train --init smollm2 --chat chats.jsonl --lora 8 --out mine   ·   glass run -m mine Hello"
 )
 PresetOption = Annotated[str, option(help="The model's size, and settings that suit it: tiny, small or gpt2.")]
 TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
@@ -44,6 +46,7 @@ class TrainingGroup(OptionGroup):
     precision: Annotated[str | None, option(help="Of activations: float32 or bfloat16.")] = None
     compile: Annotated[bool, option(help="Compile the model: minutes at the start, faster steps.")] = False
     recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
+    shard: Annotated[bool, option(help="Split weights and optimizer among processes (FSDP); no samples.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
     save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
 
@@ -71,6 +74,7 @@ def train(
     held_out: Annotated[float, option(help="The share of the text that is kept to evaluate on.")] = 0.05,
     sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
     training: TrainingGroup = TRAINING_GROUP,
+    fine_tuning: FineTuningGroup = FINE_TUNING_GROUP,
     device: Annotated[str | None, option(help="cpu or cuda; by default a GPU where there is one.")] = None,
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
@@ -85,13 +89,12 @@ def train(
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.text_training import TextRequest
-    from glassformer.training.trained_model import write_model
     from glassformer.training.training_folder import TrainingFolder
 
     folder = TrainingFolder(out)
     request: TrainingRequest
     if resume:
-        if text is not None or init is not None or recipe is not None or training.changes():
+        if text is not None or init is not None or recipe is not None or training.changes() or fine_tuning.said:
             raise SettingError("--resume goes on with what the training was begun with: leave everything but --out away.")
         request = read_request(folder.read_about())
     elif recipe is not None:
@@ -100,10 +103,13 @@ def train(
                 f"--recipe {recipe} is not known.{did_you_mean(recipe, RECIPES)} Known: {', '.join(RECIPES)}."
             )
         request = RECIPES[recipe](settings=training.changes())
+    elif rows := fine_tuning.request(init, text, length, held_out, sample, training.changes()):
+        request = rows
     else:
         request = TextRequest(
             **({} if text is None else {"text": text}), preset=preset, architecture=arch, tokenizer=tokenizer,
-            vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init, settings=training.changes(),
+            vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init,
+            lora=fine_tuning.lora_fields(), merge=fine_tuning.merge, settings=training.changes(),
         )  # fmt: skip
     with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
         with bars.download_bar() as progress:
@@ -116,8 +122,8 @@ def train(
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
+        prepared.write(out)
         if ranks.first:
-            write_model(out, trainer.model, prepared.tokenizer)
             common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
 
 

@@ -76,11 +76,8 @@ class Conv1D(FamiliarClass, nn.Module):
 class LowRankUpdate(nn.Module):
     """What an adapter puts beside a layer: scale · B·(A·x). The base's dtype stays that of the result."""
 
-    lora_A: Linear
-    lora_B: Linear
     scale: float = 1.0  # a loaded adapter has it in B
     dropout: float = 0.0  # of what A reads, in training
-    active: bool = True  # off: the layer is the base's
 
     def make_update(self, inputs: int, outputs: int, rank: int) -> None:
         self.lora_A = Linear(inputs, rank, bias=False)
@@ -88,8 +85,6 @@ class LowRankUpdate(nn.Module):
 
     def add_update(self, x: Tensor, product: Tensor) -> Tensor:
         """The layer's product with the update added to it."""
-        if not self.active:
-            return product
         x = F.dropout(x.to(self.lora_A.weight.dtype), self.dropout, self.training)
         update = self.lora_B(self.lora_A(x))
         return (update if self.scale == 1.0 else update * self.scale).to(product.dtype) + product

@@ -49,7 +49,9 @@ def read_preference(row: Row) -> tuple[Conversation, Conversation]:
         same = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
         prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
         if not prompt:
-            raise InputError(f"{row.place}: lacks 'prompt', and 'chosen' and 'rejected' do not begin with the same messages.")
+            raise InputError(
+                f"{row.place}: lacks 'prompt', and 'chosen' and 'rejected' do not begin with the same messages."
+            )
     if chosen == rejected:
         raise InputError(f"{row.place}: 'chosen' and 'rejected' are the same, so there is nothing to prefer.")
     return _conversation(row, prompt, chosen), _conversation(row, prompt, rejected)

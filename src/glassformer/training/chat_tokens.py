@@ -17,7 +17,7 @@ from typing import Any
 from glassformer.errors import GlassError, InputError, TemplateError
 from glassformer.text import Tokenizer
 from glassformer.training.chat_rows import Conversation
-from glassformer.training.packing import TokenRow
+from glassformer.training.packing import TrainingRow
 
 Span = tuple[int, int]  # of characters
 
@@ -30,14 +30,14 @@ class ChatTokenizer:
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
             raise TemplateError(
-                f"{name}: has no chat template, so conversations cannot be written for it. Take a model that chats, or train "
-                "on plain text with --text."
+                f"{name}: has no chat template, so conversations cannot be written for it. Take a model that chats, or "
+                "train on plain text with --text."
             )
         self.marked = tokenizer.template().marks_generation
         thinks = "enable_thinking" in tokenizer.template().variables
         self._asking: Sequence[dict[str, Any]] = [{"enable_thinking": False}, {}] if thinks else [{}]  # as the commands ask
 
-    def rows(self, chat: Conversation) -> list[TokenRow]:
+    def rows(self, chat: Conversation) -> list[TrainingRow]:
         """A conversation as one row, or as a row for each answer where the template needs that."""
         try:
             texts = [self._marked_answers(chat)] if self.marked else self._compared_answers(chat)
@@ -45,7 +45,10 @@ class ChatTokenizer:
             raise
         except GlassError as error:
             raise InputError(f"{chat.place}: {error}") from error
-        return [self._tokenize(text, spans) for text, spans in texts]
+        rows = [self._tokenize(text, spans) for text, spans in texts]
+        if not all(any(row.predicted[1:]) for row in rows):
+            raise InputError(f"{chat.place}: an answer of it is no token of its own. Give it words, or take the row out.")
+        return rows
 
     def _marked_answers(self, chat: Conversation) -> tuple[str, list[Span]]:
         last = _last_answer(chat)
@@ -56,8 +59,8 @@ class ChatTokenizer:
         answers = [number for number in range(last + 1) if chat.messages[number]["role"] == "assistant"]
         if len(rendered.spans) != len(answers):
             raise InputError(
-                f"{chat.place}: the chat template marks {len(rendered.spans)} answers of {len(answers)}. Give one answer in a "
-                "row, or another template."
+                f"{chat.place}: the chat template marks {len(rendered.spans)} answers of {len(answers)}. Give one answer in "
+                "a row, or another template."
             )
         pairs = zip(answers, rendered.spans, strict=True)
         return rendered.text, [span for number, span in pairs if number >= chat.first_learned]
@@ -85,8 +88,8 @@ class ChatTokenizer:
         start = max(_common_length(text, prompt) for prompt in prompts)
         if not text.startswith(before) or start <= len(before) or start == len(text):
             raise InputError(
-                f"{chat.place}: the chat template writes message {number + 1} in a way that its own prompt does not lead to, "
-                "so the answer's words cannot be told apart. Take a template with {% generation %} around them."
+                f"{chat.place}: the chat template writes message {number + 1} in a way that its own prompt does not lead "
+                "to, so the answer's words cannot be told apart. Take a template with {% generation %} around them."
             )
         return text, (start, len(text))
 
@@ -97,12 +100,12 @@ class ChatTokenizer:
         )
         return text
 
-    def _tokenize(self, text: str, spans: Sequence[Span]) -> TokenRow:
+    def _tokenize(self, text: str, spans: Sequence[Span]) -> TrainingRow:
         """A token belongs to an answer if it begins within it."""
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         starts = [start for start, _ in encoded["offset_mapping"]]
         predicted = [any(begin <= start < end for begin, end in spans) for start in starts]
-        return TokenRow(encoded["input_ids"], predicted)
+        return TrainingRow(encoded["input_ids"], predicted)
 
 
 def _last_answer(chat: Conversation) -> int:

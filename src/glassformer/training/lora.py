@@ -86,7 +86,9 @@ def target_modules(model: Any, targets: str) -> list[str]:
                 f"{', '.join(known)}; {ALL_LINEAR} means all of them."
             )
     if not endings:
-        raise SettingError(f"{spell('lora_targets', targets)} names no module. Give {ALL_LINEAR}, or some of: {', '.join(known)}.")
+        raise SettingError(
+            f"{spell('lora_targets', targets)} names no module. Give {ALL_LINEAR}, or some of: {', '.join(known)}."
+        )
     return _matching(adaptable, endings)
 
 

@@ -21,7 +21,7 @@ from glassformer.layers import Mask
 
 
 @dataclass(frozen=True)
-class TokenRow:
+class TrainingRow:
     """A text's ids, and which of them are to be predicted by those before."""
 
     ids: Sequence[int]
@@ -55,7 +55,7 @@ class PackedRows:
     row_numbers: Tensor  # of each place; 0 where there is none
 
 
-def pack_rows(rows: Sequence[TokenRow], pack: bool = True) -> PackedRows:
+def pack_rows(rows: Sequence[TrainingRow], pack: bool = True) -> PackedRows:
     windows = windows_of([len(row.ids) for row in rows], pack)
     width = max(len(row.ids) for row in rows)
     ids, positions, numbers = (np.zeros((len(windows), width), np.int64) for _ in range(3))

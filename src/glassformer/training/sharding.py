@@ -24,11 +24,13 @@ def shard_model(module: Any, settings: TrainingSettings, ranks: Ranks) -> None:
     """Split a model's weights, block by block; `module`: what is called to compute a loss."""
     if ranks.count == 1:
         raise SettingError(
-            f"{spell('shard')} splits a model among processes, and there is one: start several with torchrun, or leave it out."
+            f"{spell('shard')} splits a model among processes, and there is one. Start several with torchrun, or leave it "
+            "out."
         )
     if settings.batch_size % ranks.count:
         raise SettingError(
-            f"{spell('batch_size', settings.batch_size)} cannot be split evenly among {ranks.count} processes. Give a multiple."
+            f"{spell('batch_size', settings.batch_size)} is no multiple of {ranks.count}, the number of processes, which "
+            f"{spell('shard')} needs. Give one."
         )
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
     for part in module.modules():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,8 +41,3 @@ def load_start_model(name: str, lora: LoraSettings | None, settings: TrainingSet
         torch.manual_seed(settings.seed)
         add_lora(model, lora)
     return model
-
-
-def lora_settings(fields: Mapping[str, Any] | None) -> LoraSettings | None:
-    """What a request says of a LoRA, which is kept in its file as plain data."""
-    return None if fields is None else LoraSettings(**fields)

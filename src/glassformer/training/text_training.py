@@ -10,21 +10,25 @@ import torch
 
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.locate import locate
-from glassformer.compat.auto import AutoModelForCausalLM, model_class_for_head
+from glassformer.compat.auto import model_class_for_head
 from glassformer.errors import SettingError, spell
 from glassformer.opened import AutoTokenizer
 from glassformer.progress import NamedProgress, Progress
 from glassformer.text import Tokenizer
 from glassformer.training.corpus import read_corpus
+from glassformer.training.lora import LoraSettings
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import config_of, find_preset
 from glassformer.training.ranks import Ranks
+from glassformer.training.start_model import load_start_model
 from glassformer.training.text_tokens import language_model_objective, tokenized, train_tokenizer
+from glassformer.training.trained_model import lora_writer, write_model
 from glassformer.training.training_folder import TrainingFolder
 
 NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
 SAMPLE_TOKENS = 60
+LORA_LEARNING_RATE = 2e-4  # unless the settings say otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class TextRequest:
     held_out: float = 0.05  # the share of the text's end that is never trained on
     prompt: str = ""  # how samples begin
     init: str | None = None  # a model to go on from, instead of a new one
+    lora: Mapping[str, Any] | None = None  # LoraSettings' fields: updates beside that model are trained, and it is not
+    merge: bool = False  # write what they make of it, too
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
@@ -49,6 +55,10 @@ class TextRequest:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and self.tokenizer != NEW_TOKENIZER:
             raise SettingError(f"a model that is trained further keeps its tokenizer: leave {spell('tokenizer')} out.")
+        if self.lora is not None and self.init is None:
+            raise SettingError(f"{spell('lora')} trains beside a model that exists: name it with {spell('init', 'MODEL')}.")
+        if self.merge and self.lora is None:
+            raise SettingError(f"{spell('merge')} is for a LoRA: leave it out, or add {spell('lora', 8)}.")
 
     def prepare(
         self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
@@ -73,11 +83,13 @@ class TextRequest:
         ranks.wait()
         tokenizer = Tokenizer.from_folder(kept)
         tokens, _ = tokenized(corpus, tokenizer, folder.path / "tokens", part("tokenizing"))
-        settings = replace(preset.settings, **self.settings)
+        lora = None if self.lora is None else LoraSettings(**self.lora)
+        rate = {} if lora is None else {"learning_rate": LORA_LEARNING_RATE}
+        settings = replace(preset.settings, **{**rate, **self.settings})
         torch.manual_seed(settings.seed)
         model: Any
         if self.init is not None:
-            model = AutoModelForCausalLM.from_pretrained(self.init, dtype=torch.float32)
+            model = load_start_model(self.init, lora, settings)
             length = self.length or min(preset.length, model.config.context)
         else:
             sized = preset if self.length is None else replace(preset, length=self.length)
@@ -90,7 +102,8 @@ class TextRequest:
         def write(model: Any) -> str:
             return sample(model, tokenizer, self.prompt)
 
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write)
+        writer = write_model if lora is None or self.init is None else lora_writer(lora, self.init, self.merge)
+        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, writer)
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:

@@ -138,7 +138,7 @@ class Trainer:
             self.model.eval()
             totals, count = dict.fromkeys(self.objective.summed, 0.0), 0
             most = None if self.step == self.settings.steps else self.settings.evaluation_examples
-            batches = self.objective.held_out_batches(self._micro_batch_size(), most)
+            batches = self.objective.held_out_batches(self.micro_batch_size, most)
             for batch, own in dealt(batches, self.ranks):
                 sums = self.compute(batch, "sums")
                 if own:
@@ -162,11 +162,13 @@ class Trainer:
     def _batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in parts that fit into memory."""
         rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
-        size = self._micro_batch_size()
+        size = self.micro_batch_size
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [self.objective.batch(part).to(self.ranks.device) for part in parts]
 
-    def _micro_batch_size(self) -> int:
+    @property
+    def micro_batch_size(self) -> int:
+        """How many examples are computed at once."""
         return self.settings.micro_batch_size or -(-self.settings.batch_size // self.ranks.count)
 
     def _precision(self) -> AbstractContextManager[Any]:

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.training.objectives.objective import Batch, Measures, Objective, scores_loss
-from glassformer.training.packing import TokenRow, pack_rows, run_packed
+from glassformer.training.packing import TrainingRow, pack_rows, run_packed
 
 
 class ChatAnswers(Objective):
     head = "causal"
 
-    def __init__(
-        self, rows: Sequence[TokenRow], held_out: Sequence[TokenRow], source: str, pack: bool = True
-    ) -> None:
+    def __init__(self, rows: Sequence[TrainingRow], held_out: Sequence[TrainingRow], source: str, pack: bool = True) -> None:
         """`source`: a fingerprint of the conversations. `pack`: short rows share a window."""
         self._rows, self._held_out, self.source, self.pack = rows, held_out, source, pack
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.training.objectives.objective import Batch, Objective
-from glassformer.training.packing import TokenRow, pack_rows, run_packed
+from glassformer.training.packing import TrainingRow, pack_rows, run_packed
 
-Pair = tuple[TokenRow, TokenRow]  # chosen, rejected
+Pair = tuple[TrainingRow, TrainingRow]  # chosen, rejected
 
 
 class Preferences(Objective):
@@ -70,7 +70,8 @@ class Preferences(Objective):
 
     def _margins(self, model: Any, batch: Batch) -> Tensor:
         """How much larger the reward of the chosen answer is, for each pair."""
-        rewards = self.beta * (self.log_probabilities(model, batch) - batch.inputs["reference"])
+        log_probabilities = self.log_probabilities(model, batch)
+        rewards = self.beta * (log_probabilities - batch.inputs["reference"].to(log_probabilities.dtype))
         return rewards[:, 0] - rewards[:, 1]
 
     def log_probabilities(self, model: Any, batch: Batch) -> Tensor:
@@ -79,7 +80,9 @@ class Preferences(Objective):
         known = labels != IGNORED
         states = self.run_base(model, batch).last_hidden_state[known]
         logits = model.head_module(states)
-        losses = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels[known], reduction="none")
+        losses = F.cross_entropy(
+            logits.to(torch.promote_types(logits.dtype, torch.float32)), labels[known], reduction="none"
+        )
         sums = losses.new_zeros(2 * len(batch.targets)).index_add(0, batch.inputs["answers"][known], -losses)
         return sums.view(-1, 2)
 
