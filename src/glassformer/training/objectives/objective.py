@@ -102,7 +102,8 @@ def scores_loss(model: Any, states: Tensor, targets: Tensor, label_smoothing: fl
     states, targets = states.flatten(0, -2), targets.flatten()
     if isinstance(head, Linear) and hasattr(head, "output") and type(head).forward is Linear.forward:
         return linear_cross_entropy(states, head.weight, head.bias, targets, label_smoothing)
-    logits = head(states).float()
+    logits = head(states)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
 
 
