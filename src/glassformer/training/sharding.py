@@ -39,6 +39,11 @@ def shard_model(module: Any, settings: TrainingSettings, ranks: Ranks) -> None:
     fully_shard(module, mesh=mesh)
 
 
+def release_whole(module: Any) -> None:
+    """Keep only parts again: torch keeps what is outside of blocks whole after a pass, for the gradients to come."""
+    module.reshard()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A tensor whose parts may be with several processes, which all call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

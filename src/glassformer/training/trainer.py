@@ -26,7 +26,7 @@ from glassformer.training.objectives.objective import Batch, Objective
 from glassformer.training.optimizer import make_optimizer, set_learning_rate
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
-from glassformer.training.sharding import dealt, like, shard_model, whole
+from glassformer.training.sharding import dealt, like, release_whole, shard_model, whole
 from glassformer.training.training_folder import TrainingFolder
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
@@ -157,7 +157,10 @@ class Trainer:
         """What a method of the objective gives for a batch, in the precision of the training."""
         batch = batch.to(self.ranks.device)
         with self._precision():
-            return self._module(batch.inputs, batch.targets, method)
+            result = self._module(batch.inputs, batch.targets, method)
+        if self.settings.shard:
+            release_whole(self._module)
+        return result
 
     def _batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in parts that fit into memory."""
