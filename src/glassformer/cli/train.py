@@ -81,11 +81,15 @@ def train(
 ) -> None:
     """Train a model on text, and see it learn: loss, held-out loss, samples.
 
+    With --init a model that exists is trained further: on text, on conversations, or on pairs of answers of which one is
+    preferred; all of it, or with --lora a small adapter beside it.
+
     What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
     weights. Several processes share the work under torchrun.
     """
     common.use_threads(threads)
     from glassformer.cli.training_display import reports
+    from glassformer.training.fine_tuning import FineTuningRequest
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.text_training import TextRequest
@@ -124,7 +128,8 @@ def train(
             raise KeyboardInterrupt
         prepared.write(out)
         if ranks.first:
-            common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} --raw 'Once'")
+            words = "'Hello'" if isinstance(request, FineTuningRequest) else "--raw 'Once'"
+            common.note(f"glass: the model is in {out}. Let it write: glass run -m {out} {words}")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A model that is split among processes: each keeps a part of every weight, and has whole blocks only while it runs them.
 
 This is torch's fully_shard (FSDP2, https://arxiv.org/abs/2304.11277). All processes must run the same number of passes.
+Its modules take seconds to import, so they are imported where a model is split; a tensor that is split has `full_tensor`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from glassformer.errors import SettingError, spell
 from glassformer.layers import Block
@@ -32,6 +30,9 @@ def shard_model(module: Any, settings: TrainingSettings, ranks: Ranks) -> None:
             f"{spell('batch_size', settings.batch_size)} is no multiple of {ranks.count}, the number of processes, which "
             f"{spell('shard')} needs. Give one."
         )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
     for part in module.modules():
         if isinstance(part, Block):
@@ -46,22 +47,28 @@ def release_whole(module: Any) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor whose parts may be with several processes, which all call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[no-any-return,operator]
+
+
+def is_split(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
     """A split model's weights by name; None for one that is not split. All processes call this."""
     parameters = dict(model.named_parameters())
-    if not any(isinstance(parameter, DTensor) for parameter in parameters.values()):
+    if not any(map(is_split, parameters.values())):
         return None
     return {name: whole(parameter.detach()) for name, parameter in parameters.items()}
 
 
-def like(parameter: Tensor, value: Tensor) -> Tensor:
+def like(parameter: Any, value: Tensor) -> Tensor:
     """This process's part of a value, where a parameter is split; else all of it, on the parameter's device."""
     value = value.to(parameter.device)
-    if not isinstance(parameter, DTensor):
+    if not is_split(parameter):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 

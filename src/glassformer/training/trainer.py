@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import CheckpointError, NotNumbers
+from glassformer.training.event_files import EventFiles
 from glassformer.training.events import Evaluated, Event, Sampled, Saved, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.objectives.objective import Batch, Objective
@@ -79,6 +80,7 @@ class Trainer:
         self.optimizer = make_optimizer(model.parameters(), settings)
         self.order = ExampleOrder(objective.examples, settings.batch_size, settings.seed)
         self.step = 0  # done so far
+        self._event_files: EventFiles | None = None  # begun with the first event
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
         self._loss: Any = self._module
         if settings.compile:
@@ -192,6 +194,9 @@ class Trainer:
     def _write(self, event: Event) -> Event:
         if self.folder is not None and self.ranks.first:
             self.folder.append_metrics(event.to_dict())
+            if self._event_files is None:
+                self._event_files = EventFiles(self.folder.path, event.step)
+            self._event_files.add(event)
         return event
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
