@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "serving": {"studio", "tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
     "jobs.input_rows": set(),
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
-    "training": {"compat", "opened", "views", "jobs.input_rows", *MODELS, *TORCH},
+    "training": {"adapters", "compat", "opened", "views", "jobs.input_rows", *MODELS, *TORCH},
     "scale": {"jobs", "serving", "tasks", "runtime"},
     "scratch": {"compat"},
     "cli": {"*"},

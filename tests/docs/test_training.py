@@ -15,9 +15,11 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from tests.test_docs import ROOT, blocks
+from tests.training.chat_models import write_chat_model
 
 PAGE = ROOT / "docs" / "training.md"
-COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE.read_text("utf-8"), re.S) for line in block.splitlines()]
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.S | re.M)
+COMMANDS = [line for mark, block in FENCED if not mark for line in block.splitlines()]
 BOOK = "".join(
     f"Chapter {number}. It was a dark and stormy night, and the {number} of us sat by the fire.\n" for number in range(90)
 )
@@ -39,7 +41,7 @@ def find(*words: str) -> str:
 
 
 def test_every_command_is_known() -> None:
-    assert len(COMMANDS) == 21
+    assert len(COMMANDS) == 25
     assert {line.split()[0] for line in COMMANDS} == {"glass", "torchrun"}
 
 
@@ -85,6 +87,20 @@ def test_task_heads(command_folder: Path, minilm: Path) -> None:
     glass(find("--task seq2seq --data words.jsonl --arch t5"), *few, "--length", "24")
     glass(find("eval backwards"))
     assert "exact match" in (command_folder / "backwards.html").read_text("utf-8")
+
+
+def test_a_model_learns_to_answer_and_what_to_prefer(command_folder: Path) -> None:
+    write_chat_model(command_folder / "base")
+    rows = re.findall(r"^\{.*\}$", PAGE.read_text("utf-8"), re.M)
+    assert len(rows) == 3
+    (command_folder / "chats.jsonl").write_text("\n".join(rows[:2] * 4))
+    (command_folder / "pairs.jsonl").write_text("\n".join(rows[2:] * 4))
+    shown = glass(find("--chat").replace("smollm2", "base"), "--steps", "2")
+    assert "'What is 1 + 1? → " in shown
+    assert "the model is in mine. Let it write: glass run -m mine 'Hello'" in shown
+    for command in (find("--adapter mine"), find("glass run -m mine")):
+        assert glass(command.replace("smollm2", "base"), "-n", "2")
+    assert "the model is in kinder" in glass(find("--preferences").replace("smollm2", "base"), "--steps", "2")
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from glassformer.errors import SettingError
 from glassformer.training.events import Evaluated, StepDone
+from glassformer.training.ranks import Ranks
 from glassformer.training.trainer import Trainer
 from tests.training.models import SETTINGS, language_model, tiny_model
 
@@ -24,19 +27,39 @@ TRAINING = ["--steps", "40", "--batch-size", "2", "--length", "8", "--vocabulary
 TEXT = "".join(f"{number} bottles of beer on the wall, {number} bottles of beer.\n" for number in range(99, 0, -1))
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
+def two_processes(*arguments: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "tests.training.distributed", str(tmp_path)], env=environment, capture_output=True, text=True
+        [*command, "tests.training.distributed", *arguments], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    ranks, losses = json.loads((tmp_path / "losses.json").read_text())
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("mode", [[], ["shard"]], ids=["copies", "shards"])
+def test_two_processes_have_the_losses_of_one(mode: list[str], tmp_path: Path) -> None:
+    """Each with a copy of the model; or each with a half of every weight, and taken up again on the way."""
+    two_processes(str(tmp_path), *mode)
+    ranks, losses, own_numbers = json.loads((tmp_path / "losses.json").read_text())
     alone = Trainer(tiny_model(), language_model(), SETTINGS)
     expected = [event.loss for event in alone.run() if isinstance(event, StepDone | Evaluated)]
     assert ranks == 2
     assert losses == pytest.approx(expected, rel=1e-4)
+    if mode:
+        parameters = dict(alone.model.named_parameters())
+        assert own_numbers < 0.6 * sum(parameter.numel() for parameter in parameters.values())
+        weights = load_file(tmp_path / "weights.safetensors")
+        assert weights.keys() == parameters.keys()
+        for name, value in weights.items():
+            assert value == pytest.approx(parameters[name].detach().numpy(), abs=1e-4)
+
+
+def test_a_model_is_split_among_several_processes_only() -> None:
+    with pytest.raises(SettingError, match="shard splits a model among processes, and there is one"):
+        Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True))
+    with pytest.raises(SettingError, match="batch_size=6 is no multiple of 4, the number of processes, which shard needs"):
+        Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True), ranks=Ranks(count=4))
 
 
 def glass_train(*arguments: str) -> subprocess.Popen[str]:

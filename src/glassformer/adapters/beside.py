@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.blueprint import Shape
+from glassformer.blueprints.blueprint import EXPERT_OPS, Shape
 from glassformer.checkpoint.legacy_names import resolve_names
 
 
@@ -21,6 +21,20 @@ def stands_beside(plan: Blueprint, op: Op) -> bool:
     if op.kind not in ("linear", "heads", "gate") or plan.ops[op.inputs[0]].stack != op.stack:
         return False
     return len(_matrices(op)) == (2 if op.kind == "gate" else 1)
+
+
+def adaptable_modules(plan: Blueprint) -> tuple[str, ...]:
+    """The modules of the blocks that an update can stand beside: every projection, as peft's "all-linear" has it; but no
+    router, and none that is named like an expert's, for which peft would take it."""
+    experts = {_last_word(matrix) for op in plan.ops if op.kind in EXPERT_OPS for matrix in _matrices(op)}
+    inside = [op for op in plan.ops if op.block is not None and stands_beside(plan, op)]
+    ops = [op for op in inside if not (op.site or "").endswith("mlp.router")]
+    matrices = [matrix for op in ops for matrix in _matrices(op) if _last_word(matrix) not in experts]
+    return tuple(dict.fromkeys(matrix.name.removesuffix(".weight") for matrix in matrices))  # some make queries and keys
+
+
+def _last_word(matrix: Weight) -> str:
+    return matrix.name.removesuffix(".weight").rpartition(".")[2]
 
 
 def _matrices(op: Op) -> list[Weight]:

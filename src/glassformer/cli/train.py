@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
+from glassformer.cli.fine_tuning import FINE_TUNING_GROUP, FineTuningGroup
 from glassformer.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 EXAMPLE = (
     "Example: glass train --out speeches   ·   glass train --text book.txt --out book --steps 300   ·   "
     "glass train --out speeches --resume   ·   glass run -m speeches --raw 'My fellow'   ·   "
-    "glass train --task classify --data reviews.csv --init minilm --out mood"
+    "glass train --task classify --data reviews.csv --init minilm --out mood   ·   "
+    "glass train --init smollm2 --chat chats.jsonl --lora 8 --out mine   ·   glass run -m mine Hello"
 )
 PresetOption = Annotated[str, option(help="The model's size, and settings that suit it: tiny, small or gpt2.")]
 TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
@@ -45,6 +47,7 @@ class TrainingGroup(OptionGroup):
     precision: Annotated[str | None, option(help="Of products: float32, tf32 (on a GPU) or bfloat16.")] = None
     compile: Annotated[bool, option(help="Compile the model: minutes at the start, faster steps.")] = False
     recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
+    shard: Annotated[bool, option(help="Split weights and optimizer among processes (FSDP); no samples.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
     save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
     snapshots: Annotated[
@@ -86,11 +89,15 @@ def train(
     held_out: Annotated[float, option(help="The share of text or rows that is kept to evaluate on.")] = 0.05,
     sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
     training: TrainingGroup = TRAINING_GROUP,
+    fine_tuning: FineTuningGroup = FINE_TUNING_GROUP,
     device: Annotated[str | None, option(help="cpu or cuda; by default a GPU where there is one.")] = None,
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
 ) -> None:
     """Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.
+
+    With --init a model that exists is trained further: on text, on conversations, or on pairs of answers of which one is
+    preferred; all of it, or with --lora a small adapter beside it.
 
     What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
     weights. Several processes share the work under torchrun.
@@ -104,13 +111,12 @@ def train(
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.task_training import TaskRequest
     from glassformer.training.text_training import TextRequest
-    from glassformer.training.trained_model import write_model
     from glassformer.training.training_folder import TrainingFolder
 
     folder = TrainingFolder(out)
     request: TrainingRequest
     if resume:
-        if any(value is not None for value in (text, task, data, init, recipe)) or training.changes():
+        if any(value is not None for value in (text, task, data, init, recipe)) or training.changes() or fine_tuning.said:
             raise SettingError("--resume goes on with what the training was begun with: leave everything but --out away.")
         request = read_request(folder.read_about())
     elif recipe is not None:
@@ -120,19 +126,23 @@ def train(
             )
         request = RECIPES[recipe](settings=training.changes())
     elif task is not None or data is not None or test_data is not None:
-        if text is not None or tokenizer != "bpe" or sample:
-            raise SettingError("--task trains on the rows of --data: leave --text, --tokenizer and --sample out.")
+        if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
+            raise SettingError(
+                "--task trains on the rows of --data: leave --text, --tokenizer, --sample and the options of fine-tuning out."
+            )
         if task is None or data is None:
             raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")
         request = TaskRequest(
             task=task, data=data, test_data=test_data, preset=preset, architecture=arch, vocabulary=vocabulary,
             length=length, held_out=held_out, init=init, settings=training.changes(),
         )  # fmt: skip
+    elif rows := fine_tuning.request(init, text, length, held_out, sample, training.changes()):
+        request = rows
     else:
         request = TextRequest(
             **({} if text is None else {"text": text}), **({} if arch is None else {"architecture": arch}), preset=preset,
-            tokenizer=tokenizer,
-            vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init, settings=training.changes(),
+            tokenizer=tokenizer, vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init,
+            lora=fine_tuning.lora_fields(), merge=fine_tuning.merge, settings=training.changes(),
         )  # fmt: skip
     with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
         with bars.download_bar() as progress:
@@ -148,8 +158,8 @@ def train(
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
+        prepared.write(out)
         if ranks.first:
-            write_model(out, trainer.model, prepared.tokenizer)
             common.note(f"glass: the model is in {out}. {prepared.usage.format(folder=out)}")
             common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out} 'Once'")
 

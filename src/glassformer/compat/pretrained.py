@@ -37,7 +37,7 @@ from glassformer.familiar_class import FamiliarClass
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.layers import Conv1D, Linear, RMSNorm
-from glassformer.layers.linear import AdaptedConv1D, AdaptedLinear, with_low_rank_update
+from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
 from glassformer.opened import DTYPES as FLOATS
 from glassformer.opened import AdapterNames, OpenedModel, allowing_remote_code, open_model
 from glassformer.typecheck import OWN_CHECK
@@ -465,7 +465,7 @@ def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[st
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
-    if any(isinstance(module, AdaptedLinear | AdaptedConv1D) for module in model.modules()):
+    if any(isinstance(module, LowRankUpdate) for module in model.modules()):
         raise InputError(
             "an adapter stands beside the weights. Load the model with it merged into them, to save both as one."
         )

@@ -73,28 +73,43 @@ class Conv1D(FamiliarClass, nn.Module):
         return f"nf={self.nf}, nx={self.nx}"
 
 
-class AdaptedLinear(Linear):
+class LowRankUpdate(nn.Module):
+    """What an adapter puts beside a layer: scale · B·(A·x). The base's dtype stays that of the result."""
+
+    scale: float = 1.0  # a loaded adapter has it in B
+    dropout: float = 0.0  # of what A reads, in training
+
+    def make_update(self, inputs: int, outputs: int, rank: int) -> None:
+        self.lora_A = Linear(inputs, rank, bias=False)
+        self.lora_B = Linear(rank, outputs, bias=False)
+
+    def add_update(self, x: Tensor, product: Tensor) -> Tensor:
+        """The layer's product with the update added to it."""
+        x = F.dropout(x.to(self.lora_A.weight.dtype), self.dropout, self.training)
+        update = self.lora_B(self.lora_A(x))
+        return (update if self.scale == 1.0 else update * self.scale).to(product.dtype) + product
+
+
+class AdaptedLinear(LowRankUpdate, Linear):
     """A Linear with a low-rank update beside it: W·x + B·(A·x)."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, rank: int) -> None:
         super().__init__(inputs, outputs, bias)
-        self.lora_A = Linear(inputs, rank, bias=False)
-        self.lora_B = Linear(rank, outputs, bias=False)
+        self.make_update(inputs, outputs, rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lora_B(self.lora_A(x)) + super().forward(x)
+        return self.add_update(x, super().forward(x))
 
 
-class AdaptedConv1D(Conv1D):
+class AdaptedConv1D(LowRankUpdate, Conv1D):
     """The same beside a `Conv1D`."""
 
     def __init__(self, outputs: int, inputs: int, rank: int) -> None:
         super().__init__(outputs, inputs)
-        self.lora_A = Linear(inputs, rank, bias=False)
-        self.lora_B = Linear(rank, outputs, bias=False)
+        self.make_update(inputs, outputs, rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lora_B(self.lora_A(x)) + super().forward(x)
+        return self.add_update(x, super().forward(x))
 
 
 def with_low_rank_update(layer: Linear | Conv1D, rank: int) -> AdaptedLinear | AdaptedConv1D:

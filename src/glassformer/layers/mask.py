@@ -2,10 +2,11 @@
 
 Keys stand in columns; each query stands on one of them. A query sees the columns up to its own (causal) or all of them, not
 further away than a layer's window, and no padding; but itself where it would see nothing else, so that there is always
-something to average and never a NaN. A caller's own mask takes the place of all of this.
+something to average and never a NaN. Where several sequences share a row, none sees another. A caller's own mask takes the
+place of all of this.
 
-Shapes: columns (batch or 1, length); real_tokens (batch, keys), False for padding; the mask itself (batch or 1, 1, length,
-keys); a bias (batch or 1, heads, length, keys).
+Shapes: columns (batch or 1, length); real_tokens (batch, keys), False for padding; sequences (batch, keys); the mask itself
+(batch or 1, 1, length, keys); a bias (batch or 1, heads, length, keys).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Mask:
 
     __slots__ = (
         "_attn_masks", "_explicit", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal",
-        "real_tokens", "self_attention", "unmasked",
+        "real_tokens", "self_attention", "sequences", "unmasked",
     )  # fmt: skip
 
     def __init__(
@@ -34,16 +35,19 @@ class Mask:
         aligned: bool = True,
         self_attention: bool = True,
         explicit: Tensor | None = None,
+        sequences: Tensor | None = None,
     ) -> None:
         """`aligned`: all rows' queries stand on the same, last columns, so that common cases need no tensor at all.
         `self_attention`: queries and keys are the same tokens, so that each may see itself, unlike in cross-attention.
         `explicit`: the caller's own mask, (batch or 1, heads or 1, length, keys), in every layer whatever its window: True
-        where a query sees a key, or numbers to be added to the scores."""
+        where a query sees a key, or numbers to be added to the scores.
+        `sequences`: which of several sequences each token of a row belongs to; queries and keys are the same tokens."""
         self.columns = columns
         self.keys = keys
         self.causal = causal
         self.real_tokens = real_tokens
         self.self_attention = self_attention
+        self.sequences = sequences
         self.bias: Tensor | None = None
         self._explicit: Tensor | None = None
         if explicit is not None:
@@ -52,7 +56,7 @@ class Mask:
             seen = explicit | ~explicit.any(-1, keepdim=True) if is_bool else explicit.new_ones((), dtype=torch.bool)
             self._explicit = seen.expand(explicit.shape)
         length = columns.shape[1]
-        unpadded = aligned and real_tokens is None and explicit is None
+        unpadded = aligned and real_tokens is None and explicit is None and sequences is None
         self.unmasked = unpadded and (length == 1 or not causal)  # each query sees every key
         self.plain_causal = unpadded and causal and 1 < length == keys  # the plain triangle
         self._visible: dict[int | None, Tensor] = {}
@@ -120,6 +124,8 @@ class Mask:
             visible_keys = distances <= 0 if self.causal else torch.ones_like(distances, dtype=torch.bool)
         if window is not None:
             visible_keys = visible_keys & (distances.abs() < window)
+        if self.sequences is not None:
+            visible_keys = visible_keys & (self.sequences[:, None, :, None] == self.sequences[:, None, None, :])
         if self.real_tokens is not None:
             visible_keys = visible_keys & self.real_tokens[:, None, None, :]
             if self.self_attention and self.causal:

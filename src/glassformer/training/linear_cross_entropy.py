@@ -26,7 +26,7 @@ CHUNK_BYTES = {
 def linear_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, label_smoothing: float = 0.0
 ) -> Tensor:
-    """The sum of the losses of all targets but the ignored ones, in float32."""
+    """The sum of the losses of all targets but the ignored ones, in float32 at least."""
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
         states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -41,37 +41,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, rows: int
     ) -> Tensor:
-        wanted = any(ctx.needs_input_grad[:3])
-        total = torch.zeros((), dtype=torch.float32, device=states.device)
-        of_states = torch.empty_like(states) if wanted else None
-        of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wanted else None
-        of_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if wanted and bias is not None else None
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        total = torch.zeros((), dtype=dtype, device=states.device)
+        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]  # a frozen head needs none of its own
+        of_states = torch.empty_like(states) if needs_states else None
+        of_weight = torch.zeros(weight.shape, dtype=dtype, device=weight.device) if needs_weight else None
+        of_bias = torch.zeros(bias.shape, dtype=dtype, device=bias.device) if needs_bias and bias is not None else None
         for x, target, place in zip(
             torch.split(states, rows), torch.split(targets, rows), range(0, len(states), rows), strict=True
         ):
             known = target != IGNORED
             column = target.where(known, 0)[:, None]
-            logs = F.linear(x, weight, bias).float()
+            logs = F.linear(x, weight, bias).to(dtype)
             logs -= logs.logsumexp(-1, keepdim=True)
             picked = logs.gather(-1, column)[:, 0]
             losses = (1 - smoothing) * picked + smoothing * logs.mean(-1) if smoothing else picked
             total -= (losses * known).sum()
-            if of_states is None or of_weight is None:
+            if of_states is None and of_weight is None and of_bias is None:
                 continue
             slope = logs.exp_()  # of the loss by each score: the probability, less what was to be there
             if smoothing:
                 slope -= smoothing / len(weight)
             slope.scatter_add_(-1, column, torch.full_like(column, smoothing - 1, dtype=slope.dtype))
             slope = (slope * known[:, None]).to(states.dtype)
-            of_states[place : place + len(x)] = slope @ weight
-            if of_weight.dtype == states.dtype:
+            if of_states is not None:
+                of_states[place : place + len(x)] = slope @ weight
+            if of_weight is not None and of_weight.dtype == states.dtype:
                 of_weight.addmm_(slope.T, x)
-            else:
+            elif of_weight is not None:
                 of_weight += slope.T @ x
             if of_bias is not None:
-                of_bias += slope.float().sum(0)
-        if of_states is not None:
-            ctx.save_for_backward(of_states, of_weight, of_bias)
+                of_bias += slope.to(dtype).sum(0)
+        ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
 
@@ -80,7 +81,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_states, of_weight, of_bias = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         gradients = (
-            of_states * scale.to(of_states.dtype), (of_weight * scale).to(weight_dtype),
+            None if of_states is None else of_states * scale.to(of_states.dtype),
+            None if of_weight is None else (of_weight * scale).to(weight_dtype),
             None if of_bias is None else (of_bias * scale).to(bias_dtype),
-        )  # fmt: skip
+        )
         return (*gradients, None, None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from glassformer.progress import NamedProgress
@@ -11,7 +12,9 @@ from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import whole_weights
 from glassformer.training.snapshots import Snapshots
+from glassformer.training.trained_model import ModelWriters
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 
@@ -23,6 +26,13 @@ class PreparedTraining:
     trainer: Trainer
     tokenizer: Tokenizer
     usage: str = ""  # what can be done with the model, {folder} being where it is
+    writers: ModelWriters = ModelWriters()
+
+    def write(self, folder: Path) -> None:
+        """The trained model's files, by one process of all that call this."""
+        weights = whole_weights(self.trainer.model)
+        if self.trainer.ranks.first:
+            self.writers.result(folder, self.trainer.model, self.tokenizer, weights)
 
 
 class TrainingRequest(Protocol):
@@ -46,8 +56,13 @@ def make_trainer(
     resume: bool,
     sample: Callable[[Any], str] | None = None,
     usage: str = "",
+    writers: ModelWriters = ModelWriters(),
+    at_start: Callable[[Trainer], None] | None = None,
 ) -> PreparedTraining:
-    """A trainer for a request's model and data; one that goes on must be of the same."""
+    """A trainer for a request's model and data; one that goes on must be of the same.
+
+    `writers`: how the model is written. `at_start`: called while the model has the weights that the training begins with.
+    """
     about = {
         "kind": request.KIND, "request": asdict(request), "data": objective.fingerprint(), "model": model.config.to_dict(),
         "steps": settings.steps,
@@ -56,7 +71,10 @@ def make_trainer(
         folder.check_same(about)
     elif ranks.first:
         folder.begin(about)
-    trainer = Trainer(model, objective, settings, folder, ranks, sample, Snapshots(folder.path, tokenizer, settings))
+    snapshots = None if settings.shard else Snapshots(folder.path, tokenizer, settings, writers.snapshot)
+    trainer = Trainer(model, objective, settings, folder, ranks, None if settings.shard else sample, snapshots)
+    if at_start is not None:
+        at_start(trainer)
     if resume:
         trainer.resume()
-    return PreparedTraining(trainer, tokenizer, usage)
+    return PreparedTraining(trainer, tokenizer, usage, writers)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.errors import CheckpointError
+from glassformer.training.fine_tuning import ChatRequest, PreferenceRequest
 from glassformer.training.prepared import TrainingRequest
 from glassformer.training.recipes.g2p import G2pRequest
 from glassformer.training.task_training import TaskRequest
 from glassformer.training.text_training import TextRequest
 
 RECIPES: Mapping[str, type[G2pRequest]] = {G2pRequest.KIND: G2pRequest}
-KINDS: Mapping[str, type[Any]] = {TextRequest.KIND: TextRequest, TaskRequest.KIND: TaskRequest, **RECIPES}
+KINDS: Mapping[str, type[Any]] = {
+    **{kind.KIND: kind for kind in (TextRequest, TaskRequest, ChatRequest, PreferenceRequest)}, **RECIPES,
+}  # fmt: skip
 
 
 def read_request(about: Mapping[str, Any]) -> TrainingRequest:

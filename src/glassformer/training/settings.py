@@ -39,6 +39,7 @@ class TrainingSettings:
     precision: Precision = "float32"  # of products and activations; weights and the optimizer's state are float32 always
     recompute: bool = False  # keep no activations inside blocks, and compute them again for the gradients
     compile: bool = False  # by torch.compile
+    shard: bool = False  # each process keeps only a part of the weights and of the optimizer's state
     evaluate_every: int = 200  # steps
     evaluation_examples: int = 1024  # held-out ones, at most, on the way; all of them at the end
     save_every: int = 200

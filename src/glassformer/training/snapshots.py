@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error
 from glassformer.text import Tokenizer
 from glassformer.training.layout import SNAPSHOTS, step_name
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.trained_model import ModelWriter, write_half
 
 DEFAULT_COUNT = 16
 DEFAULT_BYTES = 2_000_000_000  # of all, unless their number is given
@@ -66,13 +64,14 @@ class Snapshots:
     path: Path  # of the training's folder
     tokenizer: Tokenizer
     settings: TrainingSettings
+    writer: ModelWriter = write_half
 
     def steps(self, model: Any) -> frozenset[int]:
         """After which steps this model is kept. Unless their number is given, they take up a bounded space."""
         count = self.settings.snapshots
         if count is None:
-            size = 2 * sum(parameter.numel() for parameter in model.parameters())
-            count = max(2, min(DEFAULT_COUNT, DEFAULT_BYTES // size))
+            size = 2 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+            count = max(2, min(DEFAULT_COUNT, DEFAULT_BYTES // max(1, size)))
         return frozenset(snapshot_steps(self.settings.steps, self.settings.evaluate_every, count))
 
     def keep(self, step: int, model: Any) -> Path:
@@ -85,19 +84,10 @@ class Snapshots:
             folder.mkdir(parents=True, exist_ok=True)
             with temporary_folder(folder, ".saving-") as work:
                 inner = work / target.name
-                model.save_pretrained(inner, state_dict={name: _half(value) for name, value in model.state_dict().items()})
-                self.tokenizer.save_pretrained(inner)
+                self.writer(inner, model, self.tokenizer, None)
                 sync_tree(inner)
                 inner.rename(target)
                 sync_folder(folder)
         except OSError as error:
             raise write_error(target, error) from error
         return target
-
-
-def _half(value: Tensor) -> Tensor:
-    """In float16, unless something in it is too large for it."""
-    if not value.is_floating_point():
-        return value
-    half = value.detach().to("cpu", torch.float16)
-    return half if bool(half.isfinite().all()) else value.detach().cpu()

@@ -18,16 +18,20 @@ from glassformer.progress import NamedProgress, Progress
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import NO_LIMIT
 from glassformer.training.corpus import read_corpus
+from glassformer.training.lora import LoraSettings
 from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import config_of, find_family, find_preset
 from glassformer.training.ranks import Ranks
+from glassformer.training.start_model import load_start_model
 from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
+from glassformer.training.trained_model import writers_of
 from glassformer.training.training_folder import TrainingFolder
 
 NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
 SAMPLE_TOKENS = 60
+LORA_LEARNING_RATE = 2e-4  # unless the settings say otherwise
 USES: Mapping[Head, str] = {  # what can be done with a model, by its head
     "causal": "Let it write: glass run -m {folder} --raw 'Once'",
     "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a [MASK]'",
@@ -53,6 +57,8 @@ class TextRequest:
     held_out: float = 0.05  # the share of the text's end that is never trained on
     prompt: str = ""  # how samples begin
     init: str | None = None  # a model to go on from, instead of a new one
+    lora: Mapping[str, Any] | None = None  # LoraSettings' fields: updates beside that model are trained, and it is not
+    merge: bool = False  # write what they make of it, too
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
@@ -60,6 +66,10 @@ class TextRequest:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and self.tokenizer != NEW_TOKENIZER:
             raise SettingError(f"a model that is trained further keeps its tokenizer: leave {spell('tokenizer')} out.")
+        if self.lora is not None and self.init is None:
+            raise SettingError(f"{spell('lora')} trains beside a model that exists: name it with {spell('init', 'MODEL')}.")
+        if self.merge and self.lora is None:
+            raise SettingError(f"{spell('merge')} is for a LoRA: leave it out, or add {spell('lora', 8)}.")
 
     def prepare(
         self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
@@ -94,11 +104,13 @@ class TextRequest:
             tokenized(corpus, tokenizer, folder.path / "tokens", part("tokenizing"))
         ranks.wait()
         tokens, _ = tokenized(corpus, tokenizer, folder.path / "tokens")
-        settings = replace(preset.settings, **self.settings)
+        lora = None if self.lora is None else LoraSettings(**self.lora)
+        rate = {} if lora is None else {"learning_rate": LORA_LEARNING_RATE}
+        settings = replace(preset.settings, **{**rate, **self.settings})
         torch.manual_seed(settings.seed)
         model: Any
         if self.init is not None:
-            model = model_class_for_head(family.model_type, head).from_pretrained(self.init, dtype=torch.float32)
+            model = load_start_model(self.init, lora, settings, head)
             length = self.length or min(preset.length, model.config.context)
             if length > model.config.context:
                 raise SettingError(f"{spell('length', length)} is more than the model's context of {model.config.context}.")
@@ -114,7 +126,8 @@ class TextRequest:
         def write(model: Any) -> str:
             return sample(model, tokenizer, self.prompt) if head == "causal" else objective.sample(model)
 
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, USES[head])
+        writers = writers_of(lora, self.init, self.merge)
+        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, USES[head], writers)
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import CheckpointError, NotNumbers
+from glassformer.training.event_files import EventFiles
 from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.objectives.objective import Batch, Objective
 from glassformer.training.optimizer import make_optimizer, set_learning_rate
 from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import dealt, like, release_whole, shard_model, whole
 from glassformer.training.snapshots import Snapshots
 from glassformer.training.training_folder import TrainingFolder
 
@@ -40,8 +42,9 @@ class LossOf(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        return self.objective.loss(self.model, Batch(inputs, targets))
+    def forward(self, inputs: Mapping[str, Tensor], targets: Tensor, method: str = "loss") -> Any:
+        """`method`: another one of the objective, of a model and a batch."""
+        return getattr(self.objective, method)(self.model, Batch(inputs, targets))
 
 
 class Trainer:
@@ -76,14 +79,18 @@ class Trainer:
         self.model.use_gpu_engine = False  # it would be made anew for each evaluation
         if settings.recompute:
             model.gradient_checkpointing_enable()
+        self._module = LossOf(model, objective)
+        if settings.shard:
+            shard_model(self._module, settings, self.ranks)
         self.optimizer = make_optimizer(model.parameters(), settings)
         self.order = ExampleOrder(objective.examples, settings.batch_size, settings.seed)
         self.step = 0  # done so far
+        self._event_files: EventFiles | None = None  # begun with the first event
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
-        self._loss: Any = LossOf(model, objective)
+        self._loss: Any = self._module
         if settings.compile:
             self._loss = torch.compile(self._loss)
-        if self.ranks.count > 1:
+        if self.ranks.count > 1 and not settings.shard:
             self._loss = DistributedDataParallel(self._loss)
 
     # The loop -------------------------------------------------------------------------------------------------------
@@ -121,7 +128,7 @@ class Trainer:
                 loss = self._loss(batch.inputs, batch.targets)
                 (loss * (self.ranks.count / max(1.0, targets))).backward()  # processes average their gradients
             losses.append(loss.detach())
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
+        norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf))
         total, size = torch.stack((torch.stack(losses).sum(), norm)).tolist()  # waits for the device, once
         mean = self._sum(total) / max(1.0, targets)
         if not math.isfinite(mean) or not math.isfinite(size):
@@ -139,18 +146,19 @@ class Trainer:
         if self.objective.held_out:
             started = time.perf_counter()
             self.model.eval()
-            total, count = 0.0, 0
+            totals, count = dict.fromkeys(self.objective.summed, 0.0), 0
             most = None if self.step == self.settings.steps else self.settings.evaluation_examples
-            batches = self.objective.held_out_batches(self._micro_batch_size(), most)
-            for number, batch in enumerate(batches):
-                if number % self.ranks.count == self.ranks.rank:
-                    batch = batch.to(self.ranks.device)
-                    with self._precision():
-                        total += float(self.objective.loss(self.model, batch))
+            batches = self.objective.held_out_batches(self.micro_batch_size, most)
+            for batch, own in dealt(batches, self.ranks):
+                sums = self.compute(batch, "sums")
+                if own:
+                    totals = {name: total + float(sums[name]) for name, total in totals.items()}
                     count += batch.count
-            loss = self._sum(total) / max(1.0, self._sum(count))
+            targets = max(1.0, self._sum(count))
+            means = {name: self._sum(total) / targets for name, total in totals.items()}
+            loss = means.pop("loss")
             measures = self.objective.measures(self.model, loss, most) if self.ranks.first else {}
-            yield Evaluated(self.step, loss, time.perf_counter() - started, measures)
+            yield Evaluated(self.step, loss, time.perf_counter() - started, {**means, **measures})
         if self.sample is not None and self.ranks.first:
             self.model.eval()
             yield Sampled(self.step, self.sample(self.model))
@@ -160,15 +168,26 @@ class Trainer:
         if self.snapshots is not None and self.ranks.first and self.step in self._snapshot_steps:
             yield SnapshotKept(self.step, self.snapshots.keep(self.step, self.model))
 
+    def compute(self, batch: Batch, method: str) -> Any:
+        """What a method of the objective gives for a batch, in the precision of the training."""
+        batch = batch.to(self.ranks.device)
+        with self._precision():
+            result = self._module(batch.inputs, batch.targets, method)
+        if self.settings.shard:
+            release_whole(self._module)
+        return result
+
     def _batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in parts that fit into memory."""
         self.objective.step_seed = _mixed(self.settings.seed, step)
         rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
-        size = self._micro_batch_size()
+        size = self.micro_batch_size
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [self.objective.batch(part).to(self.ranks.device) for part in parts]
 
-    def _micro_batch_size(self) -> int:
+    @property
+    def micro_batch_size(self) -> int:
+        """How many examples are computed at once."""
         return self.settings.micro_batch_size or -(-self.settings.batch_size // self.ranks.count)
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -178,7 +197,8 @@ class Trainer:
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Processes exchange gradients with the last part of a step alone."""
-        return nullcontext() if last or self.ranks.count == 1 else self._loss.no_sync()
+        ddp = isinstance(self._loss, DistributedDataParallel)
+        return self._loss.no_sync() if ddp and not last else nullcontext()
 
     def _sum(self, value: float) -> float:
         if self.ranks.count == 1:
@@ -188,14 +208,18 @@ class Trainer:
     def _write(self, event: Event) -> Event:
         if self.folder is not None and self.ranks.first:
             self.folder.append_metrics(event.to_dict())
+            if self._event_files is None:
+                self._event_files = EventFiles(self.folder.path, event.step)
+            self._event_files.add(event)
         return event
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def save(self) -> Saved:
         assert self.folder is not None
+        weights, moments = self.weights(), self._moments()  # parts of them come from all processes
         if self.ranks.first:
-            path = self.folder.save(self.step, self._weights(), self._moments(), {"epoch": self.order.epoch(self.step)})
+            path = self.folder.save(self.step, weights, moments, {"epoch": self.order.epoch(self.step)})
             self.folder.keep_latest(KEPT_STATES)
         else:
             path = self.folder.path
@@ -210,18 +234,17 @@ class Trainer:
         if self.folder is None or latest is None:
             return False
         weights, moments, state = latest
-        own = self._weights()
+        own = dict(self._trained())
         if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in weights.items()}:
             raise CheckpointError(f"{self.folder.path}: its checkpoints are of another model. Choose another folder.")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(weights[name])
-        for name, parameter in self._trained():
+        for name, parameter in own.items():
             device = parameter.device
+            with torch.no_grad():
+                parameter.copy_(like(parameter, weights[name]))
             self.optimizer.state[parameter] = {
-                key: moments[f"{name}.{key}"].to(device if key != "step" or device.type == "cuda" else "cpu")
+                key: like(parameter, value) if key != "step" else value.to(device if device.type == "cuda" else "cpu")
                 for key in MOMENTS
-                if f"{name}.{key}" in moments
+                if (value := moments.get(f"{name}.{key}")) is not None
             }
         self.step = int(state["step"])
         return True
@@ -229,13 +252,14 @@ class Trainer:
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.data for name, parameter in self._trained()}
+    def weights(self) -> dict[str, Tensor]:
+        """What is trained, by name; where processes have parts of it, all of them must ask."""
+        return {name: whole(parameter.data) for name, parameter in self._trained()}
 
     def _moments(self) -> dict[str, Tensor]:
         state = self.optimizer.state
         return {
-            f"{name}.{key}": state[parameter][key]
+            f"{name}.{key}": whole(state[parameter][key])
             for name, parameter in self._trained()
             for key in MOMENTS
             if key in state.get(parameter, {})
@@ -251,11 +275,13 @@ class Trainer:
         if bad is None:
             return f"step {step + 1}: the gradient is no number, though the loss is {float(losses[0]):.4g}. {advice}"
         batch = batches[bad]
+        rows = ", ".join(map(str, batch.rows[:8])) + (", …" if len(batch.rows) > 8 else "")
+        if self.settings.shard:  # a pass needs all processes, and this one may be alone with its trouble
+            return f"step {step + 1}: the loss is no number, for examples {rows}. {advice}"
         torch.manual_seed(_mixed(self.settings.seed, step, self.ranks.rank, bad))
         with self._precision():
-            sites = self.model.base_model(**batch.inputs, watch="*").sites or {}
+            sites = self.objective.run_base(self.model, batch, watch="*").sites or {}
         site = next((name for name, value in sites.items() if not bool(value.isfinite().all())), "scores")
-        rows = ", ".join(map(str, batch.rows[:8])) + (", …" if len(batch.rows) > 8 else "")
         return (
             f"step {step + 1}: the loss is no number, for examples {rows}; the first site that is none is {site}. {advice}"
         )

@@ -84,7 +84,10 @@ class TrainingFolder:
             if before == after:
                 continue
             if isinstance(before, dict) and isinstance(after, dict):
-                name = next(name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+                names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+                if not names:  # what an older version did not write is None
+                    continue
+                name = names[0]
                 part, before, after = f"{part}: {name}", before.get(name), after.get(name)
             raise SettingError(
                 f"{self.path}: the training was begun with {part} {_short(before)}, and now it is {_short(after)}. Give "

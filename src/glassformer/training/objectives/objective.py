@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.blueprints import Head
-from glassformer.families.shared.base import IGNORED
+from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.layers import Linear
 from glassformer.training.linear_cross_entropy import linear_cross_entropy
 
@@ -54,6 +54,7 @@ class Objective(ABC):
     """Examples are numbered; `held_out` ones are never trained on."""
 
     head: ClassVar[Head]  # of the model that it needs
+    summed: ClassVar[tuple[str, ...]] = ("loss",)  # what `sums` gives
     label_smoothing: float = 0.0
     pad_multiple: int = 1  # padded batches are as long as a multiple of this: few shapes are compiled, not many
     step_seed: int = 0  # what is drawn for the batches of a step follows from this and an example's number
@@ -75,6 +76,14 @@ class Objective(ABC):
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """The sum of the losses of all targets."""
 
+    def sums(self, model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        """The loss, and what else can be summed over the targets of held-out batches, to be shown as means."""
+        return {"loss": self.loss(model, batch)}
+
+    def run_base(self, model: Any, batch: Batch, watch: WatchLike = None) -> Any:
+        """The output of the model below its head."""
+        return model.base_model(**batch.inputs, watch=watch)
+
     @abstractmethod
     def fingerprint(self) -> str:
         """What the examples are, so that a training goes on with the same ones only."""
@@ -95,7 +104,8 @@ def scores_loss(model: Any, states: Tensor, targets: Tensor, label_smoothing: fl
     states, targets = states.flatten(0, -2), targets.flatten()
     if isinstance(head, Linear) and hasattr(head, "output") and type(head).forward is Linear.forward:
         return linear_cross_entropy(states, head.weight, head.bias, targets, label_smoothing)
-    logits = head(states).float()
+    logits = head(states)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
 
 

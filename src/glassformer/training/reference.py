@@ -1,0 +1,52 @@
+"""What the model at the start says of the answers that are compared: computed once, and kept with the training."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from glassformer.atomic_files import atomic_file
+from glassformer.training.objectives.objective import Batch
+from glassformer.training.objectives.preferences import Preferences
+from glassformer.training.sharding import dealt
+from glassformer.training.trainer import Trainer
+
+
+def reference_log_probabilities(trainer: Trainer, objective: Preferences) -> tuple[Tensor, Tensor]:
+    """Of all pairs, and of the held-out ones, by a model that is not trained yet; each (pairs, 2), in float64."""
+    source = hashlib.sha256(f"{objective.source} {trainer.settings.precision}".encode()).hexdigest()[:16]
+    path = None if trainer.folder is None else trainer.folder.path / f"reference-{source}.safetensors"
+    counts = (objective.examples, objective.held_out)
+    stored = {} if path is None or not path.exists() else safetensors.torch.load_file(path)
+    own = tuple(stored.get(name, torch.zeros(0)) for name in ("pairs", "held_out"))
+    whole = all(tensor.shape == (count, 2) for tensor, count in zip(own, counts, strict=True))
+    found = trainer.ranks.sum(torch.tensor(float(whole), device=trainer.ranks.device))
+    if int(found) == trainer.ranks.count:  # with all processes, which may have other disks
+        return own[0], own[1]
+    pairs, held_out = _computed(trainer, objective, False), _computed(trainer, objective, True)
+    if path is not None and trainer.ranks.first:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            safetensors.torch.save_file({"pairs": pairs, "held_out": held_out}, os.fspath(temporary))
+    return pairs, held_out
+
+
+@torch.no_grad()
+def _computed(trainer: Trainer, objective: Preferences, held_out: bool) -> Tensor:
+    count = objective.held_out if held_out else objective.examples
+    size = trainer.micro_batch_size
+    trainer.model.eval()
+    numbers = torch.zeros(count, 2, dtype=torch.float64)
+
+    def batch(start: int) -> Batch:
+        return objective.batch(range(start, min(start + size, count)), held_out)
+
+    for part, own in dealt(map(batch, range(0, count, size)), trainer.ranks):
+        values = trainer.compute(part, "log_probabilities")
+        if own:
+            numbers[torch.as_tensor(list(part.rows), dtype=torch.long)] = values.double().cpu()
+    return trainer.ranks.sum(numbers.to(trainer.ranks.device)).cpu()

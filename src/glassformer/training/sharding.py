@@ -1,0 +1,84 @@
+"""A model that is split among processes: each keeps a part of every weight, and has whole blocks only while it runs them.
+
+This is torch's fully_shard (FSDP2, https://arxiv.org/abs/2304.11277). All processes must run the same number of passes.
+Its modules take seconds to import, so they are imported where a model is split; a tensor that is split has `full_tensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from glassformer.errors import SettingError, spell
+from glassformer.layers import Block
+from glassformer.training.objectives.objective import Batch
+from glassformer.training.ranks import Ranks
+from glassformer.training.settings import TrainingSettings
+
+
+def shard_model(module: Any, settings: TrainingSettings, ranks: Ranks) -> None:
+    """Split a model's weights, block by block; `module`: what is called to compute a loss."""
+    if ranks.count == 1:
+        raise SettingError(
+            f"{spell('shard')} splits a model among processes, and there is one. Start several with torchrun, or leave it "
+            "out."
+        )
+    if settings.batch_size % ranks.count:
+        raise SettingError(
+            f"{spell('batch_size', settings.batch_size)} is no multiple of {ranks.count}, the number of processes, which "
+            f"{spell('shard')} needs. Give one."
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(ranks.device.type, (ranks.count,))
+    for part in module.modules():
+        if isinstance(part, Block):
+            fully_shard(part, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+
+
+def release_whole(module: Any) -> None:
+    """Keep only parts again: torch keeps what is outside of blocks whole after a pass, for the gradients to come."""
+    module.reshard()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor whose parts may be with several processes, which all call this."""
+    return tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[no-any-return,operator]
+
+
+def is_split(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
+    """A split model's weights by name; None for one that is not split. All processes call this."""
+    parameters = dict(model.named_parameters())
+    if not any(map(is_split, parameters.values())):
+        return None
+    return {name: whole(parameter.detach()) for name, parameter in parameters.items()}
+
+
+def like(parameter: Any, value: Tensor) -> Tensor:
+    """This process's part of a value, where a parameter is split; else all of it, on the parameter's device."""
+    value = value.to(parameter.device)
+    if not is_split(parameter):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def dealt(batches: Iterable[Batch], ranks: Ranks) -> Iterator[tuple[Batch, bool]]:
+    """Every so many batches one for each process, and whether it counts: at the end some process another's, and waste it."""
+    hand: list[Batch] = []
+    for batch in batches:
+        hand.append(batch)
+        if len(hand) == ranks.count:
+            yield hand[ranks.rank], True
+            hand = []
+    if hand:
+        yield hand[min(ranks.rank, len(hand) - 1)], ranks.rank < len(hand)
