@@ -128,7 +128,7 @@ def train(
     elif task is not None or data is not None or test_data is not None:
         if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
             raise SettingError(
-                "--task trains on the rows of --data: leave --text, --tokenizer, --sample and the options of fine-tuning out."
+                "--task trains on the rows of --data: leave --text, --tokenizer, --sample and fine-tuning's options out."
             )
         if task is None or data is None:
             raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")

@@ -14,7 +14,7 @@ from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import whole_weights
 from glassformer.training.snapshots import Snapshots
-from glassformer.training.trained_model import ModelWriters
+from glassformer.training.trained_model import WHOLE_MODEL, ModelWriters
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 
@@ -26,7 +26,7 @@ class PreparedTraining:
     trainer: Trainer
     tokenizer: Tokenizer
     usage: str = ""  # what can be done with the model, {folder} being where it is
-    writers: ModelWriters = ModelWriters()
+    writers: ModelWriters = WHOLE_MODEL
 
     def write(self, folder: Path) -> None:
         """The trained model's files, by one process of all that call this."""
@@ -56,7 +56,7 @@ def make_trainer(
     resume: bool,
     sample: Callable[[Any], str] | None = None,
     usage: str = "",
-    writers: ModelWriters = ModelWriters(),
+    writers: ModelWriters = WHOLE_MODEL,
     at_start: Callable[[Trainer], None] | None = None,
 ) -> PreparedTraining:
     """A trainer for a request's model and data; one that goes on must be of the same.

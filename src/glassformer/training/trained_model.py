@@ -59,10 +59,13 @@ class ModelWriters:
     snapshot: ModelWriter = write_half
 
 
+WHOLE_MODEL = ModelWriters()
+
+
 def writers_of(lora: LoraSettings | None, base: str | None, merge: bool) -> ModelWriters:
     """Of a model that is trained itself, or of updates beside a base."""
     if lora is None or base is None:
-        return ModelWriters()
+        return WHOLE_MODEL
     return ModelWriters(lora_writer(lora, base, merge), lora_writer(lora, base, merge=False))
 
 
