@@ -85,7 +85,6 @@ def test_a_dragged_temperature_gives_what_the_api_gives(open_page: OpenPage, add
         first = post(address, "record", **{**body, "temperature": temperature, "max_tokens": 1})["steps"][0]["candidates"]
         paths = zip(first["texts"], first["paths"], strict=False)  # the best ones have one
         scores = {text: path[-1] for text, path in paths if path and path[-1] is not None}
-        assert len(scores) == body["top_k"]
         weights = {text: math.exp(score - max(scores.values())) for text, score in scores.items()}
         for text, width in list(page.bars().items())[:8]:
             weight = next((weight for other, weight in weights.items() if visible(other) == text), 0)
