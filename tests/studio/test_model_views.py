@@ -103,6 +103,16 @@ def test_an_encoder_decoders_cross_attention_can_be_switched_off(open_page: Open
     expect(view.get_by_role("region", name="Answer B")).to_contain_text("without cross-attention of block 0")
 
 
+def test_b_is_written_with_a_temperature_that_was_just_typed(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    view = show_view(page, address, "view=compare")
+    view.get_by_label("B's model").select_option("tiny")
+    view.get_by_label("B's temperature").fill("0")
+    view.get_by_role("button", name="Write B").click()  # whose pressing ends the typing, and must not move the button away
+    expect(view.get_by_label("B's seed")).to_be_disabled()
+    expect(view.get_by_role("region", name="Answer B")).to_contain_text("the best token each time")
+
+
 # Tokens --------------------------------------------------------------------------------------------------------------------
 
 

@@ -192,7 +192,7 @@ def as_deuteranope(color: str) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_that_mean_something_differ_for_a_deuteranope(theme: str) -> None:
-    """What else means something is no colour: A and B are letters, solid and dashed; what was chosen has a mark and a word."""
+    """What else means something is no colour: A and B are letters, solid and dashed; what was chosen has a mark."""
     colors = colors_of(theme)
     scales: dict[str, list[str]] = {}
     for name in colors:
@@ -214,3 +214,12 @@ def test_pages_without_script_have_the_same_colours(theme: str) -> None:
     shared = {name: color for name, color in re.findall(r"--(\w+): (#[0-9a-f]{6});", block) if name in colors_of(theme)}
     assert shared.keys() == {"ink", "paper", "faint", "line"}
     assert shared == {name: colors_of(theme)[name] for name in shared}
+
+
+def test_the_tests_that_the_documentation_names_exist() -> None:
+    tests = Path(__file__).parent
+    documentation = (tests.parents[1] / "docs" / "studio.md").read_text("utf-8")
+    names = re.findall(r"`(test_\w+\.py)::(test_\w+)`", documentation)
+    assert len(names) >= 10
+    for file, name in names:
+        assert f"\ndef {name}(" in (tests / file).read_text("utf-8"), name
