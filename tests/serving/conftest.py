@@ -80,12 +80,12 @@ def serving(app: FastAPI, **options: Any) -> Iterator[str]:
     server = GlassServer(app, port=0, **options)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    assert server.ready.wait(20)
+    assert server.ready.wait(100)
     try:
         yield server.address
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive()
 
 

@@ -11,7 +11,7 @@ from tests.studio.browser import StudioPage, visible
 
 def post(address: str, route: str, **body: Any) -> Any:
     """A route's answer under /glass."""
-    response = httpx.post(f"{address}/glass/{route}", json=body, timeout=60)
+    response = httpx.post(f"{address}/glass/{route}", json=body, timeout=300)
     assert response.status_code == 200, response.text
     return response.json()
 

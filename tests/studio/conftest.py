@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import glassformer
+from glassformer.engine.cpu.build import library
+from glassformer.errors import ExecutorError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
@@ -23,13 +26,20 @@ from tests.tasks.conftest import Make, named_labels
 
 __all__ = ["make", "named_labels", "pair_source", "sources", "tiny_encoder"]
 
-LIMITS = Limits(seconds=60, stop_seconds=1, new_tokens=6, loaded_models=12)
+LIMITS = Limits(seconds=300, stop_seconds=1, new_tokens=6, loaded_models=12)
 HEADS = {
     "labels": "SequenceClassification",
     "entities": "TokenClassification",
     "gaps": "MaskedLM",
     "answers": "QuestionAnswering",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_library() -> None:
+    """Built before any page waits for an answer: compiling it takes longer than an answer ever does."""
+    with suppress(ExecutorError):  # without a compiler, models run without it
+        library()
 
 
 @pytest.fixture(scope="session")

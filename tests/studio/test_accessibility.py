@@ -29,7 +29,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         unavailable("npm, which fetches axe-core")
     folder = tmp_path_factory.mktemp("axe")
     words = [str(npm), "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline", AXE]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
         unavailable(f"axe-core could not be fetched: {done.stderr[-500:]}")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
@@ -57,8 +57,10 @@ def test_axe_finds_no_serious_fault_on_any_view(open_page: OpenPage, address: st
     for number in range(bar.count()):
         bar.nth(number).click()
         expect(bar.nth(number)).to_have_attribute("aria-pressed", "true")
-        expect(page.page.get_by_role("status").filter(has_text="reading…")).to_have_count(0)
         part = "body" if number == 0 else "section.left"  # the rest stays as it is
+        if number:
+            page.page.locator(".view > *").first.wait_for()  # its file is loaded
+        expect(page.page.get_by_role("status").filter(has_text="reading…")).to_have_count(0)
         assert faults(page, rule, part) == [], bar.nth(number).text_content()
     for key in ("Control+k", "?"):
         page.page.keyboard.press(key)

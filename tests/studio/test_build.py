@@ -17,7 +17,7 @@ SOURCES = Path(__file__).parents[2] / "studio"
 
 
 def npm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(shutil.which("npm")), *words], cwd=folder, capture_output=True, text=True, timeout=200)
+    return subprocess.run([str(shutil.which("npm")), *words], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")

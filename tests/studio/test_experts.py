@@ -24,7 +24,7 @@ TEXT = "the cat sat on the mat"
 
 @pytest.fixture(scope="module")
 def address(experts_source: ModelSource, tiny_qwen3: Path) -> Iterator[str]:
-    limits = Limits(seconds=60, stop_seconds=1, new_tokens=6)
+    limits = Limits(seconds=300, stop_seconds=1, new_tokens=6)
     dense = ModelSource("dense", partial(glassformer.load, tiny_qwen3))
     with serving(create_app(Registry([experts_source, dense], limits), limits)) as address:
         yield address

@@ -50,7 +50,7 @@ def test_two_answers_are_compared_token_by_token(open_page: OpenPage, address: s
     page.show(address)
     page.page.get_by_role("slider").first.fill("0")
     page.ask("hi")
-    expect(page.page.get_by_role("textbox", name="A message to the model")).to_have_value("")
+    page.wait_until_written()
     page.page.get_by_role("button", name="Compare with…").click()
     view = page.page.locator("section.left")
     view.get_by_role("button", name="Write B").click()
@@ -103,6 +103,16 @@ def test_an_encoder_decoders_cross_attention_can_be_switched_off(open_page: Open
     expect(view.get_by_role("region", name="Answer B")).to_contain_text("without cross-attention of block 0")
 
 
+def test_b_is_written_with_a_temperature_that_was_just_typed(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    view = show_view(page, address, "view=compare")
+    view.get_by_label("B's model").select_option("tiny")
+    view.get_by_label("B's temperature").fill("0")
+    view.get_by_role("button", name="Write B").click()  # whose pressing ends the typing, and must not move the button away
+    expect(view.get_by_label("B's seed")).to_be_disabled()
+    expect(view.get_by_role("region", name="Answer B")).to_contain_text("the best token each time")
+
+
 # Tokens --------------------------------------------------------------------------------------------------------------------
 
 
@@ -116,10 +126,9 @@ def test_a_text_is_cut_as_one_types_by_several_tokenizers(open_page: OpenPage, a
     for model in ("tiny", "encoder"):
         tokens = post(address, "tokens", model=model, text=text)["tokens"]
         boxes = view.get_by_role("region", name=f"Tokens of {model}").get_by_role("group").get_by_role("button")
-        expect(boxes).to_have_count(len(tokens))
         shown = [token["bytes"] if "\\x" in token["text"] else visible(token["text"]) for token in tokens]
-        assert boxes.locator(".text").all_text_contents() == shown
-        assert boxes.locator(".id").all_text_contents() == [str(token["id"]) for token in tokens]
+        expect(boxes.locator(".text")).to_have_text(shown)
+        expect(boxes.locator(".id")).to_have_text([str(token["id"]) for token in tokens])
         assert boxes.locator("xpath=self::*[contains(@class, 'special')]").count() == sum(
             token["special"] for token in tokens
         )

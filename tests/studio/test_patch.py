@@ -41,17 +41,19 @@ def test_cells_are_the_values_of_the_api(open_page: OpenPage, address: str) -> N
     for part, button in (("residual", "residual"), ("attention", "attention"), ("mlp", "MLP")):
         page.page.get_by_role("group", name="What is patched").get_by_role("button", name=button).click()
         data = patching(address, part)
-        expect(grid.get_by_role("row")).to_have_count(len(data["layers"]) + 1)
+        expect(grid.get_by_role("columnheader")).to_have_count(len(data["layers"]))
         expect(page.page.get_by_text(f'"{part}"')).to_be_visible()
-        columns = grid.get_by_role("columnheader").all_text_contents()[1:]
-        assert columns == [visible(data["tokens"][1][position]) for position in data["positions"]]
-        for row, values in enumerate(data["values"]):
-            for column, value in enumerate(values):
-                cell = grid.locator(f'[data-row="{row}"][data-column="{column}"]')
-                label = cell.get_attribute("aria-label") or ""
-                assert re.search(r": (.*) of the answer", label).group(1) == signed(value)  # type: ignore[union-attr]
-                kind = "positive" if value > 0 else "negative"
-                assert (kind in (cell.get_attribute("class") or "")) == (abs(value) >= 0.02)
+        tokens = [visible(data["tokens"][1][position]) for position in data["positions"]]
+        expect(grid.locator(".head .column")).to_have_text(tokens)
+        cells = grid.get_by_role("gridcell").evaluate_all(
+            "cells => cells.map(cell => [cell.dataset.row, cell.dataset.column, cell.ariaLabel, cell.className])"
+        )
+        assert len(cells) == len(tokens) * len(data["layers"])
+        for row, column, label, marks in cells:
+            value = data["values"][int(row)][int(column)]
+            assert re.search(r": (.*) of the answer", label).group(1) == signed(value)  # type: ignore[union-attr]
+            kind = "positive" if value > 0 else "negative"
+            assert (kind in marks) == (abs(value) >= 0.02)
 
 
 def test_a_cell_is_selected_and_its_number_is_said(open_page: OpenPage, address: str) -> None:

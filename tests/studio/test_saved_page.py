@@ -132,9 +132,13 @@ def test_a_file_that_holds_no_recording_is_refused(open_page: OpenPage, page_fil
     page = open_page()
     page.show_file(page_file)
     answered = page.answer.count()
+    whole = embedded_data(page_file.read_text("utf-8"))
     for name, content, reason in (
         ("a.json", "{", "it is not JSON."),
         ("b.json", '{"schema": "glassformer.trace/1"}', 'This is "glassformer.trace/1"; the studio opens'),
+        ("d.json", json.dumps({**whole, "steps": [{}]}), "it is damaged: steps.0.token is missing or of another kind."),
+        ("e.json", json.dumps({**whole, "layers": "all"}), "it is damaged: layers is missing or of another kind."),
+        ("f.json", json.dumps({**whole, "stages": [{"name": "text"}]}), "it is damaged: stages.0.shape is missing"),
         ("c.html", "<p>hi</p><script>document.title = 1</script>", "it is a page without a recording."),
     ):
         (tmp_path / name).write_text(content, "utf-8")

@@ -49,7 +49,7 @@ def copied(page: StudioPage) -> str:
 
 
 def ran(words: list[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -25,6 +27,7 @@ SOURCES = Path(__file__).parents[2] / "studio"
 FIRST_SCREEN = 90_000  # bytes of script and style, compressed
 VIEW = 30_000  # likewise
 SHIPPED_RUN = 60_000  # bytes
+JUST_NOTICEABLE = 2.3  # difference of two colours in CIELAB
 
 
 def no_model() -> None:
@@ -123,9 +126,15 @@ def test_components_show_text_as_text() -> None:
         assert not re.search(r"@html|innerHTML|\beval\(", path.read_text("utf-8")), path.name
 
 
-def luminance(color: str) -> float:
+def linear(color: str) -> tuple[float, float, float]:
+    """A colour's red, green and blue in proportion to their light."""
     channels = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return red, green, blue
+
+
+def luminance(color: str) -> float:
+    red, green, blue = linear(color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -163,9 +172,54 @@ def test_the_steps_of_a_scale_keep_their_order_without_colour(theme: str) -> Non
         assert greys == sorted(greys, reverse=theme == "light"), "more is darker on light paper, brighter on dark"
 
 
+def as_deuteranope(color: str) -> tuple[float, float, float]:
+    """A colour as somebody without green cones sees it, in CIELAB (Machado, Oliveira and Fernandes 2009, severity 1)."""
+    red, green, blue = linear(color)
+    seen = (
+        0.367322 * red + 0.860646 * green - 0.227968 * blue,
+        0.280085 * red + 0.672501 * green + 0.047413 * blue,
+        -0.011820 * red + 0.042940 * green + 0.968881 * blue,
+    )
+    red, green, blue = (min(1.0, max(0.0, channel)) for channel in seen)
+    white_shares = (  # X, Y and Z, each of its value for white
+        (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089,
+    )
+    x, y, z = (share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116 for share in white_shares)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_that_mean_something_differ_for_a_deuteranope(theme: str) -> None:
+    """What else means something is no colour: A and B are letters, solid and dashed; what was chosen has a mark."""
+    colors = colors_of(theme)
+    scales: dict[str, list[str]] = {}
+    for name in colors:
+        if step := re.fullmatch(r"(surprise|attention|positive|negative)-\d+", name):
+            scales.setdefault(step[1], []).append(name)
+    assert len(scales) == 4
+    pairs = [pair for steps in scales.values() for pair in pairwise(steps)]
+    pairs += list(zip(scales["positive"], scales["negative"], strict=True))
+    pairs += [("paper", "positive-1"), ("paper", "negative-1"), ("bar", "bar-track"), ("bar", "paper")]
+    pairs += [("masked", "attention-0"), ("masked", "attention-1"), ("error", "ink"), ("error", "faint"), ("accent", "ink")]
+    for first, second in pairs:
+        difference = math.dist(as_deuteranope(colors[first]), as_deuteranope(colors[second]))
+        assert difference >= 3 * JUST_NOTICEABLE, (first, second)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_without_script_have_the_same_colours(theme: str) -> None:
     block = STYLE.split("}")[["light", "dark"].index(theme)]
     shared = {name: color for name, color in re.findall(r"--(\w+): (#[0-9a-f]{6});", block) if name in colors_of(theme)}
     assert shared.keys() == {"ink", "paper", "faint", "line"}
     assert shared == {name: colors_of(theme)[name] for name in shared}
+
+
+def test_the_tests_that_the_documentation_names_exist() -> None:
+    tests = Path(__file__).parent
+    documentation = (tests.parents[1] / "docs" / "studio.md").read_text("utf-8")
+    names = re.findall(r"`(test_\w+\.py)::(test_\w+)`", documentation)
+    assert len(names) >= 10
+    for file, name in names:
+        assert f"\ndef {name}(" in (tests / file).read_text("utf-8"), name

@@ -88,7 +88,7 @@ def test_two_widgets_share_a_notebook(open_page: OpenPage, recording: Recording)
     first, second = page.page.locator(".cell").first, page.page.locator(".cell").last
     for cell, number in ((first, 1), (second, 4)):
         tokens = cell.get_by_role("group", name="The answer's tokens").get_by_role("button")
-        assert tokens.all_text_contents() == [visible(step.token.text) for step in recording.steps]
+        expect(tokens).to_have_text([visible(step.token.text) for step in recording.steps])
         tokens.nth(number).click()
     for cell, number in ((first, 1), (second, 4)):
         expect(cell.locator(".token.mono")).to_have_text(visible(recording.steps[number].token.text))
@@ -135,7 +135,7 @@ def executed(tiny_qwen3: Path) -> dict[str, Any]:
         run.widget()
     """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
-    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     shown = output["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
     state: dict[str, Any] = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"][shown][

@@ -108,7 +108,7 @@ export class Commands {
     const { studio } = this;
     const open = (view: string | null) => () => studio.select({ view });
     const conversation: Command = { kind: "view", label: "Conversation", detail: "The prompt and the answer", run: open(null) };
-    return [conversation, ...viewsOf(studio.run).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
+    return [conversation, ...viewsOf(studio.run, studio.selection.view).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
   }
 
   private actions(): Command[] {

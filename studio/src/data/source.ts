@@ -2,6 +2,7 @@
 // notebook's widget.
 import type { Recording, RecordRequest, TrainingCurves } from "../api/types";
 import type { RecordingEvent } from "./recording-events";
+import { misfit, optional, type Shape } from "./shape";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
 export interface SliceRequest {
@@ -54,6 +55,32 @@ export class SourceError extends Error {
 }
 
 const SCHEMA = "glassformer.recording/1";
+const NUMBERS: Shape = [optional("number")]; // null stands for what JSON has no number for
+const TOKEN: Shape = { id: "number", text: "string", special: "boolean" };
+/** What the page cannot be drawn without. */
+const RECORDING: Shape = {
+  model: "string",
+  executor: "string",
+  settings: {},
+  prompt: "string",
+  prompt_tokens: [TOKEN],
+  text: "string",
+  layers: ["string"],
+  stages: [{ name: "string", shape: ["number"] }],
+  steps: [
+    {
+      token: TOKEN,
+      surprisal: optional("number"),
+      entropy: optional("number"),
+      rank: optional("number"),
+      rules: ["string"],
+      counts: ["number"],
+      candidates: { ids: ["number"], texts: ["string"], scores: NUMBERS, paths: [NUMBERS] },
+      tail: optional({ top: optional("number"), counts: ["number"] }),
+      lens: optional({ texts: ["string"], probabilities: NUMBERS }),
+    },
+  ],
+};
 
 /** JSON of unknown origin as a recording, or an error that says what it is instead. */
 export function asRecording(data: unknown): Recording {
@@ -62,5 +89,7 @@ export function asRecording(data: unknown): Recording {
     const name = typeof schema === "string" ? `"${schema}"` : "no recording";
     throw new SourceError(`This is ${name}; the studio opens "${SCHEMA}".`, "refused");
   }
+  const place = misfit(data, RECORDING);
+  if (place !== null) throw new SourceError(`it is damaged: ${place} is missing or of another kind. Save the run once more.`, "refused");
   return data as Recording;
 }

@@ -100,9 +100,9 @@ export const VIEWS: readonly ViewEntry[] = [
   },
 ];
 
-/** The views of a run: those that do not fit it are left out. */
-export function viewsOf(run: Recording | null): readonly ViewEntry[] {
-  return VIEWS.filter(({ fits }) => !fits || (run !== null && fits(run)));
+/** The views of a run: those that do not fit it are left out, but for the one that is open. */
+export function viewsOf(run: Recording | null, open: string | null): readonly ViewEntry[] {
+  return VIEWS.filter(({ id, fits }) => !fits || id === open || (run !== null && fits(run)));
 }
 
 export function findView(id: string | null): ViewEntry | null {

@@ -5,11 +5,12 @@ export function withDots(words: string): string {
   return words.replaceAll("␣", "·");
 }
 
-/** +0.1234, −0.1234; a true minus, which is as wide as the plus. */
+/** +0.1234, −0.1234, +3.2e−7 where no digit would be left; a true minus, which is as wide as the plus. */
 export function signed(value: number | null, digits = 4): string {
   if (value === null) return "–";
-  const size = Math.abs(value).toFixed(digits);
-  return value < 0 && Number(size) !== 0 ? `−${size}` : `+${size}`;
+  const fixed = Math.abs(value).toFixed(digits);
+  const size = Number(fixed) === 0 && value !== 0 ? Math.abs(value).toExponential(1).replace("-", "−") : fixed;
+  return value < 0 ? `−${size}` : `+${size}`;
 }
 
 /** The same without a plus. */
