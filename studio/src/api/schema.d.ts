@@ -304,6 +304,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/learning": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Learning
+         * @description What each snapshot of that training makes of a text. It ends when the client leaves, or its time is over.
+         */
+        post: operations["learning_glass_learning_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/lens": {
         parameters: {
             query?: never;
@@ -498,6 +518,26 @@ export interface paths {
          * @description What the model thought of each token of a text.
          */
         post: operations["trace_glass_trace_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/training": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Training
+         * @description The losses and samples so far of the training that the server follows.
+         */
+        get: operations["training_glass_training_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1137,6 +1177,22 @@ export interface components {
                 [key: string]: unknown;
             }[] | null;
         };
+        /** glassformer.classification/1 */
+        ClassificationEvaluationJson: {
+            accuracy: number | null;
+            confusion: number[][];
+            data: string;
+            labels: components["schemas"]["LabelScores"][];
+            loss: number | null;
+            macro_f1: number | null;
+            mistakes: components["schemas"]["Mistake"][];
+            model: string;
+            /** @constant */
+            schema: "glassformer.classification/1";
+            seconds: number | null;
+            texts: number;
+            truncated: number;
+        };
         /**
          * CompareRequest
          * @description POST /glass/compare: two texts in one model.
@@ -1264,6 +1320,10 @@ export interface components {
         Crumb: {
             label: string;
             path: string;
+        };
+        CurvePoint: {
+            step: number;
+            value: number | null;
         };
         /**
          * DescriptionRequest
@@ -1545,6 +1605,13 @@ export interface components {
             summaries: components["schemas"]["HeadSummary"][];
             tokens: string[];
         };
+        HeldOutEvaluation: {
+            loss: number | null;
+            measures: {
+                [key: string]: number | null;
+            };
+            step: number;
+        };
         Histogram: {
             counts: number[];
             edges: (number | null)[];
@@ -1698,10 +1765,22 @@ export interface components {
             kind: string;
             tensors: number;
         };
+        LabelScores: {
+            f1: number | null;
+            label: string;
+            precision: number | null;
+            recall: number | null;
+            support: number;
+        };
         LayerDifference: {
             cosine: number | null;
             largest: number | null;
             layer: string;
+        };
+        LayerGuess: {
+            id: number;
+            probability: number | null;
+            text: string;
         };
         LayerPrediction: {
             divergence: number | null;
@@ -1711,6 +1790,46 @@ export interface components {
             probability: number | null;
             rank: number;
             text: string;
+        };
+        /** glassformer.learning/1 */
+        LearningJson: {
+            blocks: number;
+            head: number;
+            heads: number;
+            layer: number;
+            layers: string[];
+            name: string;
+            note: string;
+            position: number;
+            /** @constant */
+            schema: "glassformer.learning/1";
+            snapshots: components["schemas"]["SnapshotReading"][];
+            tokens: string[];
+        };
+        /**
+         * LearningRequest
+         * @description POST /glass/learning
+         */
+        LearningRequest: {
+            /**
+             * Head
+             * @default 0
+             */
+            head: number;
+            /**
+             * Layer
+             * @default -1
+             */
+            layer: number;
+            /**
+             * Position
+             * @default -1
+             */
+            position: number | string;
+            /** Prompt */
+            prompt: string;
+            /** Target */
+            target?: string | null;
         };
         /** glassformer.lens/2 */
         LensJson: {
@@ -1814,6 +1933,13 @@ export interface components {
             top_p?: number | null;
         } & {
             [key: string]: unknown;
+        };
+        Mistake: {
+            answered: string;
+            expected: string;
+            place: string;
+            probability: number | null;
+            text: string;
         };
         /** glassformer.compare-models/2 */
         ModelComparisonJson: {
@@ -2411,20 +2537,38 @@ export interface components {
         };
         /**
          * SiteChange
-         * @description value · scale + shift, at some positions and heads.
+         * @description value · scale + shift, at some positions, heads and neurons; or a projection, or bounds.
          */
         SiteChange: {
+            /** Away From */
+            away_from?: number[] | null;
             /** Heads */
             heads?: number[] | null;
+            /** Maximum */
+            maximum?: number | null;
+            /** Minimum */
+            minimum?: number | null;
+            /** Neurons */
+            neurons?: number[] | null;
+            /** Onto */
+            onto?: number[] | null;
             /** Positions */
             positions?: number[] | null;
             /**
              * Scale
              * @default 1
              */
-            scale: number;
+            scale: number | unknown[];
             /** Shift */
             shift?: number | unknown[] | null;
+        };
+        SnapshotReading: {
+            attention: (number | null)[][];
+            candidates: components["schemas"]["Candidate"][][];
+            layers: components["schemas"]["LayerGuess"][];
+            loss: (number | null) | null;
+            losses: ((number | null) | null)[];
+            step: number;
         };
         Stage: {
             blocks: [
@@ -2496,6 +2640,24 @@ export interface components {
             setting: string;
             shapes: components["schemas"]["ShapedScores"][];
             step: number;
+        };
+        /** glassformer.tagging/1 */
+        TaggingEvaluationJson: {
+            accuracy: number | null;
+            confusion: number[][];
+            data: string;
+            entities: components["schemas"]["LabelScores"][];
+            entity_f1: (number | null) | null;
+            labels: components["schemas"]["LabelScores"][];
+            loss: number | null;
+            macro_f1: number | null;
+            model: string;
+            /** @constant */
+            schema: "glassformer.tagging/1";
+            seconds: number | null;
+            texts: number;
+            truncated: number;
+            words: number;
         };
         TaskFit: {
             about: string;
@@ -2613,6 +2775,20 @@ export interface components {
             format?: components["schemas"]["TextFormat"];
             /** Verbosity */
             verbosity?: string | null;
+        };
+        /** glassformer.text-to-text/1 */
+        TextToTextEvaluationJson: {
+            answers: components["schemas"]["WrittenAnswer"][];
+            character_error_rate: number | null;
+            data: string;
+            edit_distance: number | null;
+            exact_match: number | null;
+            loss: number | null;
+            model: string;
+            /** @constant */
+            schema: "glassformer.text-to-text/1";
+            seconds: number | null;
+            sources: number;
         };
         TextToken: {
             added: boolean;
@@ -2743,6 +2919,26 @@ export interface components {
             text: string;
             written: boolean;
         };
+        /** glassformer.training-curves/1 */
+        TrainingCurvesJson: {
+            gradient_norm: components["schemas"]["CurvePoint"][];
+            held_out: components["schemas"]["HeldOutEvaluation"][];
+            learning_rate: components["schemas"]["CurvePoint"][];
+            loss: components["schemas"]["CurvePoint"][];
+            name: string;
+            samples: components["schemas"]["TrainingSample"][];
+            /** @constant */
+            schema: "glassformer.training-curves/1";
+            snapshots: number[];
+            step: number;
+            steps: number | null;
+            tokens: number;
+            tokens_per_second: (number | null) | null;
+        };
+        TrainingSample: {
+            step: number;
+            text: string;
+        };
         /** glassformer.tree/1 */
         TreeJson: {
             covered: number | null;
@@ -2859,6 +3055,13 @@ export interface components {
                 [key: string]: string;
             };
             whys: components["schemas"]["Why"][];
+        };
+        WrittenAnswer: {
+            answered: string;
+            edits: number;
+            expected: string;
+            place: string;
+            source: string;
         };
         /** Message */
         glassformer__serving__http__anthropic__schemas__Message: {
@@ -3747,6 +3950,62 @@ export interface operations {
             };
         };
     };
+    learning_glass_learning_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LearningRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LearningJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     lens_glass_lens_post: {
         parameters: {
             query?: never;
@@ -4301,6 +4560,42 @@ export interface operations {
                             type: string;
                         };
                     };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    training_glass_training_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrainingCurvesJson"];
                 };
             };
             /** @description Any other error, in the same form: no key, no such model, a full queue. */
