@@ -226,7 +226,7 @@ def test_the_command_trains_and_says_how_to_use_it(small_preset: Any, command_fo
         (["--task", "classify"], "--task and --data go together"),
         (["--data", "rows.jsonl"], "--task and --data go together"),
         (["--task", "clasify", "--data", "x.jsonl"], "--task clasify is not known. Did you mean 'classify'?"),
-        (["--task", "tag", "--data", "x.jsonl", "--text", "y.txt"], "leave --text, --tokenizer, --sample and fine-tuning.s options out"),
+        (["--task", "tag", "--data", "x.jsonl", "--text", "y.txt"], "leave --text, --tokenizer, --sample and fine"),
         (["--task", "tag", "--data", "x.jsonl", "--arch", "t5"], "a t5 model has no head for --task tag. Families that"),
         (["--task", "tag", "--data", "x.jsonl", "--arch", "brt"], "--arch brt is no family. Did you mean 'bert'?"),
         (
