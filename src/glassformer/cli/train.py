@@ -125,8 +125,8 @@ def train(
     else:
         request = TextRequest(
             **({} if text is None else {"text": text}), **({} if arch is None else {"architecture": arch}), preset=preset,
-            tokenizer=tokenizer,
-            vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init, settings=training.changes(),
+            tokenizer=tokenizer, vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init,
+            settings=training.changes(),
         )  # fmt: skip
     with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
         with bars.download_bar() as progress:

@@ -28,9 +28,9 @@ from glassformer.training.training_folder import TrainingFolder
 NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
 SAMPLE_TOKENS = 60
-USES: Mapping[Head, str] = {  # what can be done with a model, by its head
+USES: Mapping[Head, str] = {  # what can be done with a model in {folder}, by its head
     "causal": "Let it write: glass run -m {folder} --raw 'Once'",
-    "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a [MASK]'",
+    "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a {mask}'",
     "seq2seq": "Train it on pairs of texts: glass train --task seq2seq --init {folder} --data FILE --out FOLDER",
 }
 
@@ -83,8 +83,8 @@ class TextRequest:
             if self.tokenizer == NEW_TOKENIZER:
                 vocabulary, limit = self.vocabulary or preset.vocabulary, NO_LIMIT if head == "causal" else sized.length
                 types = getattr(family, "type_vocab_size", 0) > 1
-                naming = part("training the tokenizer")
-                return train_tokenizer(corpus, vocabulary, naming, head=head, max_length=limit, token_types=types)
+                report = part("training the tokenizer")
+                return train_tokenizer(corpus, vocabulary, report, head=head, max_length=limit, token_types=types)
             made = _named_tokenizer(self.tokenizer, progress)
             add_gap_tokens(made, head)
             return made
@@ -114,7 +114,8 @@ class TextRequest:
         def write(model: Any) -> str:
             return sample(model, tokenizer, self.prompt) if head == "causal" else objective.sample(model)
 
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, USES[head])
+        usage = USES[head].replace("{mask}", tokenizer.mask_token or "")
+        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, usage)
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:
