@@ -32,9 +32,9 @@ NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
 SAMPLE_TOKENS = 60
 LORA_LEARNING_RATE = 2e-4  # unless the settings say otherwise
-USES: Mapping[Head, str] = {  # what can be done with a model, by its head
+USES: Mapping[Head, str] = {  # what can be done with a model in {folder}, by its head
     "causal": "Let it write: glass run -m {folder} --raw 'Once'",
-    "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a [MASK]'",
+    "masked": "Let it fill a gap: glass task fill-mask -m {folder} 'Once upon a {mask}'",
     "seq2seq": "Train it on pairs of texts: glass train --task seq2seq --init {folder} --data FILE --out FOLDER",
 }
 
@@ -93,8 +93,8 @@ class TextRequest:
             if self.tokenizer == NEW_TOKENIZER:
                 vocabulary, limit = self.vocabulary or preset.vocabulary, NO_LIMIT if head == "causal" else sized.length
                 types = getattr(family, "type_vocab_size", 0) > 1
-                naming = part("training the tokenizer")
-                return train_tokenizer(corpus, vocabulary, naming, head=head, max_length=limit, token_types=types)
+                report = part("training the tokenizer")
+                return train_tokenizer(corpus, vocabulary, report, head=head, max_length=limit, token_types=types)
             made = _named_tokenizer(self.tokenizer, progress)
             add_gap_tokens(made, head)
             return made
@@ -126,8 +126,9 @@ class TextRequest:
         def write(model: Any) -> str:
             return sample(model, tokenizer, self.prompt) if head == "causal" else objective.sample(model)
 
+        usage = USES[head].replace("{mask}", tokenizer.mask_token or "")
         writers = writers_of(lora, self.init, self.merge)
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, USES[head], writers)
+        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, usage, writers)
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:
