@@ -51,7 +51,7 @@ def test_a_book_is_trained_on_resumed_and_evaluated(command_folder: Path) -> Non
     assert "step 30 of 30" in shown
     assert "the model is in book" in shown
     assert glass(find("--resume")).count("the model is in book") == 1
-    for command in (find("glass run"), find("glass look")):
+    for command in (find("glass run -m speeches"), find("glass look")):
         glass(command.replace("-m speeches", "-m book"))
     assert "bits per byte" in glass(find("eval book --text book.txt --window"))
     assert "step 30 of 30" in glass(min((line for line in COMMANDS if "learning book" in line), key=len))

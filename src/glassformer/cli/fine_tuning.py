@@ -70,13 +70,13 @@ class FineTuningGroup(OptionGroup):
             return None
         if init is None:
             raise SettingError(f"{kinds[0]} trains a model that exists: name it with --init MODEL, such as --init smollm2.")
-        common = {
+        common: dict[str, Any] = {
             "init": init, "length": length, "held_out": held_out, "prompt": sample, "lora": self.lora_fields(),
             "merge": self.merge, "pack": not self.no_pack, "epochs": self.epochs, "settings": settings,
         }  # fmt: skip
         if self.chat is not None:
             return ChatRequest(data=self.chat, **common)
-        beta = {} if self.dpo_beta is None else {"beta": self.dpo_beta}
+        beta: dict[str, Any] = {} if self.dpo_beta is None else {"beta": self.dpo_beta}
         return PreferenceRequest(data=self.preferences or "", **beta, **common)
 
 

@@ -20,7 +20,7 @@ class EventFiles:
         if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder / FOLDER), purge_step=first_step)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder / FOLDER), purge_step=first_step)
 
     def add(self, event: Event) -> None:
         if self._writer is None:

@@ -127,9 +127,10 @@ class FineTuningRequest(ABC):
 
     def _sampler(self, tokenizer: Tokenizer) -> Callable[[Any], str]:
         thinks = "enable_thinking" in tokenizer.template().variables
+        variables: dict[str, Any] = {"enable_thinking": False} if thinks else {}
         tokens = tokenizer.apply_chat_template(
             [{"role": "user", "content": self.prompt}], add_generation_prompt=True, return_tensors="pt",
-            **({"enable_thinking": False} if thinks else {}),
+            **variables,
         )  # fmt: skip
 
         def answer(model: Any) -> str:
