@@ -39,6 +39,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},
+    "pegasus": {"force_bos_token_to_be_generated"},
     "marian": {"force_bos_token_to_be_generated", "decoder_vocab_size"},
 }
 ALWAYS_PREPARED = {"model_type", "label2id", "torch_dtype"}

@@ -90,7 +90,7 @@ class GPT2Block(Block):
 
 class GPT2Model(Decoder):
     family = "GPT2"
-    config_class = Config
+    config_class: ClassVar[type[gpt.Config]] = Config
     prefix = "transformer"
     class_suffixes = {"ForCausalLM": "LMHeadModel"}
     heads = {**Decoder.heads, "token": ("", Classifier), "question": ("", SpanHead)}

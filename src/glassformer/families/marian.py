@@ -5,6 +5,8 @@ Shapes: x (batch, length, hidden).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from glassformer.blueprints.bart import Config as BartConfig
@@ -23,7 +25,7 @@ class MarianStack(bart.BartStack):
 
 class MarianModel(bart.BartModel):
     family = "Marian"
-    config_class = Config
+    config_class: ClassVar[type[BartConfig]] = Config
     heads = {"seq2seq": ("", bart.BartLMHead)}
     class_suffixes = {"ForConditionalGeneration": "MTModel"}
     shifts_source = False
