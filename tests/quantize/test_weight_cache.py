@@ -40,6 +40,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2"), SIZES),
     **dict.fromkeys(("electra", "albert"), NARROW),
+    "qwen3_moe": {**DECODER, "moe_intermediate_size": 64},
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(("bart", "marian", "pegasus"), BART),
 }  # fmt: skip
