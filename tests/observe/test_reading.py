@@ -445,6 +445,18 @@ class TestActivations:
             sizes = [sum(value.nbytes for value in chunk.sites.values()) for chunk in reading.chunks(pattern)]
             assert max(sizes) <= max(20_000, reading.cost(pattern).bytes // len(reading) + 1)
 
+    def test_all_values_of_a_pattern_take_one_pass(self, pair: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading, runs = pair.reading(), []
+        one_by_one = {site: reading.at(site) for site in reading.sites("blocks.*.residual", "blocks.0.*")}
+        executor = type(reading.model.executor)
+        run = executor.run
+        monkeypatch.setattr(executor, "run", lambda self, feeds: runs.append(len(feeds)) or run(self, feeds))
+        values = reading.values("blocks.*.residual", "blocks.0.*")
+        assert runs == [1]
+        assert values.keys() == one_by_one.keys()
+        for site, value in values.items():
+            assert np.array_equal(value, one_by_one[site]), site
+
     def test_an_encoder_goes_through_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = encoder().model.read(TEXT)
         whole = {site: value for chunk in reading.chunks("blocks.*.residual") for site, value in chunk.sites.items()}

@@ -168,13 +168,16 @@ class Activations:
         """The value at one site, for the whole text: (…, length, …) as its axes say, without the batch."""
         sites = self.sites(site)
         if len(sites) > 1:
-            raise SiteError(f"{site!r} means {len(sites)} sites; name one, or record() them all.")
+            raise SiteError(f"{site!r} means {len(sites)} sites; name one, or get them all with values().")
         (values,) = self.values(*sites).values()
         return values
 
-    def values(self, *sites: str) -> dict[str, Floats]:
-        """The same for several sites, in one pass."""
-        arrays = {site: np.zeros(self.shape(site), np.float32) for site in sites}
+    def values(self, *patterns: str) -> dict[str, Floats]:
+        """The same for any number of sites, by names or patterns such as `blocks.*.attention.pattern`, all in one pass.
+
+        They are held in memory: `cost(…)` says how much of it they take, and `record(…)` writes them to disk instead.
+        """
+        arrays = {site: np.zeros(self.shape(site), np.float32) for site in self.sites(*patterns)}
         self._fill(arrays)
         return arrays
 
