@@ -47,7 +47,7 @@ def test_a_lora_is_trained_gone_on_with_and_run(tmp_path: Path) -> None:
         "--epochs", "1", "--batch-size", "8", "--learning-rate", "0.01", "--out", out, "--json",
     )  # fmt: skip
     events = [json.loads(line) for line in printed.splitlines()]
-    assert {event["kind"] for event in events} == {"step", "evaluation", "checkpoint"}
+    assert {event["kind"] for event in events} == {"step", "evaluation", "checkpoint", "snapshot"}
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
     assert ran("train", "--out", out, "--resume", "--json") == ""  # nothing is left to do
     question = ["What is 1 + 1?", "-n", "3", "--executor", "plain"]

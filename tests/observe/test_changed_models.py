@@ -130,7 +130,7 @@ def test_a_forced_token(pair: Both) -> None:
         ({"blocks.0.residul": Change()}, "Did you mean 'blocks.0.residual'"),
         ({"blocks.0.residual": 0}, "it must be a Change, such as Change"),
         ({"blocks.0.residual": Change(heads=[0])}, "there are no heads at 'blocks.0.residual'"),
-        ("blocks.0.residual", "changes map sites to a Change each"),
+        ("blocks.0.residual", "changes map sites to a Change or a function each"),
     ],
 )
 def test_changes_that_are_refused(changes: Any, message: str) -> None:

@@ -90,6 +90,7 @@ def test_the_loader_asks_for_every_field_that_is_honoured(tmp_path: Path, monkey
         {"spiece.model": trained(**T5), "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}},
         {"spiece.model": trained(**ALBERT), "tokenizer_config.json": {"tokenizer_class": "AlbertTokenizer"}},
         {"spm.model": trained(**DEBERTA), "tokenizer_config.json": {"tokenizer_class": "DebertaV2Tokenizer"}},
+        {"spiece.model": trained(**T5), "tokenizer_config.json": {"tokenizer_class": "PegasusTokenizer"}},
     ]
     for number, files in enumerate(folders):
         AutoTokenizer.from_pretrained(write_files(tmp_path / str(number), files))

@@ -26,7 +26,7 @@ from glassformer.training.training_folder import TrainingFolder
 from tests.training.models import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS = (0, 1, 2, 3, 6, 8)
+STEPS = (0, 1, 2, 4, 6, 8)
 
 
 def training(folder: Path, resume: bool = False, **settings: Any) -> Trainer:

@@ -36,7 +36,7 @@ from glassformer.training.training_folder import TrainingFolder
 
 note = logging.getLogger("glassformer").warning
 
-USAGE = "Let it write: glass run -m {folder} Hello"
+USAGE = "Let it write: glass run -m {folder} 'Hello'"
 SAMPLE_TOKENS = 100
 EVALUATIONS = 10  # on the way, unless the settings say otherwise
 Example = TypeVar("Example")

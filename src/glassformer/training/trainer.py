@@ -193,7 +193,7 @@ class Trainer:
     def _precision(self) -> AbstractContextManager[Any]:
         if self.settings.precision == "bfloat16":
             return torch.autocast(self.ranks.device.type, torch.bfloat16)
-        return matmul_precision("high" if self.settings.precision == "tf32" else "highest")
+        return tf32_products() if self.settings.precision == "tf32" else nullcontext()
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Processes exchange gradients with the last part of a step alone."""
@@ -288,10 +288,10 @@ class Trainer:
 
 
 @contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    """How exactly float32 matrices are multiplied: "highest", or "high", which a GPU does in TF32."""
+def tf32_products() -> Iterator[None]:
+    """A GPU multiplies float32 matrices in TF32."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
