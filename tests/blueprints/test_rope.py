@@ -67,3 +67,14 @@ def test_longrope_that_is_incomplete_is_refused(change: dict[str, Any], message:
     rope = {"rope_type": "longrope", "original_max_position_embeddings": 64, **longrope_factors(12), **change}
     with pytest.raises(ConfigError, match=message):
         read_config({**raw, "rope_parameters": rope})
+
+
+def test_a_share_of_one_is_written_where_a_reader_would_take_another() -> None:
+    """GPT-NeoX rotates a quarter of each head unless its config says otherwise."""
+    sizes = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
+    whole = read_config(
+        {**sizes, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}}
+    )
+    assert whole.to_dict()["rope_parameters"]["partial_rotary_factor"] == 1.0
+    assert read_config(whole.to_dict()).rope == whole.rope
+    assert read_config(sizes).rope.partial_rotary_factor == 0.25

@@ -342,7 +342,7 @@ class TestEncoderAlone:
         with pytest.raises(CheckpointError, match="It is an encoder alone: use T5EncoderModel, or AutoModelForTextEnc"):
             load(tmp_path, "seq2seq")
 
-    @pytest.mark.parametrize("family", ["t5", *reference.ENCODERS])
+    @pytest.mark.parametrize("family", ["t5", *(name for name in reference.ENCODERS if name != "modernbert")])  # it lacks it
     def test_auto_model_for_text_encoding(self, family: str, tmp_path: Path) -> None:
         theirs = reference.write(tmp_path, family, "TextEncoding")
         ours = glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)

@@ -42,6 +42,12 @@ class Config(rotary.Config):
         self.check_heads_divide()
         self.rope.check_head_size(self.head_dim)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The share of a head that is rotated is always in it: without one, a reader would take a quarter."""
+        raw = super().to_dict()
+        share = {"partial_rotary_factor": self.rope.partial_rotary_factor}
+        return raw | {"rope_parameters": raw["rope_parameters"] | share}
+
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
