@@ -13,6 +13,7 @@ import argparse
 import gc
 import importlib.util
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,7 @@ def nanogpt(source: Path) -> Callable[[dict[str, Any]], tuple[nn.Module, type[La
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a compiler looks for it
     spec.loader.exec_module(module)
 
     def make(sizes: dict[str, Any]) -> tuple[nn.Module, type[LanguageModel]]:

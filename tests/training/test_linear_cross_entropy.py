@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tests.engine.gpu.triton_interpreter  # noqa: F401  # isort: skip
+
+from glassformer.training import cross_entropy_kernel
 from glassformer.training import linear_cross_entropy as module
 from glassformer.training.linear_cross_entropy import linear_cross_entropy
 
@@ -42,3 +45,19 @@ def test_without_gradients_only_the_loss_is_computed() -> None:
     torch.testing.assert_close(
         linear_cross_entropy(states, weight, None, targets), whole(states, weight, None, targets, 0.0)
     )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_gives_the_same_losses_and_slopes(
+    dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Triton's interpreter, where there is no GPU; rows of several blocks, the last of them not full."""
+    monkeypatch.setattr(cross_entropy_kernel, "BLOCK", 16)
+    scores, targets = torch.randn(5, 39).mul(8).to(dtype), torch.tensor([0, 38, -100, 16, 5])
+    expected, slopes = module.losses_and_slopes(scores.clone(), targets, smoothing)
+    losses = cross_entropy_kernel.losses_and_slopes(scores, targets, smoothing, -100)
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores, slopes, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=1e-6)
+    assert not scores[2].any()
+    assert losses[2] == 0

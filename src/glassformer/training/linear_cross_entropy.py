@@ -9,6 +9,8 @@ Shapes: states (tokens, hidden); weight (vocabulary, hidden); targets (tokens,).
 
 from __future__ import annotations
 
+import importlib.util
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,10 +19,7 @@ from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED
 
-CHUNK_BYTES = {
-    "cpu": 4 << 20,
-    "cuda": 512 << 20,
-}  # of a chunk's scores in float32: what a cache holds; what is not worth sparing
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 2 << 30}  # of a chunk's scores in float32: what a cache holds; what is to spare
 
 
 def linear_cross_entropy(
@@ -50,20 +49,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for x, target, place in zip(
             torch.split(states, rows), torch.split(targets, rows), range(0, len(states), rows), strict=True
         ):
-            known = target != IGNORED
-            column = target.where(known, 0)[:, None]
-            logs = F.linear(x, weight, bias).to(dtype)
-            logs -= logs.logsumexp(-1, keepdim=True)
-            picked = logs.gather(-1, column)[:, 0]
-            losses = (1 - smoothing) * picked + smoothing * logs.mean(-1) if smoothing else picked
-            total -= (losses * known).sum()
+            scores = F.linear(x, weight, bias)
             if of_states is None and of_weight is None and of_bias is None:
+                total += F.cross_entropy(
+                    scores.to(dtype), target, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+                )
                 continue
-            slope = logs.exp_()  # of the loss by each score: the probability, less what was to be there
-            if smoothing:
-                slope -= smoothing / len(weight)
-            slope.scatter_add_(-1, column, torch.full_like(column, smoothing - 1, dtype=slope.dtype))
-            slope = (slope * known[:, None]).to(states.dtype)
+            losses, slope = losses_and_slopes(scores, target, smoothing)
+            total += losses.sum()
             if of_states is not None:
                 of_states[place : place + len(x)] = slope @ weight
             if of_weight is not None and of_weight.dtype == states.dtype:
@@ -71,7 +64,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             elif of_weight is not None:
                 of_weight += slope.T @ x
             if of_bias is not None:
-                of_bias += slope.to(dtype).sum(0)
+                of_bias += slope.sum(0, dtype=dtype)
         ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
@@ -86,3 +79,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if of_bias is None else (of_bias * scale).to(bias_dtype),
         )
         return (*gradients, None, None, None)
+
+
+def losses_and_slopes(scores: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The loss of each row of scores, and its slopes by them: the probabilities, less what was to be there.
+
+    The scores' memory is used for the slopes.
+    """
+    if scores.is_cuda and scores.dtype is not torch.float64 and _has_triton():
+        from glassformer.training import cross_entropy_kernel
+
+        return cross_entropy_kernel.losses_and_slopes(scores, targets, smoothing, IGNORED), scores
+    known = targets != IGNORED
+    column = targets.where(known, 0)[:, None]
+    logs = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    logs -= logs.logsumexp(-1, keepdim=True)
+    picked = logs.gather(-1, column)[:, 0]
+    losses = (smoothing - 1) * picked - smoothing * logs.mean(-1) if smoothing else -picked
+    slopes = logs.exp_()
+    if smoothing:
+        slopes -= smoothing / scores.shape[-1]
+    slopes.scatter_add_(-1, column, torch.full_like(column, smoothing - 1, dtype=slopes.dtype))
+    return losses * known, (slopes * known[:, None]).to(scores.dtype)
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
