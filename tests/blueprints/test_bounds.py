@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from glassformer.blueprints import module_for, read_config
-from glassformer.blueprints.bounds import BOUNDS, MAX_LAYERS
+from glassformer.blueprints.bounds import MAX_LAYERS
 from glassformer.blueprints.config import Config
 from glassformer.compat.auto import model_class_for_head
 from glassformer.compat.pretrained import load
@@ -96,7 +96,7 @@ def checkpoint(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
 def test_every_number_of_a_config_has_bounds(family: str) -> None:
     cls = config_class(family)
     names = {cls.aliases.get(name, name) for name in number_fields(family)} - {"id2label"}
-    assert names <= BOUNDS.keys()
+    assert names <= cls.bounds.keys()
 
 
 @every_use

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from glassformer.blueprints import layer_types, llama, routed
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.bounds import BOUNDS, Bounds
 from glassformer.blueprints.config import Head
 from glassformer.errors import ConfigError
 from glassformer.typecheck import brief
@@ -27,6 +28,7 @@ class Config(layer_types.Config, routed.Config):
     fixed_fields: ClassVar[Mapping[str, Any]] = {
         "mlp_bias": False, "hidden_act": "silu", "norm_topk_prob": True, "swiglu_alpha": 1.702,
     }  # fmt: skip
+    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "swiglu_limit": Bounds(0, 1e6)}
 
     intermediate_size: int = 2880
     num_attention_heads: int = 64
