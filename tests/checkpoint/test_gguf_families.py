@@ -94,14 +94,19 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
         {**LLAMA, "embedding_multiplier": 6.0, "attention_multiplier": 0.25, "residual_multiplier": 0.5,
          "logits_scaling": 3.0},
     ),
-    "smollm3": ("smollm3", {**LLAMA, "num_hidden_layers": 5, "tie_word_embeddings": False}),
+    "smollm3": ("smollm3", {**LLAMA, "num_hidden_layers": 5, "tie_word_embeddings": False, "no_rope_layer_interval": 4}),
     "gemma": ("gemma", GEMMA),
-    "gemma2": ("gemma2", {**GEMMA, "query_pre_attn_scalar": 32, "sliding_window": 5, "attn_logit_softcapping": 1.5}),
+    "gemma2": (
+        "gemma2",
+        {**GEMMA, "query_pre_attn_scalar": 32, "sliding_window": 5, "attn_logit_softcapping": 1.5,
+         "final_logit_softcapping": 30.0},
+    ),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
     "starcoder2": (
         "starcoder2",
-        {name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")} | {"norm_epsilon": 1e-4},
+        {name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}
+        | {"norm_epsilon": 1e-4, "sliding_window": None},
     ),
 }  # fmt: skip
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, config

@@ -12,6 +12,8 @@ from glassformer.opened import open_model
 from glassformer.quantize.tensor_kinds import Role, kind_for, model_label, stored_roles, weight_roles
 from tests.parity import reference
 
+SMALL = ("position", "token_type", "wpe", "rel_embeddings", "bias", ".gate.weight", ".router.weight")  # matrices that stay
+
 
 @pytest.mark.parametrize("family", reference.FAMILIES)
 def test_every_matrix_has_a_role(family: str) -> None:
@@ -19,7 +21,7 @@ def test_every_matrix_has_a_role(family: str) -> None:
     found = weight_roles(made)
     assert found.keys() == {weight.name for weight in made.weights}
     for weight in made.weights:
-        small = any(word in weight.name for word in ("position", "token_type", "wpe", "rel_embeddings", "bias"))
+        small = any(word in weight.name for word in SMALL)
         assert (found[weight.name] == "plain") == (small or len(weight.shape) < 2), weight.name
     columns = {name for name, role in found.items() if role == "columns"}
     assert bool(columns) == (family == "gpt2")
