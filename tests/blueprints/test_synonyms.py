@@ -23,8 +23,8 @@ def described(family: str, head: str | None = None) -> Any:
 
 
 def names_of(family: str) -> Synonyms:
-    counts = described(family).block_counts
-    return counts[3]()
+    found: Synonyms = described(family).synonyms
+    return found
 
 
 def joined(site: str, value: Any) -> Any:

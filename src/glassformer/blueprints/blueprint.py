@@ -49,7 +49,12 @@ class Blueprint:
     @property
     def block_counts(self) -> BlockCounts:
         """What decides which sites there are, and by which names: as `sites.expand` takes it."""
-        return self.blocks, self.encoder_blocks, self.routed_blocks, cache(lambda: synonyms(self.ops, self.blocks))
+        return self.blocks, self.encoder_blocks, self.routed_blocks, cache(lambda: self.synonyms)
+
+    @property
+    def synonyms(self) -> Synonyms:
+        """What other libraries call the sites."""
+        return synonyms(self.ops, self.blocks)
 
     @property
     def sites(self) -> dict[str, Shape]:

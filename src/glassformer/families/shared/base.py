@@ -121,7 +121,7 @@ class BaseModel(FamilyModule):
     def block_counts(self) -> BlockCounts:
         """How many blocks there are, how many in the encoder, which have experts, and what else their sites are called."""
         c = self.config
-        return c.num_hidden_layers, c.encoder_layers, c.routed_layers, lambda: blueprint(c).block_counts[3]()
+        return c.num_hidden_layers, c.encoder_layers, c.routed_layers, lambda: blueprint(c).synonyms
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""
