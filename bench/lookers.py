@@ -68,8 +68,10 @@ class Glassformer:
             if hasattr(self.model, "read_many"):
                 self.model.read_many(TEXTS).record("blocks.*.residual", folder=folder)
                 return "to disk"
+            from safetensors.numpy import save_file
+
             for number, text in enumerate(TEXTS):
-                self.model.read(text, raw=True).record("blocks.*.residual", folder=f"{folder}/{number}")
+                save_file(self.model.read(text, raw=True).values("blocks.*.residual"), f"{folder}/{number}.safetensors")
         return "to disk"
 
     def lens(self) -> Any:
