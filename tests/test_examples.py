@@ -75,8 +75,8 @@ def losses(cells: list[Any]) -> list[list[float]]:
     return [one for one in result if one]
 
 
-def test_there_are_six_notebooks_in_reading_order() -> None:
-    assert [name[:2] for name in NAMES] == ["1-", "2-", "3-", "4-", "5-", "6-"]
+def test_there_are_seven_notebooks_in_reading_order() -> None:
+    assert [name[:2] for name in NAMES] == ["1-", "2-", "3-", "4-", "5-", "6-", "7-"]
     assert refresh().notebooks() == [EXAMPLES / name for name in NAMES]
     readme = (EXAMPLES / "README.md").read_text("utf-8")
     assert all(f"({name})" in readme for name in NAMES)

@@ -13,16 +13,18 @@ during one pass. When nobody watches there is no tap, and each site costs one `i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from glassformer.arguments import checked_init
 from glassformer.changes import Change, SiteFunction, Where, as_change
 from glassformer.errors import SiteError, did_you_mean
 from glassformer.typecheck import brief
+
+SiteName: TypeAlias = str | tuple[str, int]  # a name or a pattern, or a short name and the number of a block
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
@@ -106,21 +108,59 @@ def where_of(site: str, start: int, end: int | None = None) -> Where:
     return Where(site, axes(site), start, end)
 
 
-def expand(patterns: Iterable[str], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
+@dataclass(frozen=True, slots=True)
+class Synonyms:
+    """What other libraries call the sites of a model, and why some of their names have no site."""
+
+    sites: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)  # a name to a sentence
+
+
+def expand(
+    patterns: Iterable[SiteName], blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
+    synonyms: Callable[[], Synonyms] = Synonyms,
+) -> tuple[str, ...]:  # fmt: skip
+    """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order.
+
+    What is no name of ours may be one of other libraries': `synonyms` is called for these alone.
+    """
     known = all_sites(blocks, encoder, routed)
     names, matching = frozenset(known), set[str]()
-    for pattern in patterns:
+    for pattern in map(_as_pattern, patterns):
         matches = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
         if not matches:
-            short = [re.sub(r"blocks\.\d+", "blocks.*" if "*" in pattern else "blocks.N", site) for site in known]
-            raise SiteError(
-                f"no site matches {pattern!r} in a model of {blocks} blocks."
-                f"{did_you_mean(pattern, short if '*' in pattern else known)} "
-                f"Sites: {', '.join(dict.fromkeys(name.replace('*', 'N') for name in short))}."
-            )
+            others = synonyms()
+            matches = [site for name, site in others.sites.items() if fnmatchcase(name, pattern)]
+        if not matches:
+            raise SiteError(_unknown(pattern, known, blocks, others))
         matching.update(matches)
     return tuple(site for site in known if site in matching)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) or (isinstance(name, tuple) and list(map(type, name)) == [str, int])
+
+
+def _as_pattern(name: SiteName) -> str:
+    """`("resid_pre", 3)`, as TransformerLens' caches are indexed, is `resid_pre.3`."""
+    return name if isinstance(name, str) else f"{name[0]}.{name[1]}"
+
+
+def _unknown(pattern: str, known: Sequence[str], blocks: int, others: Synonyms) -> str:
+    for name, reason in others.absent.items():
+        if fnmatchcase(name, pattern):
+            return f"TransformerLens' {pattern!r} has no counterpart: {reason}"
+    wild = "*" in pattern
+    mine, theirs = (_without_numbers(names, "*" if wild else "N") for names in (known, others.sites))
+    return (
+        f"no site matches {pattern!r} in a model of {blocks} blocks."
+        f"{did_you_mean(pattern, [*mine, *theirs] if wild else [*known, *others.sites])} "
+        f"Sites: {', '.join(name.replace('*', 'N') for name in mine)}."
+    )
+
+
+def _without_numbers(names: Iterable[str], hole: str) -> list[str]:
+    return list(dict.fromkeys(re.sub(r"(?<=\.)\d+", hole, name) for name in names))
 
 
 @checked_init
@@ -133,33 +173,37 @@ class Watch:
 
     @classmethod
     def of(
-        cls, *patterns: str, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
-        changes: Mapping[str, Change | SiteFunction] | None = None,
+        cls, *patterns: SiteName, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
+        synonyms: Callable[[], Synonyms] = Synonyms, changes: Mapping[Any, Change | SiteFunction] | None = None,
     ) -> Watch:  # fmt: skip
         """A watch from patterns, checked against a model of so many blocks."""
-        declared = {pattern: as_change(change, pattern) for pattern, change in (changes or {}).items()}
-        return cls(frozenset(patterns), declared).expanded(blocks, encoder, routed)
+        declared = {_as_pattern(name): as_change(change, _as_pattern(name)) for name, change in (changes or {}).items()}
+        return cls(frozenset(map(_as_pattern, patterns)), declared).expanded(blocks, encoder, routed, synonyms)
 
     @classmethod
     def parse(
-        cls, declared: Watch | Mapping[str, Change | SiteFunction] | str | Iterable[str], blocks: int, encoder: int = 0,
-        routed: tuple[int, ...] = (),
+        cls, declared: Watch | Mapping[Any, Change | SiteFunction] | SiteName | Iterable[SiteName], blocks: int,
+        encoder: int = 0, routed: tuple[int, ...] = (), synonyms: Callable[[], Synonyms] = Synonyms,
     ) -> Watch:  # fmt: skip
         """A watch from its short forms: sites to read, or sites with their changes."""
         if isinstance(declared, Watch):
-            return declared.expanded(blocks, encoder, routed)
+            return declared.expanded(blocks, encoder, routed, synonyms)
         if not isinstance(declared, Iterable):
             raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {declared!r}.")
-        if isinstance(declared, Mapping):
-            return cls.of(*declared, blocks=blocks, encoder=encoder, routed=routed, changes=declared)
-        patterns = [declared] if isinstance(declared, str) else [*declared] if getattr(declared, "ndim", 1) else [declared]
-        if not all(isinstance(pattern, str) for pattern in patterns):
+        if _is_name(declared):
+            patterns: list[Any] = [declared]
+        else:
+            patterns = [*declared] if getattr(declared, "ndim", 1) else [declared]
+        if not all(map(_is_name, patterns)):
             raise SiteError(f"a watch names sites, such as 'blocks.3.residual'; it is not {brief(declared)}.")
-        return cls.of(*patterns, blocks=blocks, encoder=encoder, routed=routed)
+        changes = declared if isinstance(declared, Mapping) else None
+        return cls.of(*patterns, blocks=blocks, encoder=encoder, routed=routed, synonyms=synonyms, changes=changes)
 
-    def expanded(self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> Watch:
+    def expanded(
+        self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (), synonyms: Callable[[], Synonyms] = Synonyms
+    ) -> Watch:
         """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""
-        size = (blocks, encoder, routed)
+        size = (blocks, encoder, routed, synonyms)
         changed = {
             site: as_change(change, pattern) for pattern, change in self.changes.items() for site in expand([pattern], *size)
         }

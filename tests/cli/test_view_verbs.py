@@ -26,6 +26,7 @@ from glassformer.views.compare_texts import TextComparison
 from glassformer.views.lens import Lens
 from glassformer.views.patching import Patching
 from glassformer.views.schema import schema
+from glassformer.views.site_names import SiteNames
 from glassformer.views.sweep import Strategies, Sweep
 from glassformer.views.trace import Trace
 from glassformer.views.why import Whys
@@ -323,3 +324,15 @@ def test_no_escape_sequences_off_a_terminal(gpt2: str) -> None:
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     assert os.environ.get("FORCE_COLOR") is None
+
+
+def test_look_lists_sites_with_their_other_names(gpt2: str) -> None:
+    shown = ran("look", "--sites", "-m", gpt2)
+    assert "blocks.0.attn.hook_z" in shown
+    assert "transformer.h.0.mlp.output" in shown
+    data = json.loads(ran("look", "--sites", "-m", gpt2, "--json"))
+    jsonschema.validate(data, schema(SiteNames))
+    assert len(data["sites"]) == 39
+    refused = CliRunner().invoke(app, ["look", "hi", "--sites", "-m", gpt2])
+    assert refused.exit_code != 0
+    assert "--sites is about the model alone" in str(refused.output) + str(refused.exception)

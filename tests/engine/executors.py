@@ -94,7 +94,7 @@ class Subject:
         return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder_blocks else None
 
     def watch(self, *patterns: str, **changes: Any) -> Watch:
-        blocks, encoder, routed = self.blueprint.block_counts
+        blocks, encoder, routed, _ = self.blueprint.block_counts
         return Watch.of(*patterns, blocks=blocks, encoder=encoder, routed=routed, **changes)
 
     def verdict(self, other: Executor, lengths: Sequence[int] = LENGTHS) -> Verdict:
@@ -103,7 +103,7 @@ class Subject:
 
     def verdicts(self, others: Sequence[Executor], lengths: Sequence[int] = LENGTHS) -> list[Verdict]:
         prompts, sources = self.rows(lengths)
-        blocks, encoder, routed = self.blueprint.block_counts
+        blocks, encoder, routed, _ = self.blueprint.block_counts
         return verify_all(self.plain(), others, prompts, blocks, encoder, sources, routed)
 
 

@@ -72,6 +72,7 @@ ROUTES = {
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
+    "/glass/sites": ListedRoute("POST", "/glass/sites", {}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),

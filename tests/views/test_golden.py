@@ -77,6 +77,11 @@ def test_plan_golden(loaded: Any, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_site_names_golden(loaded: Any, width: int) -> None:
+    golden("site-names", replace(loaded("gpt2").sites, model="tiny"), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_tokens_golden(loaded: Any, width: int) -> None:
     model = loaded("masked")
     golden("tokens", tokenized(model.tokenizer, "the cats sat", "on a mat", name="tiny", blueprint=model.blueprint), width)

@@ -20,7 +20,7 @@ import numpy as np
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
 from glassformer.adapters.beside import stands_beside
 from glassformer.blueprints import Blueprint, Config, Head, blueprint
-from glassformer.blueprints.blueprint import EXPERT_OPS
+from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import EMBEDDING_NAMES, resolve_names
 from glassformer.checkpoint.stored_tensors import Floats, computed_tensor

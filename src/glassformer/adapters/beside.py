@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.blueprint import EXPERT_OPS, Shape
+from glassformer.blueprints.ops import EXPERT_OPS, Shape
 from glassformer.checkpoint.legacy_names import resolve_names
 
 

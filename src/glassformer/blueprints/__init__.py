@@ -13,15 +13,16 @@ from types import ModuleType
 from typing import Any
 
 from glassformer.blueprints import multimodal
-from glassformer.blueprints.blueprint import Blueprint, Op, Weight
+from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
+from glassformer.blueprints.ops import Op, Weight
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, did_you_mean
 
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "other_fields", "positions", "rope", "rotary",
-        "routed",
+        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "ops", "other_fields", "positions", "rope",
+        "rotary", "routed", "synonyms",
     }
 )  # fmt: skip
 

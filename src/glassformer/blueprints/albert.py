@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.ops import Weight
 from glassformer.errors import ConfigError
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.ops import Weight
 
 
 @dataclass(kw_only=True)

@@ -1,72 +1,26 @@
 """Blueprints: a model as a flat list of ops, which is only data.
 
-Each `Op` says what is computed (one of a closed list of kinds), from which earlier results, with which weights, and which
-shape and sites come out. The shape journey, the parameter table, drawings and the native engines all read it; the tests
-prove that it agrees with what the family computes.
-
-Shapes: whole numbers, or the names `batch`, `length` (tokens of this pass), `keys` (tokens attended to) and `source` (the
-encoder's tokens).
+Each `Op` (`ops.py`) is one equation. The shape journey, the parameter table, drawings and the native engines all read it;
+the tests prove that it agrees with what the family computes.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from glassformer.blueprints.config import Config, Head
+from glassformer.blueprints.ops import Dim, Op, OpKind, Shape, Weight
 from glassformer.blueprints.positions import DistanceBuckets
+from glassformer.blueprints.synonyms import synonyms
+from glassformer.sites import Synonyms
 
-Dim: TypeAlias = int | str
-Shape: TypeAlias = tuple[Dim, ...]
-OpKind: TypeAlias = Literal[
-    "embed",  # ids → vectors, by table; options: scale
-    "position",  # add a vector per position or token type, or give a bias or a vector per distance; options: how, first
-    "norm",  # RMS or layer norm over the last axis; options: eps, how (rms, layer), offset
-    "linear",  # (x · Wᵀ (+ b)) · scale; options: columns (the weight is transposed), scale
-    "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or some of one's; options: first, step
-    "rotate",  # RoPE; options: rope
-    "attend",  # softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined; options: causal, window, scale, softcap, cross;
-    # with `distances`, the buckets b of tokens' distances: softmax((q · kᵀ + q · key(b) + k · query(b)) · scale) · v
-    "activate",  # an activation; options: how
-    "gate",  # act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one; options: how
-    "route",  # router scores → each expert's share, 0 for those not chosen; options: chosen, normalized
-    "expert_gate",  # a gate of each chosen expert, side by side; options: how, experts, chosen, limit, offset
-    "expert_linear",  # a linear of each chosen expert with its neurons, times its share, summed; options: experts, chosen
-    "add",  # the residual sum; options: adapter (that of an adapter's update and the product beside it)
-    "sum",  # over all ranks, each of which has a part of it: only where a model is split
-    "identity",  # the same value at one more site
-    "pool",  # one vector per text: its first or last token's, its last end token's, or the mean; options: how
-    "scores",  # the head: vectors → scores; options: scale, softcap
-]
-EXPERT_OPS: tuple[OpKind, ...] = ("expert_gate", "expert_linear")  # whose weights are those of all experts, one by one
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    name: str  # as in the checkpoint
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    kind: OpKind
-    module: str  # the module that does it, or the nearest one around it
-    inputs: tuple[int, ...]  # indices of the ops whose results it takes; none: the token ids
-    shape: Shape
-    weights: tuple[Weight, ...] = ()
-    block: int | None = None
-    stack: str = ""  # "encoder." in the encoder of an encoder-decoder
-    site: str | None = None  # of its result
-    inner_sites: Mapping[str, Shape] = field(default_factory=dict)  # of values on the way to the result
-    options: Mapping[str, Any] = field(default_factory=dict)
+# how many blocks there are, how many in the encoder, which have experts, and what else their sites are called
+BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +47,14 @@ class Blueprint:
         return any(op.options["rope"].depends_on_length for op in self.ops if op.kind == "rotate")
 
     @property
-    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
-        """What decides which sites there are: blocks, those of an encoder, and which blocks have experts."""
-        return self.blocks, self.encoder_blocks, self.routed_blocks
+    def block_counts(self) -> BlockCounts:
+        """What decides which sites there are, and by which names: as `sites.expand` takes it."""
+        return self.blocks, self.encoder_blocks, self.routed_blocks, cache(lambda: self.synonyms)
+
+    @property
+    def synonyms(self) -> Synonyms:
+        """What other libraries call the sites."""
+        return synonyms(self.ops, self.blocks)
 
     @property
     def sites(self) -> dict[str, Shape]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder, Weight
+from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.ops import Weight
 from glassformer.errors import ConfigError
 
 

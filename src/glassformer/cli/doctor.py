@@ -207,7 +207,7 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
         engines.append(on_gpu)
         variants.append(("gpu", on_gpu.cache, "float"))
         bounds.append(gpu_tolerance(model.opened.kind, on_gpu.cache))
-    blocks, encoder, routed = blueprint.block_counts
+    blocks, encoder, routed, _ = blueprint.block_counts
     verifications = verify_all(model.executor, engines, prompts, blocks, encoder, sources, routed)
     return [
         EngineVerdict(*variant, verification, bound)

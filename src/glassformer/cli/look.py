@@ -31,6 +31,9 @@ def look(
     blueprint: Annotated[
         bool, option("--blueprint", help="Shapes, modules and parameters from the config alone; nothing is run.")
     ] = False,
+    sites: Annotated[
+        bool, option("--sites", help="What can be read and changed, and its names in other libraries; nothing is run.")
+    ] = False,
     length: Annotated[
         int | None, option("--length", help="With --blueprint: the number of tokens, instead of a prompt's.", minimum=1)
     ] = None,
@@ -39,6 +42,9 @@ def look(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
+    if sites:
+        show_sites(model_options.model, prompt, blueprint or length is not None, output)
+        return
     if blueprint:
         show_plan(model_options.model, prompt, length, output)
         return
@@ -61,3 +67,12 @@ def show_plan(model: str, prompt: str | None, length: int | None, output: Output
     if prompt is not None:
         length = len(opened.tokenizer(read_prompt(prompt))["input_ids"])
     output.show(plan(opened.blueprint(), length or LENGTH, name=model))
+
+
+def show_sites(model: str, prompt: str | None, more: bool, output: OutputGroup) -> None:
+    """Show a model's sites, which are the same for every prompt."""
+    from glassformer.observe.site_names import site_names
+
+    if prompt is not None or more:
+        raise SettingError("--sites is about the model alone. Leave the prompt, --blueprint and --length out.")
+    output.show(site_names(open_files(model, weights=False).blueprint(), model))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, check_context
-from glassformer.sites import Watch
+from glassformer.sites import Synonyms, Watch
 
 
 class HasWeightFiles(Protocol):
@@ -57,7 +57,7 @@ class InputChecks:
 
     def __init__(
         self, context: int, vocabulary: int, blocks: int, encoder: int, routed: tuple[int, ...] = (),
-        takes_vectors: bool = False,
+        synonyms: Callable[[], Synonyms] = Synonyms, takes_vectors: bool = False,
     ) -> None:  # fmt: skip
         self.context = context
         self.takes_vectors = takes_vectors
@@ -65,6 +65,7 @@ class InputChecks:
         self.blocks = blocks
         self.encoder = encoder
         self.routed = routed
+        self.synonyms = synonyms
 
     def source(self, source: Sequence[int] | None) -> tuple[int, ...]:
         """A row's source, which a model with an encoder needs; empty for one without."""
@@ -93,7 +94,7 @@ class InputChecks:
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
-        return watch.expanded(self.blocks, self.encoder, self.routed)
+        return watch.expanded(self.blocks, self.encoder, self.routed, self.synonyms)
 
     def check_ids(self, ids: Sequence[int]) -> None:
         check_ids(ids, self.vocabulary)

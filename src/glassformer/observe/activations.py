@@ -29,7 +29,7 @@ from glassformer.errors import InputError, SiteError
 from glassformer.observe.protocols import Floats, ModelLike, RunLike
 from glassformer.observe.tokens import describe_tokens
 from glassformer.progress import Progress
-from glassformer.sites import ENCODER, Watch, axes, expand
+from glassformer.sites import ENCODER, SiteName, Watch, axes, expand
 from glassformer.views.tokens import Token
 
 warn = logging.getLogger("glassformer").warning
@@ -95,7 +95,7 @@ class Activations:
     # Passes -----------------------------------------------------------------------------------------------------
 
     def chunks(
-        self, *patterns: str, scored: bool = False, size: int | None = None, progress: Progress | None = None
+        self, *patterns: SiteName, scored: bool = False, size: int | None = None, progress: Progress | None = None
     ) -> Iterator[Chunk]:
         """The text from its first token to its last, with the values at some sites; `size`: tokens of a chunk."""
         sites = self.sites(*patterns)
@@ -143,7 +143,7 @@ class Activations:
 
     # Sites ------------------------------------------------------------------------------------------------------
 
-    def sites(self, *patterns: str) -> tuple[str, ...]:
+    def sites(self, *patterns: SiteName) -> tuple[str, ...]:
         """The sites of this model that match patterns; a site that is named is in them, even if the model lacks it."""
         if not patterns:
             return ()
@@ -164,7 +164,7 @@ class Activations:
             raise SiteError(f"{self.model.name} has no site {site!r}.")
         return tuple(sizes[size] if isinstance(size, str) else size for size in shapes[site][1:])
 
-    def at(self, site: str) -> Floats:
+    def at(self, site: SiteName) -> Floats:
         """The value at one site, for the whole text: (…, length, …) as its axes say, without the batch."""
         sites = self.sites(site)
         if len(sites) > 1:
@@ -172,7 +172,7 @@ class Activations:
         (values,) = self.values(*sites).values()
         return values
 
-    def values(self, *patterns: str) -> dict[str, Floats]:
+    def values(self, *patterns: SiteName) -> dict[str, Floats]:
         """The same for any number of sites, by names or patterns such as `blocks.*.attention.pattern`, all in one pass.
 
         They are held in memory: `cost(…)` says how much of it they take, and `record(…)` writes them to disk instead.
@@ -209,7 +209,7 @@ class Activations:
                     index[names.index("keys")] = slice(value.shape[names.index("keys")])
                 arrays[site][tuple(index)] = value
 
-    def cost(self, *patterns: str) -> Cost:
+    def cost(self, *patterns: SiteName) -> Cost:
         """What recording these sites takes, before anything is run."""
         sites = self.sites(*patterns)
         return Cost(sites, self._bytes(sites))

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from glassformer.blueprints import Op
-from glassformer.blueprints.blueprint import OpKind
+from glassformer.blueprints.ops import OpKind
 from glassformer.blueprints.positions import distance_biases, sinusoidal_positions
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.blueprint import EXPERT_OPS
+from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.quantization import BITS, check_kind, fits
 from glassformer.checkpoint.stored_tensors import main_kind

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
     from glassformer.views.receipt import Receipt, Replay
+    from glassformer.views.site_names import SiteNames
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
     from glassformer.views.tree import Tree
@@ -674,6 +675,13 @@ class Model:
         from glassformer.observe.sweep import STRATEGIES, strategies
 
         return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **keywords})
+
+    @property
+    def sites(self) -> SiteNames:
+        """Everything that can be read and changed, with its shape and what other libraries call it."""
+        from glassformer.observe.site_names import site_names
+
+        return site_names(self.blueprint, self.name)
 
     @property
     def vocabulary(self) -> VocabularySizes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.blueprint import EXPERT_OPS
+from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.engine.program import MatrixRef, NormKind, NormRef, RowRuns
 
 

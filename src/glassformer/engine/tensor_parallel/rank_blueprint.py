@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.blueprint import Shape
+from glassformer.blueprints.ops import Shape
 from glassformer.engine.tensor_parallel.split import ModelSplit, Split
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glassformer.blueprints import Blueprint
-from glassformer.blueprints.blueprint import Op, Weight
+from glassformer.blueprints.ops import Op, Weight
 from glassformer.errors import ExecutorError
 
 Ranges = tuple[range, ...]

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import sites
-from glassformer.blueprints import Config
+from glassformer.blueprints import Config, blueprint
+from glassformer.blueprints.blueprint import BlockCounts
 from glassformer.changes import Change, SiteFunction
 from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
 from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
-from glassformer.sites import Observer, Tap, Watch
+from glassformer.sites import Observer, SiteName, Tap, Watch
 from glassformer.typecheck import brief
 
-WatchLike: TypeAlias = Watch | Mapping[str, Change | SiteFunction] | str | Sequence[str] | None
+WatchLike: TypeAlias = Watch | Mapping[Any, Change | SiteFunction] | SiteName | Sequence[SiteName] | None
 HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
 
 IGNORED = -100  # a label that adds nothing to the loss
@@ -117,9 +118,10 @@ class BaseModel(FamilyModule):
     # What a pass is made of -------------------------------------------------------------------------------------
 
     @property
-    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
-        """How many blocks there are, how many in the encoder of an encoder-decoder, and which have experts."""
-        return self.config.num_hidden_layers, self.config.encoder_layers, self.config.routed_layers
+    def block_counts(self) -> BlockCounts:
+        """How many blocks there are, how many in the encoder, which have experts, and what else their sites are called."""
+        c = self.config
+        return c.num_hidden_layers, c.encoder_layers, c.routed_layers, lambda: blueprint(c).synonyms
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from glassformer.blueprints.blueprint import BlockCounts
 from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
 from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.sites import ENCODER, Tap
+from glassformer.sites import ENCODER, Synonyms, Tap
 
 
 class EncoderDecoder(BaseModel):
@@ -187,8 +188,8 @@ class EncoderPart(EncoderDecoder):
     absent_modules = ("decoder", "lm_head")
 
     @property
-    def block_counts(self) -> tuple[int, int, tuple[int, ...]]:
-        return 0, self.config.encoder_layers, ()
+    def block_counts(self) -> BlockCounts:
+        return 0, self.config.encoder_layers, (), Synonyms
 
     @checked_forward
     def forward(  # type: ignore[override]

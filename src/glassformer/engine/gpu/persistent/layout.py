@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.blueprints.blueprint import Blueprint, Op
+from glassformer.blueprints.blueprint import Blueprint
+from glassformer.blueprints.ops import Op
 from glassformer.blueprints.rope import Rope
 from glassformer.engine.gpu.persistent.schedule import DecoderShape
 
