@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
+from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
@@ -296,6 +297,11 @@ class Model:
             scores: Floats = self.module.head_module(final).float().numpy()
         return scores
 
+    @property
+    def entropy_stats(self) -> Callable[[Floats], EntropyStats]:
+        """The fastest `entropy_stats` there is for this model's scores."""
+        return self.executors.entropy_stats if self.writes else entropy_stats
+
     def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
         """One pass of a model that only reads: its logits for each token or for the text, and what the watch read."""
         import torch
@@ -471,7 +477,7 @@ class Model:
         """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
         return policies(
-            recipe, prompt, look=look or Look(), entropy_stats=self.executors.entropy_stats, context=self.config.context,
+            recipe, prompt, look=look or Look(), entropy_stats=self.entropy_stats, context=self.config.context,
             seed=seed, source=source, negative=negative,
         )  # fmt: skip
 
