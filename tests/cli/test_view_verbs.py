@@ -247,6 +247,7 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
         (("lens", "x", "--against", "a"), "--against is compared with the token of --wrote. Pass --wrote too"),
+        (("lens", "x", "--centred"), "--centred is about the score of --wrote. Pass --wrote too"),
         (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
         (("compare", "x"), "compare with what? This asks for nothing"),

@@ -53,13 +53,15 @@ class Reading(Activations):
         return lens(self, positions, progress=progress)
 
     def attribution(
-        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
-    ) -> Attribution:
+        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
+        centred: bool = False,
+    ) -> Attribution:  # fmt: skip
         """What each block and head added to a token's score: the best one's after this position, or another's.
 
-        `against`: another token; then it is what they added to the lead over that one.
+        `against`: another token; then it is what they added to the lead over that one. `centred`: the score, and each part's
+        share, less the mean over the vocabulary.
         """
-        return attribution(self, position, token, against)
+        return attribution(self, position, token, against, centred=centred)
 
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""

@@ -263,8 +263,8 @@ class Model:
         """How many tokens of a prompt are in the prefix cache."""
         return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
 
-    def weight(self, name: str, row: int | None = None) -> Floats | None:
-        """A weight in float32, or one row of it; None where the family has it and the checkpoint leaves it out."""
+    def weight(self, name: str, row: int | range | None = None) -> Floats | None:
+        """A weight in float32, or some rows of it; None where the family has it and the checkpoint leaves it out."""
         weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
         weight = weights[name] if name in weights else resolve_names(weights, [name]).get(name)
         if weight is None:
@@ -274,14 +274,17 @@ class Model:
                     f"{self.name} has no weight {name!r}.{did_you_mean(name, known)} model.parameters() lists all of them."
                 )
             return None
-        if row is not None and not (weight.shape and 0 <= row < weight.shape[0]):
+        rows = row if isinstance(row, range) or row is None else range(row, row + 1)
+        if rows is not None and not (weight.shape and 0 <= rows.start < rows.stop <= weight.shape[0] and rows.step == 1):
             raise InputError(f"there is no row {row} in {name}, whose shape is {[*weight.shape]}. They count from 0.")
         values: Floats
         if isinstance(self.opened, InMemory):
-            values = (weight if row is None else weight[row]).float().cpu().numpy()
+            values = (weight if rows is None else weight[rows.start : rows.stop]).float().cpu().numpy()
+        elif rows is None or weight.layout is not None:
+            values = weight.to_float32() if rows is None else weight.to_float32()[rows.start : rows.stop]
         else:
-            values = weight.to_float32() if row is None else weight.row(row)
-        return values
+            values = weight.rows(rows).to_float32()
+        return values[0] if isinstance(row, int) else values
 
     def unembed(self, states: Floats) -> Floats:
         """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""

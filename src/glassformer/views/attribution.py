@@ -37,6 +37,7 @@ class Attribution(View):
     probability: float
     rank: int  # 1: the model's first choice
     against: str | None  # the token that it is compared with
+    centred: bool  # whether the mean over the vocabulary was subtracted from the score, and each part's share of it
     contributions: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
     heads: tuple[Contribution, ...]  # attention's contributions again, head by head
 
@@ -58,6 +59,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
             Heading(title),
             Paragraph(
                 f"logit attribution: what each part added directly; together the {quantity}, {view.score:.2f}\n"
+                f"{convention(view.centred, view.against)}\n"
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
             ),
@@ -67,6 +69,15 @@ def draw(view: Attribution, everything: bool = False) -> Page:
             Paragraph("What a head wrote for later parts to read is counted where they write. Biases are separate.", "dim"),
         ),
     )
+
+
+def convention(centred: bool, against: str | None) -> str:
+    """What a score is held against, in words."""
+    if against is not None:
+        return "a lead is the same against any mean: centred and uncentred agree"
+    if centred:
+        return "centred: the mean over the vocabulary is subtracted"
+    return "uncentred: the logit itself, as the model computes it"
 
 
 def _table(parts: Sequence[Contribution]) -> Table:
