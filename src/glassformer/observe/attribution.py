@@ -14,6 +14,7 @@ Shapes: scores (vocabulary,); g (hidden,).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ def attribution(
     """
     at, model = position_to_attribute(reading, position), reading.model
     values = stream_values(reading, [at])
-    target = score_target(model, final_scores(model, values)[0], token, against, centred=centred)
+    target = score_target(model, final_scores(model, values, 0), token, against, centred=centred)
     walk = LinearWalk(model, values)
     row = walk.start(model.blueprint.ops[-1].inputs[0], 0, target.g)
     parts, heads = list[Contribution](), list[Contribution]()
@@ -71,9 +72,10 @@ def position_to_attribute(reading: Activations, position: int | str) -> int:
     return find_token(position, reading.texts)
 
 
-def final_scores(model: ModelLike, values: dict[str, Floats]) -> Floats:
-    """The scores at the positions whose values were read."""
-    return model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"])
+def final_scores(model: ModelLike, values: Mapping[str, Floats], at: int) -> Floats:
+    """The scores at one of the positions whose values were read."""
+    (scores,) = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][at : at + 1])
+    return scores
 
 
 @dataclass(frozen=True)

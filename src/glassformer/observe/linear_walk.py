@@ -1,9 +1,9 @@
 """A model as the linear map that it is once its norms and attention patterns are frozen, walked backwards.
 
 With each norm held at what it did to a text, and each pattern at what it was, the stream is a sum of what was added to it,
-and what is read from it is linear. So whatever a score owes to an earlier part is a dot product: of what the part wrote with a
-vector `g`, which says what each direction of the stream is worth to the score at that place. The walk carries these vectors
-from op to op, last to first, by the blueprint alone; it knows no family. MLPs are not linear, so they are where it ends.
+and what is read from it is linear. So whatever a score owes to an earlier part is a dot product: of what the part wrote with
+a vector `g`, which says what each direction of the stream is worth to the score at that place. The walk carries these
+vectors from op to op, last to first, by the blueprint alone; it knows no family. It ends at MLPs, which are not linear.
 
 Everything is in float64: a score is often the small sum of large parts.
 

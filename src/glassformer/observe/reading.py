@@ -8,6 +8,7 @@ from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
+from glassformer.observe.attribution_graph import THRESHOLD, attribution_graph
 from glassformer.observe.experts import experts
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
@@ -16,6 +17,7 @@ from glassformer.progress import Progress
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
+from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.experts import Experts
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
@@ -62,6 +64,16 @@ class Reading(Activations):
         share, less the mean over the vocabulary.
         """
         return attribution(self, position, token, against, centred=centred)
+
+    def graph(
+        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
+        centred: bool = False, threshold: float = THRESHOLD,
+    ) -> AttributionGraph:  # fmt: skip
+        """From which tokens and parts, and through which heads, a token's score came; its edges sum to the score.
+
+        `token`, `against` and `centred` as in `attribution`. `threshold`: edges below this share of the score are pruned.
+        """
+        return attribution_graph(self, position, token, against, centred=centred, threshold=threshold)
 
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""
