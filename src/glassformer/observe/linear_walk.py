@@ -210,6 +210,10 @@ def norm_weights(model: ModelLike, op: Op) -> tuple[Doubles, Floats | None]:
 def norm_backwards(op: Op, weight: Doubles, g: Doubles, x: Doubles) -> Doubles:
     """Back through a norm that is frozen at what it did to x."""
     scaled = g * weight
-    if op.options["how"] == "rms":
-        return scaled / np.sqrt((x * x).mean(-1, keepdims=True) + op.options["eps"])
-    return (scaled - scaled.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.options["eps"])
+    return (scaled if op.options["how"] == "rms" else scaled - scaled.mean(-1, keepdims=True)) / norm_divisor(op, x)
+
+
+def norm_divisor(op: Op, x: Doubles) -> Doubles:
+    """What a norm divides x by: (rows, 1)."""
+    squares = (x * x).mean(-1, keepdims=True) if op.options["how"] == "rms" else x.var(-1, keepdims=True)
+    return np.asarray(np.sqrt(squares + op.options["eps"]))

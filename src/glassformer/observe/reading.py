@@ -9,6 +9,7 @@ from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
 from glassformer.observe.attribution_graph import THRESHOLD, attribution_graph
+from glassformer.observe.circuits import BEST, text_circuit
 from glassformer.observe.experts import experts
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
@@ -18,6 +19,7 @@ from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
 from glassformer.views.attribution_graph import AttributionGraph
+from glassformer.views.circuit import HeadCircuit
 from glassformer.views.experts import Experts
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
@@ -74,6 +76,13 @@ class Reading(Activations):
         `token`, `against` and `centred` as in `attribution`. `threshold`: edges below this share of the score are pruned.
         """
         return attribution_graph(self, position, token, against, centred=centred, threshold=threshold)
+
+    def circuit(self, layer: int, head: int, *, distance: int = 0, best: int = BEST) -> HeadCircuit:
+        """What a head looks for and writes, for the tokens of this text, and what it wrote at each position.
+
+        `distance`: how many tokens back keys stand, for heads with RoPE; 0: no positions. `best`: how many tokens to list.
+        """
+        return text_circuit(self, layer, head, distance=distance, best=best)
 
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""

@@ -46,6 +46,7 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.observe.circuits import Circuits
     from glassformer.observe.reading import Reading
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
@@ -683,6 +684,13 @@ class Model:
         from glassformer.observe.sweep import STRATEGIES, strategies
 
         return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **keywords})
+
+    @property
+    def circuits(self) -> Circuits:
+        """Its heads from weights alone: `head(layer, head)` in tokens, and `composition()` with earlier heads."""
+        from glassformer.observe.circuits import Circuits
+
+        return Circuits(self)
 
     @property
     def vocabulary(self) -> VocabularySizes:
