@@ -17,7 +17,15 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.settings import request_spelling
-from glassformer.serving.http.views import DescriptionRequest, ModelRequest, Number, Prompt, ReadingRequest, _prompt, _see
+from glassformer.serving.http.views import (
+    DescriptionRequest,
+    ModelRequest,
+    Number,
+    Prompt,
+    ReadingRequest,
+    resolve_prompt,
+    see,
+)
 from glassformer.views.attribution import Attribution
 from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.circuit import HeadCircuit
@@ -43,7 +51,7 @@ class GraphRequest(AttributionRequest):
 
 
 class CircuitRequest(ModelRequest):
-    """POST /glass/circuit: a head by its weights, for the tokens of a prompt, for some tokens, or for those it copies most."""
+    """POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most."""
 
     layer: Number
     head: Number
@@ -68,7 +76,7 @@ async def attribution(request: Request, body: AttributionRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).attribution(body.position, body.token, body.against, centred=body.centred)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/graph", responses=view_answer(AttributionGraph))
@@ -80,7 +88,7 @@ async def graph(request: Request, body: GraphRequest) -> Json:
             body.position, body.token, body.against, centred=body.centred, threshold=body.threshold
         )
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/circuit", responses=view_answer(HeadCircuit))
@@ -92,10 +100,10 @@ async def circuit(request: Request, body: CircuitRequest) -> Json:
     def look(model: Model) -> Any:
         if body.prompt is None:
             return model.circuits.head(body.layer, body.head, body.tokens, distance=body.distance, best=body.best)
-        reading = model.read(_prompt(body.prompt, model), body.target, **body.prompt_options)
+        reading = model.read(resolve_prompt(body.prompt, model), body.target, **body.prompt_options)
         return reading.circuit(body.layer, body.head, distance=body.distance, best=body.best)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/composition", responses=view_answer(Composition))
