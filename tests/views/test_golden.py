@@ -194,7 +194,8 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition", "patching", "patching-heads", "compare-texts", "compare-models",
+    "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition",
+    "patching", "patching-heads", "compare-texts", "compare-models",
     "compare-runs",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",

@@ -87,7 +87,7 @@ def _table(parts: Sequence[Contribution]) -> Table:
         Column("adds", "number"),
         Column("", "signed bar", priority=8),
     )
-    rows = (TableRow((_name(part), f"{part.value:+.2f}", part.value / most)) for part in parts)
+    rows = (TableRow((_name(part), f"{round(part.value, 2) + 0.0:+.2f}", part.value / most)) for part in parts)
     return Table(columns, tuple(rows))
 
 

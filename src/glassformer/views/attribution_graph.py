@@ -135,4 +135,4 @@ def _tree(view: AttributionGraph, everything: bool) -> Branch:
 def _table(rows: Sequence[tuple[str, float]]) -> Table:
     most = max((abs(value) for _, value in rows), default=1.0) or 1.0
     columns = (Column("source"), Column("adds", "number"), Column("", "signed bar", priority=8))
-    return Table(columns, tuple(TableRow((name, f"{value:+.2f}", value / most)) for name, value in rows))
+    return Table(columns, tuple(TableRow((name, f"{round(value, 2) + 0.0:+.2f}", value / most)) for name, value in rows))
