@@ -74,7 +74,7 @@ def position_to_attribute(reading: Activations, position: int | str) -> int:
 
 def final_scores(model: ModelLike, values: Mapping[str, Floats], at: int) -> Floats:
     """The scores at one of the positions whose values were read."""
-    (scores,) = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][at : at + 1])
+    scores: Floats = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][at : at + 1])[0]
     return scores
 
 
@@ -146,4 +146,5 @@ def _cap_factors(head: Op, scores: Floats) -> Doubles:
     if cap is None:
         return np.ones(len(scores))
     shares = np.clip(scores.astype(np.float64) / cap, -1 + 1e-7, 1 - 1e-7)
-    return np.divide(shares, np.arctanh(shares), out=np.ones(len(scores)), where=shares != 0)
+    factors: Doubles = np.divide(shares, np.arctanh(shares), out=np.ones(len(scores)), where=shares != 0)
+    return factors

@@ -95,21 +95,18 @@ def head_circuit(
     writes = BestTokens(best)
     ranks = np.ones(len(chosen), np.int64)
     for rows, block in unembedding_blocks(model):
-        logits = written @ block.T
+        logits: Floats = written @ block.T
         writes.add(rows, logits)
         mine = np.array(chosen)[:, None] == np.array(rows)  # which differs from its score by rounding, and does not count
         ranks += ((logits > own_scores[:, None]) & ~mine).sum(1)
     looks, queries = BestTokens(best), weights.queries(x, head, distance) * np.float32(weights.op.options["scale"])
     cap = weights.op.options["softcap"]
     for rows, block in embedding_blocks(model):
-        scores = queries @ weights.keys(block, head).T
-        looks.add(rows, scores if cap is None else np.float32(cap) * np.tanh(scores / np.float32(cap)))
-    tokens = tuple(
-        TokenCircuit(number, token_text(model.tokenizer, number), *lists, score, rank)
-        for number, *lists, score, rank in zip(
-            chosen, looks.tokens(model), writes.tokens(model), own_scores.tolist(), ranks.tolist(), strict=True
-        )
-    )
+        scores: Floats = queries @ weights.keys(block, head).T
+        looks.add(rows, scores if cap is None else np.asarray(cap * np.tanh(scores / cap), np.float32))
+    texts = [token_text(model.tokenizer, number) for number in chosen]
+    columns = (chosen, texts, looks.tokens(model), writes.tokens(model), own_scores.tolist(), ranks.tolist())
+    tokens = tuple(TokenCircuit(*row) for row in zip(*columns, strict=True))
     return HeadCircuit(model.name, layer, head, weights.group(head), distance, copying, tokens, ids is not None, ())
 
 

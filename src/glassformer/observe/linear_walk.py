@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -180,7 +180,7 @@ def head_shape(op: Op) -> tuple[int, int]:
     return heads, size
 
 
-def fused_part(op: Op, heads: Doubles) -> Doubles:
+def fused_part(op: Op, heads: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Those heads of a fused product that are an op's own: (…, heads, head_size)."""
     first, step = op.options["first"], op.options["step"]
     count, _ = head_shape(op)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.attribution import convention
 from glassformer.views.view import View
@@ -117,13 +117,14 @@ def _tree(view: AttributionGraph, everything: bool) -> Branch:
         shown = edges if everything else edges[:MAX_CHILDREN]
         children = []
         for edge in shown:
-            node, note, below = view.nodes[edge.source], f"{edge.value:+.2f}", ()
+            node, note = view.nodes[edge.source], f"{edge.value:+.2f}"
+            below: tuple[Branch, ...] = ()
             if node.followed and edge.source in drawn:
                 note += ", see above"
             elif node.followed and (everything or depth < MAX_DEPTH):
                 drawn.add(edge.source)
                 below = branches(edge.source, depth + 1)
-            style = "dim" if edge.value < 0 else ""
+            style: Style = "dim" if edge.value < 0 else ""
             children.append(Branch(node_label(node), note, style, abs(edge.value) / most, below))
         if rest := edges[len(shown) :]:
             children.append(Branch("…", f"{sum(edge.value for edge in rest):+.2f} by {len(rest)} more (--all)", "dim"))
