@@ -95,14 +95,14 @@ def head_circuit(
     writes = BestTokens(best)
     ranks = np.ones(len(chosen), np.int64)
     for rows, block in unembedding_blocks(model):
-        logits: Floats = written @ block.T
+        logits = np.asarray(written @ block.T, np.float32)
         writes.add(rows, logits)
         mine = np.array(chosen)[:, None] == np.array(rows)  # which differs from its score by rounding, and does not count
         ranks += ((logits > own_scores[:, None]) & ~mine).sum(1)
     looks, queries = BestTokens(best), weights.queries(x, head, distance) * np.float32(weights.op.options["scale"])
     cap = weights.op.options["softcap"]
     for rows, block in embedding_blocks(model):
-        scores: Floats = queries @ weights.keys(block, head).T
+        scores = np.asarray(queries @ weights.keys(block, head).T, np.float32)
         looks.add(rows, scores if cap is None else np.asarray(cap * np.tanh(scores / cap), np.float32))
     texts = [token_text(model.tokenizer, number) for number in chosen]
     columns = (chosen, texts, looks.tokens(model), writes.tokens(model), own_scores.tolist(), ranks.tolist())
