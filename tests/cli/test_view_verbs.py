@@ -19,10 +19,13 @@ from glassformer.errors import ExecutorError
 from glassformer.views import attention
 from glassformer.views.attention import AttentionMap, AttentionRow, Heads
 from glassformer.views.attribution import Attribution
+from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.caching import CacheComparison
+from glassformer.views.circuit import HeadCircuit
 from glassformer.views.compare_models import ModelComparison
 from glassformer.views.compare_runs import RunComparison
 from glassformer.views.compare_texts import TextComparison
+from glassformer.views.composition import Composition
 from glassformer.views.lens import Lens
 from glassformer.views.patching import Patching
 from glassformer.views.schema import schema
@@ -73,6 +76,11 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Lens, ("lens", TEXT, "--token", "2", "--token", "-1")),
     (Attribution, ("lens", TEXT, "--wrote", "best")),
     (Attribution, ("lens", TEXT, "--wrote", "#3", "--against", "#4")),
+    (Attribution, ("lens", TEXT, "--wrote", "#3", "--centred")),
+    (AttributionGraph, ("graph", TEXT, "--wrote", "#3", "--token", "2", "--threshold", "0.1")),
+    (HeadCircuit, ("circuit", TEXT, "--layer", "1", "--head", "0")),
+    (HeadCircuit, ("circuit", "--layer", "1", "--head", "0", "--token", "#3", "--best", "2")),
+    (Composition, ("circuit", "--composition", "--layer", "1", "--baseline")),
     (Patching, ("patch", "the cat", "the bat", "--answer", "4", "--against", "5")),
     (Patching, ("patch", "the cat", "the bat", "--part", "heads", "-t", "-1", "--answer", "4", "--against", "5")),
     (TextComparison, ("compare", "the cat", "the bat", "--token", "t")),
@@ -248,6 +256,12 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
         (("lens", "x", "--against", "a"), "--against is compared with the token of --wrote. Pass --wrote too"),
+        (("lens", "x", "--centred"), "--centred is about the score of --wrote. Pass --wrote too"),
+        (("graph", "x", "--threshold", "7"), "threshold is 7.0; it is a share of the score, from 0 to 1"),
+        (("circuit", "x"), "a circuit is that of one head. Pass --layer and --head"),
+        (("circuit", "x", "--composition"), "--composition is about all heads of a layer"),
+        (("circuit", "--layer", "0", "--head", "0", "--baseline"), "Pass --composition too"),
+        (("circuit", "x", "--layer", "0", "--head", "0", "--token", "a"), "Leave out either the text or --token"),
         (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
         (("compare", "x"), "compare with what? This asks for nothing"),

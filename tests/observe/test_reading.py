@@ -339,6 +339,31 @@ class TestAttribution:
                 assert part.value == pytest.approx(float(worth @ expected[part.name, part.block]), abs=1e-4)
         assert found.score == pytest.approx(float(seen.logits[0, -1, 5]), abs=1e-4)
 
+    def test_centred_parts_are_held_against_the_mean_over_the_vocabulary(self, pair: Both) -> None:
+        reading = pair.reading()
+        logits = pair.run(reading).logits[0, -1]
+        found = reading.attribution(-1, 3, centred=True)
+        assert found.score == pytest.approx(float(logits[3] - logits.mean()), abs=2e-3)
+        assert sum(part.value for part in found.contributions) == pytest.approx(found.score, abs=1e-5)
+        assert abs(rounding(found)) < 2e-3
+        assert "mean over the vocabulary is subtracted" in fits(found)
+        assert reading.attribution(-1, 3, 4, centred=True).contributions == reading.attribution(-1, 3, 4).contributions
+
+    def test_centred_heads_by_hand(self) -> None:
+        """Of a Llama: with the mean row taken off the head, as TransformerLens does when it centres the unembedding."""
+        pair = both("llama")
+        reading = pair.reading()
+        model = pair.reference
+        last = reading.at("blocks.2.residual")[-1]
+        scale = 1 / math.sqrt(float((last**2).mean()) + model.config.rms_norm_eps)
+        row = model.lm_head.weight[5] - model.lm_head.weight.mean(0)
+        worth = (row * model.model.norm.weight).detach().numpy() * scale
+        heads = reading.at("blocks.1.attention.heads")[:, -1]
+        mixing = model.model.layers[1].self_attn.o_proj.weight.detach().numpy().reshape(-1, *heads.shape)
+        expected = np.einsum("o,ohs,hs->h", worth, mixing, heads)
+        found = [head.value for head in reading.attribution(-1, 5, centred=True).heads if head.block == 1]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
     def test_json_pictures_and_token_names(self) -> None:
         pair = both("gpt2")
         found = pair.reading().attribution(-1, "a")

@@ -171,6 +171,9 @@ def make_views(folder: Path) -> dict[str, Any]:
         "experts": both("qwen3_moe").model.read("the cat sat").experts(),
         "lens": reading.lens(),
         "attribution": reading.attribution(),
+        "attribution-graph": reading.graph(-1, 3),
+        "circuit": reading.circuit(1, 0, best=3),
+        "composition": model.circuits.composition(2, baseline=True),
         "inside-block": reading.inside("blocks.1"),
         "inside-attention": reading.inside("blocks.1.attention", 2),
         "inside-head": reading.inside("blocks.1.attention.heads.0", 2),
@@ -196,7 +199,8 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "experts", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models",
+    "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition",
+    "patching", "patching-heads", "compare-texts", "compare-models",
     "compare-runs",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",

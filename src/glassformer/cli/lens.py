@@ -39,6 +39,9 @@ def lens(
     against: Annotated[
         str | None, option("--against", metavar="TEXT", help="With --wrote: attribute its lead over this token.")
     ] = None,
+    centred: Annotated[
+        bool, option("--centred", help="With --wrote: subtract the mean over the vocabulary, as TransformerLens does.")
+    ] = False,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
     new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
@@ -51,12 +54,15 @@ def lens(
         raise InputError("--wrote is about one position. Give --token once.")
     if against is not None and wrote is None:
         raise InputError("--against is compared with the token of --wrote. Pass --wrote too.")
+    if centred and wrote is None:
+        raise InputError("--centred is about the score of --wrote. Pass --wrote too.")
     model = model_options.load()
     reading = prompt_options.read(model, text, target, new)
     with bars.counter_bar(f"{model_options.model} reads") as progress:
         view: View
         if wrote is not None:
-            view = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote, against)
+            chosen = None if wrote == "best" else wrote
+            view = reading.attribution(token[0] if token else -1, chosen, against, centred=centred)
         else:
             view = reading.lens(token or (range(len(reading)) if output.everything else None), progress=progress)
     output.show(view)

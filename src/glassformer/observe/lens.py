@@ -3,22 +3,23 @@
 The stream as it leaves a block goes through the last norm and the head, which were trained for the last layer alone. So
 early layers are read in a language that is not quite theirs, and the last one predicts exactly what the model does.
 
-Shapes: states (positions, hidden); scores (positions, vocabulary).
+Shapes: states (positions, hidden); scores (positions, layers, vocabulary).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
-from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
 from glassformer.errors import InputError
-from glassformer.observe.activations import Activations
+from glassformer.observe.activations import CHUNK_BYTES, Activations
+from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
-from glassformer.text import Tokenizer
 from glassformer.views.lens import LayerPrediction, Lens
 from glassformer.views.tokens import find_token
 
@@ -36,20 +37,40 @@ def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, 
         raise InputError("a lens needs at least one position.")
     model.unembed(np.zeros((0, model.config.hidden_size), np.float32))  # raises now if this model scores no tokens
     states = reading.values_at(chosen, *stream.values())
-    last = log_softmax(model.unembed(states[stream[[*stream][-1]]]))
+    table = np.stack([states[site] for site in stream.values()], 1)  # (positions, layers, hidden)
+    by_position: list[tuple[LayerPrediction, ...]] = []
+    step = max(1, CHUNK_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose scores are held at a time
+    with ThreadPoolExecutor(model.executor.describe().threads if model.writes else 1) as pool:
+        for start in range(0, len(chosen), step):
+            rows = table[start : start + step]
+            scores = model.unembed(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:2], -1)
+            by_position += pool.map(partial(_predictions, model), scores)
+            if progress is not None:
+                progress(len(by_position), len(chosen))
+    by_layer = tuple(zip(*by_position, strict=True))
+    return Lens(model.name, tuple(chosen), tuple(texts[at] for at in chosen), tuple(stream), by_layer)
+
+
+def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...]:
+    """What each layer would predict at one position, from all layers' scores: the last row is what the model predicts.
+
+    A row is measured while the cache still holds it, and nothing of its size is kept.
+    """
+    last = scores[-1]
+    final, final_stats = int(last.argmax()), model.entropy_stats(last)
+    shares = np.exp(last - last[final]) / np.float32(final_stats.total)
     predictions = []
-    for number, site in enumerate(stream.values(), 1):
-        logs = log_softmax(model.unembed(states[site]))
-        predictions.append(tuple(_prediction(model.tokenizer, *pair) for pair in zip(logs, last, strict=True)))
-        if progress is not None:
-            progress(number, len(stream))
-    return Lens(model.name, tuple(chosen), tuple(texts[at] for at in chosen), tuple(stream), tuple(predictions))
-
-
-def _prediction(tokenizer: Tokenizer, logs: LogProbabilities, last: LogProbabilities) -> LayerPrediction:
-    """One layer's best token at a position, and how it stands to the last layer's."""
-    token, final = int(logs.argmax()), int(last.argmax())
-    rank = int(np.count_nonzero(logs > logs[final])) + 1
-    probabilities = float(np.exp(logs[token])), rank, float(np.exp(logs[final]))
-    entropy = -float((np.exp(logs) * logs).sum()) / math.log(2)  # no dot product: BLAS would start threads for it
-    return LayerPrediction(token, token_text(tokenizer, token), *probabilities, kl_divergence(last, logs), entropy)
+    for row in scores:
+        token, stats = int(row.argmax()), model.entropy_stats(row)
+        rank = int(np.count_nonzero(row > row[final])) + 1
+        log_total, final_log_total = row[token] + math.log(stats.total), last[final] + math.log(final_stats.total)
+        # KL as a sum of differences, which are small where it is; einsum, as BLAS would start threads for a dot product
+        divergence = float(np.einsum("v,v->", shares, last - row)) + float(log_total - final_log_total)
+        probability = float(np.exp(row[final] - row[token]) / stats.total)
+        predictions.append(
+            LayerPrediction(
+                token, token_text(model.tokenizer, token), 1 / stats.total, rank, probability,
+                max(divergence, 0.0) if math.isfinite(divergence) else math.inf, stats.entropy,
+            )
+        )  # fmt: skip
+    return tuple(predictions)

@@ -5,13 +5,14 @@ Whatever has these attributes can be looked into: the runtime's `Model` and `Run
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Head
+from glassformer.candidates import EntropyStats
 from glassformer.changes import Change
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step
 from glassformer.engine.protocol import Executor
@@ -67,9 +68,13 @@ class ModelLike(Protocol):
 
     def label(self, number: int) -> str: ...
 
-    def weight(self, name: str, row: int | None = None) -> Floats | None: ...
+    def weight(self, name: str, row: int | range | None = None) -> Floats | None: ...
 
     def unembed(self, states: Floats) -> Floats: ...
+
+    @property
+    def entropy_stats(self) -> Callable[[Floats], EntropyStats]:
+        """The fastest way to measure a row of scores."""
 
     def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
         """One pass of a model that only reads: its head's scores, and what the watch read."""

@@ -8,6 +8,8 @@ from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
+from glassformer.observe.attribution_graph import THRESHOLD, attribution_graph
+from glassformer.observe.circuits import BEST, text_circuit
 from glassformer.observe.experts import experts
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
@@ -16,6 +18,8 @@ from glassformer.progress import Progress
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
+from glassformer.views.attribution_graph import AttributionGraph
+from glassformer.views.circuit import HeadCircuit
 from glassformer.views.experts import Experts
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
@@ -53,13 +57,32 @@ class Reading(Activations):
         return lens(self, positions, progress=progress)
 
     def attribution(
-        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
-    ) -> Attribution:
+        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
+        centred: bool = False,
+    ) -> Attribution:  # fmt: skip
         """What each block and head added to a token's score: the best one's after this position, or another's.
 
-        `against`: another token; then it is what they added to the lead over that one.
+        `against`: another token; then it is what they added to the lead over that one. `centred`: the score, and each part's
+        share, less the mean over the vocabulary.
         """
-        return attribution(self, position, token, against)
+        return attribution(self, position, token, against, centred=centred)
+
+    def graph(
+        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
+        centred: bool = False, threshold: float = THRESHOLD,
+    ) -> AttributionGraph:  # fmt: skip
+        """From which tokens and parts, and through which heads, a token's score came; its edges sum to the score.
+
+        `token`, `against` and `centred` as in `attribution`. `threshold`: edges below this share of the score are pruned.
+        """
+        return attribution_graph(self, position, token, against, centred=centred, threshold=threshold)
+
+    def circuit(self, layer: int, head: int, *, distance: int = 0, best: int = BEST) -> HeadCircuit:
+        """What a head looks for and writes, for the tokens of this text, and what it wrote at each position.
+
+        `distance`: how many tokens back keys stand, for heads with RoPE; 0: no positions. `best`: how many tokens to list.
+        """
+        return text_circuit(self, layer, head, distance=distance, best=best)
 
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""

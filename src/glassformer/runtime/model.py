@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
+from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
@@ -45,6 +46,7 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.observe.circuits import Circuits
     from glassformer.observe.reading import Reading
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
@@ -263,8 +265,8 @@ class Model:
         """How many tokens of a prompt are in the prefix cache."""
         return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
 
-    def weight(self, name: str, row: int | None = None) -> Floats | None:
-        """A weight in float32, or one row of it; None where the family has it and the checkpoint leaves it out."""
+    def weight(self, name: str, row: int | range | None = None) -> Floats | None:
+        """A weight in float32, or some rows of it; None where the family has it and the checkpoint leaves it out."""
         weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
         weight = weights[name] if name in weights else resolve_names(weights, [name]).get(name)
         if weight is None:
@@ -274,14 +276,17 @@ class Model:
                     f"{self.name} has no weight {name!r}.{did_you_mean(name, known)} model.parameters() lists all of them."
                 )
             return None
-        if row is not None and not (weight.shape and 0 <= row < weight.shape[0]):
+        rows = row if isinstance(row, range) or row is None else range(row, row + 1)
+        if rows is not None and not (weight.shape and 0 <= rows.start < rows.stop <= weight.shape[0] and rows.step == 1):
             raise InputError(f"there is no row {row} in {name}, whose shape is {[*weight.shape]}. They count from 0.")
         values: Floats
         if isinstance(self.opened, InMemory):
-            values = (weight if row is None else weight[row]).float().cpu().numpy()
+            values = (weight if rows is None else weight[rows.start : rows.stop]).float().cpu().numpy()
+        elif rows is None or weight.layout is not None:
+            values = weight.to_float32() if rows is None else weight.to_float32()[rows.start : rows.stop]
         else:
-            values = weight.to_float32() if row is None else weight.row(row)
-        return values
+            values = weight.rows(rows).to_float32()
+        return values[0] if isinstance(row, int) else values
 
     def unembed(self, states: Floats) -> Floats:
         """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""
@@ -296,6 +301,11 @@ class Model:
             final = self.module.base_model.final_norm(torch.from_numpy(states))
             scores: Floats = self.module.head_module(final).float().numpy()
         return scores
+
+    @property
+    def entropy_stats(self) -> Callable[[Floats], EntropyStats]:
+        """The fastest `entropy_stats` there is for this model's scores."""
+        return self.executors.entropy_stats if self.writes else entropy_stats
 
     def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
         """One pass of a model that only reads: its logits for each token or for the text, and what the watch read."""
@@ -472,7 +482,7 @@ class Model:
         """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
         return policies(
-            recipe, prompt, look=look or Look(), entropy_stats=self.executors.entropy_stats, context=self.config.context,
+            recipe, prompt, look=look or Look(), entropy_stats=self.entropy_stats, context=self.config.context,
             seed=seed, source=source, negative=negative,
         )  # fmt: skip
 
@@ -682,6 +692,13 @@ class Model:
         from glassformer.observe.site_names import site_names
 
         return site_names(self.blueprint, self.name)
+
+    @property
+    def circuits(self) -> Circuits:
+        """Its heads from weights alone: `head(layer, head)` in tokens, and `composition()` with earlier heads."""
+        from glassformer.observe.circuits import Circuits
+
+        return Circuits(self)
 
     @property
     def vocabulary(self) -> VocabularySizes:

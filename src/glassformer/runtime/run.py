@@ -178,15 +178,17 @@ class Run:
         """The studio with this run, for a notebook's cell: alternatives, sliders, lens, attention; without a server."""
         return self.record(views=True).widget(height)
 
-    def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
+    def attribution(
+        self, number: int = 0, token: int | str | None = None, against: int | str | None = None, *, centred: bool = False
+    ) -> Attribution:
         """What each block and head added to the score of a token of the text, or of another in its place.
 
-        `against`: what they added to its lead over that token.
+        `against`: what they added to its lead over that token. `centred`: against the mean over the vocabulary.
         """
         self._check(number)
         number %= len(self.steps)
         chosen = self.steps[number].id if token is None else token
-        return self.reading.attribution(self.reading.prompt_length + number - 1, chosen, against)
+        return self.reading.attribution(self.reading.prompt_length + number - 1, chosen, against, centred=centred)
 
     def caching(self) -> CacheComparison:
         """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""

@@ -37,6 +37,7 @@ class Attribution(View):
     probability: float
     rank: int  # 1: the model's first choice
     against: str | None  # the token that it is compared with
+    centred: bool  # whether the mean over the vocabulary was subtracted from the score, and each part's share of it
     contributions: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
     heads: tuple[Contribution, ...]  # attention's contributions again, head by head
 
@@ -58,6 +59,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
             Heading(title),
             Paragraph(
                 f"logit attribution: what each part added directly; together the {quantity}, {view.score:.2f}\n"
+                f"{convention(view.centred, view.against)}\n"
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
             ),
@@ -69,6 +71,15 @@ def draw(view: Attribution, everything: bool = False) -> Page:
     )
 
 
+def convention(centred: bool, against: str | None) -> str:
+    """What a score is held against, in words."""
+    if against is not None:
+        return "a lead is the same against any mean: centred and uncentred agree"
+    if centred:
+        return "centred: the mean over the vocabulary is subtracted"
+    return "uncentred: the logit itself, as the model computes it"
+
+
 def _table(parts: Sequence[Contribution]) -> Table:
     most = max((abs(part.value) for part in parts), default=1.0) or 1.0
     columns = (
@@ -76,7 +87,7 @@ def _table(parts: Sequence[Contribution]) -> Table:
         Column("adds", "number"),
         Column("", "signed bar", priority=8),
     )
-    rows = (TableRow((_name(part), f"{part.value:+.2f}", part.value / most)) for part in parts)
+    rows = (TableRow((_name(part), f"{round(part.value, 2) + 0.0:+.2f}", part.value / most)) for part in parts)
     return Table(columns, tuple(rows))
 
 

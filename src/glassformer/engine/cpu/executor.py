@@ -65,7 +65,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
         prepared = self._program("", frozenset(), frozenset({site}))
         (begin,) = (step for step, sites in prepared.program.changed_sites.items() if site in sites)
         states = checks.residual_states(states, self.config.hidden_size)
-        scores = [np.empty((0, self.config.vocab_size), np.float32)]
+        scores = np.empty((len(states), self.config.vocab_size), np.float32)
         for at in range(0, len(states), MAX_SCORED_TOKENS):
             part = states[at : at + MAX_SCORED_TOKENS]
             row = CpuRow(PageTable(self._format))
@@ -74,8 +74,9 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             engine_pass.value(site, chunk)[...] = part
             with self._files.checked():
                 self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
-            scores.append(engine_pass.results()[0][0])
-        return np.concatenate(scores)
+            assert prepared.program.scores is not None
+            scores[at : at + len(part)] = prepared.buffer(prepared.program.scores, len(part))
+        return scores
 
     def entropy_stats(self, scores: Floats) -> EntropyStats:
         """As `candidates.entropy_stats`, in native code."""

@@ -1,0 +1,48 @@
+"""`glass graph`: a linear attribution graph of a token's logit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from glassformer.cli import common
+from glassformer.cli.command import option
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+)
+from glassformer.cli.text_input import read_prompt
+
+EXAMPLE = (
+    'Example: glass graph --raw "The capital of France is"   ·   '
+    'glass graph --raw "The capital of France is" --wrote " Paris" --against " Rome"'
+)
+
+
+def graph(
+    prompt: common.PromptArgument = None,
+    token: Annotated[str, option("--token", "-t", help="After this token: its position or its text.")] = "-1",
+    wrote: Annotated[
+        str, option("--wrote", metavar="TEXT", help="The next token whose logit is followed; 'best': the top token.")
+    ] = "best",
+    against: Annotated[str | None, option("--against", metavar="TEXT", help="Follow its lead over this token.")] = None,
+    centred: Annotated[
+        bool, option("--centred", help="Subtract the mean over the vocabulary, as TransformerLens does.")
+    ] = False,
+    threshold: Annotated[
+        float, option("--threshold", help="Edges below this share of the logit are pruned, and summed up.")
+    ] = 0.02,
+    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
+) -> None:
+    """Follow a token's logit back through the heads that carried it, to the tokens and MLPs it came from."""
+    text = read_prompt(prompt)
+    reading = prompt_options.read(model_options.load(), text, target, new)
+    chosen = None if wrote == "best" else wrote
+    output.show(reading.graph(token, chosen, against, centred=centred, threshold=threshold))

@@ -1,0 +1,221 @@
+"""A head as matrices: what it reads of the stream and writes into it, read off the blueprint and its weights.
+
+Fused projections, shared keys and values, biases, norms of heads and adapters all follow from the ops, so nothing here knows
+a family. There are two ways through the same ops: `_forward` takes vectors as they are, with norms and biases; `_linear_map`
+gives the matrix that is left when each norm is only its weight (and, for layer norm, the removal of the mean).
+
+Shapes: x (rows, hidden); heads (rows, heads, head_size); a map (outputs, inputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glassformer.blueprints import Op
+from glassformer.errors import InputError
+from glassformer.observe.linear_walk import attention_op, fused_part, head_shape, matrix_and_bias, norm_weights
+from glassformer.observe.protocols import Floats, ModelLike
+from glassformer.observe.vocabulary_rows import vocabulary_blocks
+
+ROPE_LENGTH = 0  # what frequencies that follow the text's length are taken for: a short one
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """The heads of one block's attention, out of a model's weights."""
+
+    model: ModelLike
+    block: int
+
+    def __post_init__(self) -> None:
+        blocks = self.model.blueprint.blocks
+        if not 0 <= self.block < blocks:
+            raise InputError(f"there is no layer {self.block}; {self.model.name} has {blocks}, from 0 on.")
+
+    @cached_property
+    def number(self) -> int:
+        return attention_op(self.model.blueprint, self.block)
+
+    @property
+    def op(self) -> Op:
+        return self.model.blueprint.ops[self.number]
+
+    @property
+    def heads(self) -> int:
+        return head_shape(self.op)[0]
+
+    def check_head(self, head: int) -> None:
+        if not 0 <= head < self.heads:
+            raise InputError(f"there is no head {head} in layer {self.block}, which has {self.heads}, from 0 on.")
+
+    def group(self, head: int) -> int:
+        """Which head of the keys and values a head shares."""
+        return head // (self.heads // head_shape(self.model.blueprint.ops[self.op.inputs[1]])[0])
+
+    def queries(self, x: Floats, head: int, position: int = 0) -> Floats:
+        """What a head looks for, of the stream's vectors: (rows, head_size)."""
+        return _forward(self.model, self.op.inputs[0], x, position)[:, head]
+
+    def keys(self, x: Floats, head: int, position: int = 0) -> Floats:
+        return _forward(self.model, self.op.inputs[1], x, position)[:, self.group(head)]
+
+    def values(self, x: Floats, head: int) -> Floats:
+        return _forward(self.model, self.op.inputs[2], x, 0)[:, self.group(head)]
+
+    def input_map(self, source: int) -> Floats:
+        """From the stream to queries (0), keys (1) or values (2): (heads, head_size, hidden), one for each head."""
+        number = self.op.inputs[source]
+        groups, size = head_shape(self.model.blueprint.ops[number])
+        matrix = _linear_map(self.model, number).reshape(groups, size, -1)
+        return np.repeat(matrix, self.heads // groups, 0)
+
+    @cached_property
+    def output_map(self) -> Floats:
+        """From each head to what it adds to the stream: (heads, hidden, head_size)."""
+        ops = self.model.blueprint.ops
+        update = next(
+            op.inputs[1]
+            for op in ops[self.number :]
+            if op.kind == "add" and not op.options.get("adapter") and op.block == self.block
+        )
+        matrix = _linear_map(self.model, update, self.number)
+        return np.ascontiguousarray(matrix.reshape(len(matrix), self.heads, -1).swapaxes(0, 1))
+
+    def final_map(self, head: int) -> Floats:
+        """From a head to the final state, with the weight of the final norm folded in: (hidden, head_size)."""
+        scores = self.model.blueprint.ops[-1]
+        scale = np.float32(scores.options.get("scale", 1.0))
+        return np.asarray(_linear_map(self.model, scores.inputs[0]) @ self.output_map[head] * scale)
+
+
+def embedding_blocks(model: ModelLike) -> Iterator[tuple[range, Floats]]:
+    """Every token as it enters the first block, without a position; a block of the vocabulary at a time."""
+    table = _embedding_chain(model)[0].weights[0].name
+    for rows, block in vocabulary_blocks(model, table):
+        yield rows, _embedded(model, block)
+
+
+def embeddings(model: ModelLike, ids: list[int]) -> Floats:
+    """Some tokens as they enter the first block, without a position."""
+    table = _embedding_chain(model)[0].weights[0].name
+    rows = [model.weight(table, number) for number in ids]
+    return _embedded(model, np.stack([row for row in rows if row is not None]))
+
+
+def unembedding_blocks(model: ModelLike) -> Iterator[tuple[range, Floats]]:
+    """What each token's logit takes of the final state: (tokens, hidden)."""
+    return vocabulary_blocks(model, model.blueprint.ops[-1].weights[0].name)
+
+
+def unembeddings(model: ModelLike, ids: list[int]) -> Floats:
+    """The same of some tokens."""
+    rows = [model.weight(model.blueprint.ops[-1].weights[0].name, number) for number in ids]
+    return np.stack([row for row in rows if row is not None])
+
+
+def check_unembeds(model: ModelLike) -> None:
+    if not model.writes:
+        raise InputError(f"{model.name} does not score the next token, so what its heads write has no names.")
+
+
+def _embedding_chain(model: ModelLike) -> list[Op]:
+    """From the table of tokens to what enters the first block."""
+    ops = model.blueprint.ops
+    number = next(number for number, op in enumerate(ops) if op.site == "embedding")
+    chain = [ops[number]]
+    while chain[-1].inputs:
+        chain.append(ops[chain[-1].inputs[0]])
+    return chain[::-1]
+
+
+def _embedded(model: ModelLike, rows: Floats) -> Floats:
+    for op in _embedding_chain(model):
+        if op.kind == "embed":
+            rows = rows * np.float32(op.options["scale"])
+        elif op.kind != "position":  # a token has its vector wherever it stands
+            rows = _step(model, op, [rows], 0)
+    return rows
+
+
+def _is_stream(op: Op) -> bool:
+    site = op.site or ""
+    return site.endswith(("embedding", ".residual", ".middle", ".crossed")) or (
+        op.kind == "add" and not op.options.get("adapter")
+    )
+
+
+def _forward(model: ModelLike, number: int, x: Floats, position: int) -> Floats:
+    """An op's result when the stream that it comes from is x."""
+    op = model.blueprint.ops[number]
+    if _is_stream(op):
+        return x
+    return _step(model, op, [_forward(model, source, x, position) for source in op.inputs], position)
+
+
+def _step(model: ModelLike, op: Op, inputs: list[Floats], position: int) -> Floats:
+    (x, *others) = inputs
+    match op.kind:
+        case "norm":
+            weight, bias = norm_weights(model, op)
+            if op.options["how"] == "layer":
+                x = x - x.mean(-1, keepdims=True)
+            normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(op.options["eps"])) * weight
+            return np.asarray(normed if bias is None else normed + bias, np.float32)
+        case "linear" | "heads" if op.weights:
+            matrix, bias = matrix_and_bias(model, op)
+            product = x @ matrix.T if bias is None else x @ matrix.T + bias
+            product = product * np.float32(op.options.get("scale", 1.0))
+            return product if op.kind == "linear" else product.reshape(len(x), *head_shape(op))
+        case "heads":
+            return np.asarray(fused_part(op, x.reshape(len(x), -1, head_shape(op)[1])))
+        case "rotate":
+            return _rotated(op, x, position)
+        case "add":
+            return x + others[0]
+        case _:
+            assert op.kind in ("identity", "sum"), op.kind
+            return x
+
+
+def _rotated(op: Op, x: Floats, position: int) -> Floats:
+    rope = op.options["rope"]
+    angles = rope.frequencies(x.shape[-1], ROPE_LENGTH) * np.float32(position)
+    cosine, sine = (np.float32(rope.scale) * wave(angles) for wave in (np.cos, np.sin))
+    own, partner = rope.pairs(x.shape[-1])
+    turned = x.copy()
+    turned[..., own] = x[..., own] * cosine - x[..., partner] * sine
+    turned[..., partner] = x[..., partner] * cosine + x[..., own] * sine
+    return turned
+
+
+def _linear_map(model: ModelLike, number: int, start: int | None = None) -> Floats:
+    """The matrix from an op's result (by default the stream's) to another's."""
+    op = model.blueprint.ops[number]
+    if number == start or (start is None and _is_stream(op)):
+        width = op.shape[-1]
+        assert isinstance(width, int)
+        return np.eye(width, dtype=np.float32)
+    before = [_linear_map(model, source, start) for source in op.inputs]
+    (matrix, *others) = before
+    match op.kind:
+        case "norm":
+            weight, _ = norm_weights(model, op)
+            centred = matrix - matrix.mean(0) if op.options["how"] == "layer" else matrix
+            repeats = len(matrix) // len(weight)  # a norm of heads has one weight for all of them
+            return np.asarray(centred * np.tile(weight, repeats)[:, None], np.float32)
+        case "linear" | "heads" if op.weights:
+            own, _ = matrix_and_bias(model, op)
+            return np.asarray(own @ matrix * np.float32(op.options.get("scale", 1.0)), np.float32)
+        case "heads":
+            _, size = head_shape(op)
+            parts = np.moveaxis(matrix.reshape(-1, size, matrix.shape[-1]), -1, 0)
+            return np.asarray(np.moveaxis(fused_part(op, parts), 0, -1).reshape(-1, matrix.shape[-1]))
+        case "add":
+            return matrix + others[0]
+        case _:
+            assert op.kind in ("identity", "sum", "rotate"), op.kind
+            return matrix
