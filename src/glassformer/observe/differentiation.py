@@ -60,7 +60,8 @@ class Target:
 class Differentiation:
     """One text in a model's PyTorch module."""
 
-    def __init__(self, reading: Activations) -> None:
+    def __init__(self, reading: Activations, start: int = 0) -> None:
+        """`start`: of a decoder's text, the position from which on gradients are wanted; what comes before is only read."""
         model = reading.model
         if model.config.encoder_layers and model.head != "seq2seq":
             raise InputError(
@@ -69,6 +70,8 @@ class Differentiation:
         self.reading, self.model, self.module = reading, model, model.module
         stacks = [reading.ids] if reading.source is None else [reading.source, reading.ids]
         self.ids = [torch.tensor([stack], device=self.module.device) for stack in stacks]
+        self.prefix = self.ids[-1][:, :start]
+        self.ids[-1] = self.ids[-1][:, start:]
 
     @property
     def length(self) -> int:
@@ -102,12 +105,13 @@ class Differentiation:
         """The target's value for each row, and what is at some sites, to be differentiated."""
         keep: dict[str, Any] = {}
         if self.model.head in VOCABULARY_HEADS and (target.loss or target.function is None):
-            positions = [] if target.position is None else [target.position]
+            positions = [] if target.position is None else [target.position - self.prefix.shape[1]]
             keep["logits_to_keep"] = torch.tensor(positions, dtype=torch.long, device=vectors[-1].device)
         names = ("inputs_embeds",) if len(vectors) == 1 else ("inputs_embeds", "decoder_inputs_embeds")
         watch = self.watch((*sites, "final") if target.loss else sites, vectors)
         with torch.inference_mode(False), torch.enable_grad():
-            output = self.module(**dict(zip(names, vectors, strict=True)), use_cache=False, watch=watch, **keep)
+            inputs = {**dict(zip(names, vectors, strict=True)), **keep, **self._read_prefix()}
+            output = self.module(**inputs, use_cache=bool(self.prefix.numel()), watch=watch)
             if target.loss:
                 return self._losses(output, watch), output.sites
             rows = [logits[0] if keep and target.position is not None else logits for logits in self._logits(output)]
@@ -115,16 +119,26 @@ class Differentiation:
                 rows = [logits[target.position] for logits in rows]
             return torch.stack([target.value(logits) for logits in rows]), output.sites
 
+    def _read_prefix(self) -> dict[str, Any]:
+        """The keys and values of what comes before, as an argument."""
+        if not self.prefix.numel():
+            return {}
+        nothing = torch.tensor([], dtype=torch.long, device=self.prefix.device)
+        with torch.no_grad():
+            output = self.module(self.prefix, use_cache=True, logits_to_keep=nothing, watch=self.watch(()))
+        return {"past_key_values": output.past_key_values}
+
     def watch(self, sites: Sequence[str], vectors: Vectors | None = None) -> Watch:
         """Reads the sites under the model's changes. A pattern is computed beside the heads, unless something changes it."""
         patterns = {site: Change() for site in sites if site.endswith(".pattern")}
-        rows = 1 if vectors is None else len(vectors[0])
-        return Watch(frozenset(sites), {**patterns, **self.model.changes}, rows * self._activation_bytes() > KEPT_BYTES)
+        return Watch(
+            frozenset(sites), {**patterns, **self.model.changes}, self.recomputes(1 if vectors is None else len(vectors[0]))
+        )
 
-    def _activation_bytes(self) -> int:
-        """What a pass over the text keeps for its gradients, about: the sites, and as much again between them."""
+    def recomputes(self, rows: int = 1) -> bool:
+        """Whether activations are computed twice: those of a pass are the values at its sites, and about as many between."""
         sites = [site for site in self.model.blueprint.sites if not site.endswith("pattern") and site != "scores"]
-        return 8 * sum(math.prod(self.reading.shape(site)) for site in sites)
+        return 8 * rows * sum(math.prod(self.reading.shape(site)) for site in sites) > KEPT_BYTES
 
     def _logits(self, output: Any) -> Tensor:
         """A model's scores, whatever they are of; the states of one without a head."""

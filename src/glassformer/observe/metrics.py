@@ -61,8 +61,8 @@ def resolve_metric(
     if metric not in ("logit", "log-probability"):
         known = [known for known in get_args(MetricName) if known != "function"]
         raise SettingError(
-            f"there is no metric {metric!r}.{did_you_mean(str(metric), known)} Metrics: {', '.join(known)}; in Python also a "
-            "function of the logits."
+            f"there is no metric {metric!r}.{did_you_mean(str(metric), known)} Metrics: {', '.join(known)}; in Python also "
+            "a function of the logits."
         )
     if metric == "log-probability" and against is not None:
         raise SettingError("against is for logits: the difference of two log-probabilities is that of their logits.")

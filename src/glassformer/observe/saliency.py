@@ -1,10 +1,10 @@
 """Saliency: how much each token of a text matters to one number of the model's output, by gradients at its vector.
 
-`input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go from
-a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both ends.
-Since that holds for any piece of the line too, the error of each piece is known, and by default the piece with the largest is
-halved, again and again, until all is within a hundredth. The usual baseline is the mean of all tokens' vectors: from zeros, the
-first norm of many families makes something of the very first step, and no number of steps sums that up.
+`input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go
+from a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both
+ends. Since that holds for any piece of the line too, the error of each piece is known, and by default the piece with the
+largest is halved, again and again, until all is within a hundredth. The usual baseline is the mean of all tokens' vectors:
+from zeros, the first norm of many families makes something of the very first step, and no number of steps sums that up.
 
 Shapes: vectors (rows, length, hidden); values (tokens,), an encoder-decoder's source first.
 """
@@ -97,8 +97,8 @@ def _check_steps(steps: int | None, length: int) -> None:
         raise SettingError(f"steps is {steps}; it must be from 1 to {MAX_STEPS}.")
     if (steps or 1) * length > MAX_TOKENS:
         raise InputError(
-            f"{steps or 1} steps over {length:,} tokens read more than {MAX_TOKENS:,} in all. Take fewer steps, or a part of "
-            "the text."
+            f"{steps or 1} steps over {length:,} tokens read more than {MAX_TOKENS:,} in all. Take fewer steps, or a part "
+            "of the text."
         )
 
 

@@ -46,6 +46,7 @@ from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
+    from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
@@ -668,6 +669,30 @@ class Model:
         PromptOptions.of(prompt_options, self.patch)
         source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
+
+    def attribution_patch(
+        self,
+        first: Prompt,
+        second: Prompt,
+        part: PatchedPart = "residual",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        target: str | None = None,
+        check: bool = False,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> AttributionPatching:
+        """What `patch` would give, estimated for all places at once by one backward pass; arguments as there.
+
+        `check`: patch too, and say how far off the estimate is.
+        """
+        from glassformer.observe.attribution_patching import attribution_patching
+
+        PromptOptions.of(prompt_options, self.attribution_patch)
+        texts = (self.read(text, target, **prompt_options) for text in (first, second))
+        return attribution_patching(*texts, part, positions, answer=answer, against=against, check=check, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""
