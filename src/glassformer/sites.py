@@ -170,6 +170,18 @@ class Watch:
         return Watch(frozenset(expand(self.reads, *size)), changed, self.recompute)
 
 
+def expand_changes(
+    changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()
+) -> Mapping[str, Change]:
+    """What is to be changed throughout, by site; refused if it names none that a model of so many blocks has."""
+    if not isinstance(changes, Mapping):
+        raise SiteError(
+            f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
+            f"{changes!r}."
+        )
+    return Watch.parse(changes, blocks, encoder, routed).changes
+
+
 @dataclass(slots=True)
 class Observer:
     """One watch of a pass: of the whole batch, or of one row."""

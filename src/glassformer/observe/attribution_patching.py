@@ -6,8 +6,8 @@ Syed et al., https://arxiv.org/abs/2310.10348). So both texts are read once, the
 place of every layer has its estimate. It is good where the model is nearly linear between the texts, and poor where it
 saturates: `check` patches too, and says how far off it is.
 
-The values are those of the model's executor, as in patching; only the gradients are PyTorch's. What comes before the first
-difference is read once, for both texts, and is not differentiated.
+The values are those of the model's executor, as in patching; only the gradients are PyTorch's. Where much comes before the
+first difference, it is read once, for both texts, and is not differentiated.
 
 Shapes: a site's value (length, hidden), or (heads, length, …), of the positions from the first difference on.
 """
@@ -30,6 +30,7 @@ from glassformer.sites import ENCODER, Watch, axes
 from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
 from glassformer.views.patching import PatchedPart, Patching
 
+LONG_PREFIX = 64  # tokens that both texts begin with, from which on a pass of their own pays
 MAX_BYTES = 2_000_000_000  # of the values that are compared
 
 
@@ -53,7 +54,7 @@ def attribution_patching(
     sites = _sites(pair, part)
     if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    start = min(pair.positions) if pair.causal else 0
+    start = min(pair.positions) if pair.causal and min(pair.positions) >= LONG_PREFIX else 0
     values, scores = _both_texts(pair, tuple(sites.values()), start)
     answers = answer_tokens(first.model, scores, answer, against)
     target, rival = (token.id for token in answers)

@@ -137,8 +137,14 @@ class Differentiation:
 
     def recomputes(self, rows: int = 1) -> bool:
         """Whether activations are computed twice: those of a pass are the values at its sites, and about as many between."""
-        sites = [site for site in self.model.blueprint.sites if not site.endswith("pattern") and site != "scores"]
-        return 8 * rows * sum(math.prod(self.reading.shape(site)) for site in sites) > KEPT_BYTES
+        sizes = {"length": len(self.reading.ids), "source": len(self.reading.source or ())}
+        shapes = [
+            shape[1:]
+            for site, shape in self.model.blueprint.sites.items()
+            if not site.endswith("pattern") and site != "scores"
+        ]
+        numbers = sum(math.prod(sizes[size] if isinstance(size, str) else size for size in shape) for shape in shapes)
+        return 8 * rows * numbers > KEPT_BYTES
 
     def _logits(self, output: Any) -> Tensor:
         """A model's scores, whatever they are of; the states of one without a head."""
