@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.errors import InputError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
@@ -53,7 +53,9 @@ def resolve_metric(
         if callable(metric):
             return Metric(Target(function=metric), "function", None, None, None)
         if not reading.model.writes:
-            raise InputError(f"{name} predicts no next token, so a text has no loss. Take metric='log-probability'.")
+            raise InputError(
+                f"{name} predicts no next token, so a text has no loss. Take {spell('metric', 'log-probability')}."
+            )
         if len(reading.ids) < 2:
             what = "a target" if reading.source is not None else "at least two tokens"
             raise InputError(f"the loss is that of each token after the first, so it needs {what}.")

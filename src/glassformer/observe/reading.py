@@ -90,7 +90,7 @@ class Reading(Activations):
             metric: 'logit', 'log-probability', the text's 'loss', or a function of its logits that returns a tensor.
             method: 'input-x-gradient', 'gradient-norm', or 'integrated' gradients, which sum to what they explain.
             baseline: of integrated gradients: the 'mean' of all tokens' vectors (the default), the 'pad' token's, or 'zero'.
-            steps: of integrated gradients; by default as many as bring the error of their sum within a hundredth.
+            steps: of integrated gradients; by default as many as bring the error of their sum within a twentieth.
             progress: called as (steps so far, the most there can be).
         """
         from glassformer.observe.saliency import saliency

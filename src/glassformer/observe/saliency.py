@@ -2,8 +2,8 @@
 
 `input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go
 from a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both
-ends. Since that holds for any piece of the line too, the error of each piece is known, and by default the piece with the
-largest is halved, again and again, until all is within a hundredth. The usual baseline is the mean of all tokens' vectors:
+ends. Since that holds for any piece of the line too, the error of each piece is known, and by default the pieces with the
+largest are halved, again and again, until all is within a twentieth. The usual baseline is the mean of all tokens' vectors:
 from zeros, the first norm of many families makes something of the very first step, and no number of steps sums that up.
 
 Shapes: vectors (rows, length, hidden); values (tokens,), an encoder-decoder's source first.
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.errors import InputError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
 from glassformer.observe.metrics import resolve_metric
@@ -28,7 +28,7 @@ from glassformer.progress import Progress
 from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken
 
 Numbers = npt.NDArray[np.float64]
-TOLERANCE = 0.01  # of the difference that integrated gradients explain
+TOLERANCE = 0.05  # of the difference that integrated gradients explain
 NODES = 3  # of a piece of the path, at which gradients are taken
 MAX_STEPS = 256
 MAX_TOKENS = 500_000  # that all steps together read
@@ -51,7 +51,9 @@ def saliency(
     """How much each token matters to a metric: by default the logit of the best token after the text, or in its gap."""
     _check_choice("method", method, get_args(SaliencyMethod))
     if method != "integrated" and (baseline is not None or steps is not None):
-        raise SettingError("baseline and steps are for integrated gradients. Leave them out, or take method='integrated'.")
+        raise SettingError(
+            f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
+        )
     _check_choice("baseline", baseline, (*get_args(Baseline), None))
     text = Differentiation(reading)
     _check_steps(steps, text.length)
@@ -70,7 +72,9 @@ def saliency(
         else:
             values = _joined(_products(vectors, gradients))[0]
     if not np.isfinite(values).all():
-        raise InputError(f"the gradients are not finite in {text.module.dtype}. Load the model with dtype='float32'.")
+        raise InputError(
+            f"the gradients are not finite in {text.module.dtype}. Load the model with {spell('dtype', 'float32')}."
+        )
     return Saliency(
         reading.model.name, method, resolved.name, resolved.position, resolved.token, resolved.against, value,
         _tokens(reading, values), path, tuple(reading.model.changes),
@@ -130,6 +134,11 @@ class Piece:
     integral: Numbers
 
     @property
+    def halves(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        middle = (self.start + self.end) / 2
+        return (self.start, middle), (middle, self.end)
+
+    @property
     def error(self) -> float:
         return float(self.integral.sum() - (self.last - self.first))
 
@@ -141,41 +150,40 @@ class Line:
         self.text, self.target = text, target
         self.baseline = baseline
         self.differences = tuple(end - start for start, end in zip(baseline, vectors, strict=True))
-        self.steps = 0  # so far, at which gradients were taken for the tokens' values
+        self.values: dict[float, float] = {}  # the metric at the ends of pieces
+        self.steps = 0  # so far, at which gradients were taken
 
     def quadrature(self, steps: int) -> Piece:
         """The whole line, by Gauss and Legendre's rule of so many points."""
-        (first, last), _ = self._evaluate([0.0, 1.0])
-        return self._pieces([(0.0, 1.0)], {0.0: first, 1.0: last}, steps)[0]
+        return self._pieces([(0.0, 1.0)], steps)[0]
 
     def adaptive(self, progress: Progress | None = None) -> Piece:
-        """The same in pieces, of which the worst is halved until their errors together are small."""
+        """The same in pieces, of which the worst are halved until their errors together are small."""
         budget = max(NODES, min(MAX_STEPS, MAX_TOKENS // self.text.length))
-        (first, last), _ = self._evaluate([0.0, 1.0])
-        pieces = self._pieces([(0.0, 1.0)], {0.0: first, 1.0: last}, NODES)
-        allowed = TOLERANCE * max(1.0, abs(last - first))
+        pieces = self._pieces([(0.0, 1.0)], NODES)
+        allowed = TOLERANCE * max(1.0, abs(self.values[1.0] - self.values[0.0]))
+        at_once = max(1, BATCH_TOKENS // (2 * NODES * self.text.length))
         while sum(abs(piece.error) for piece in pieces) > allowed and self.steps + 2 * NODES <= budget:
-            worst = max(pieces, key=lambda piece: abs(piece.error))
-            middle = (worst.start + worst.end) / 2
-            (value,), _ = self._evaluate([middle])
-            pieces.remove(worst)
-            ends = {worst.start: worst.first, middle: value, worst.end: worst.last}
-            pieces += self._pieces([(worst.start, middle), (middle, worst.end)], ends, NODES)
+            pieces.sort(key=lambda piece: -abs(piece.error))
+            bad = [piece for piece in pieces if abs(piece.error) > allowed / len(pieces)]
+            halved = bad[: min(at_once, (budget - self.steps) // (2 * NODES))]
+            pieces = pieces[len(halved) :] + self._pieces([half for piece in halved for half in piece.halves], NODES)
             if progress is not None:
                 progress(self.steps, budget)
-        return Piece(0.0, 1.0, first, last, np.sum([piece.integral for piece in pieces], axis=0))
+        return Piece(0.0, 1.0, self.values[0.0], self.values[1.0], np.sum([piece.integral for piece in pieces], axis=0))
 
-    def _pieces(self, spans: Sequence[tuple[float, float]], values: dict[float, float], nodes: int) -> list[Piece]:
+    def _pieces(self, spans: Sequence[tuple[float, float]], nodes: int) -> list[Piece]:
+        """Pieces of the line, by as many points of each; the metric at their ends goes with them."""
         points, weights = np.polynomial.legendre.leggauss(nodes)
         shares = [start + (end - start) * (point + 1) / 2 for start, end in spans for point in points]
-        _, gradients = self._evaluate(shares)
+        ends = sorted({end for span in spans for end in span} - self.values.keys())
+        values, gradients = self._evaluate([*ends, *shares])
+        self.values.update(zip(ends, values, strict=False))
         self.steps += len(shares)
-        sums = [
-            (end - start) / 2 * weights @ gradients[number * nodes : (number + 1) * nodes]
-            for number, (start, end) in enumerate(spans)
-        ]
+        products = gradients[len(ends) :].reshape(len(spans), nodes, -1)
         return [
-            Piece(start, end, values[start], values[end], total) for (start, end), total in zip(spans, sums, strict=True)
+            Piece(start, end, self.values[start], self.values[end], (end - start) / 2 * weights @ own)
+            for (start, end), own in zip(spans, products, strict=True)
         ]
 
     def _evaluate(self, shares: Sequence[float]) -> tuple[list[float], Numbers]:
