@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Feed, Want
+from glassformer.engine.protocol import Feed, Want, common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.differentiation import Differentiation, Target
@@ -54,7 +54,8 @@ def attribution_patching(
     sites = _sites(pair, part)
     if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    start = min(pair.positions) if pair.causal and min(pair.positions) >= LONG_PREFIX else 0
+    shared = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
+    start = shared if shared >= LONG_PREFIX else 0
     values, scores = _both_texts(pair, tuple(sites.values()), start)
     answers = answer_tokens(first.model, scores, answer, against)
     target, rival = (token.id for token in answers)

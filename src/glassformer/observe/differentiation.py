@@ -194,5 +194,5 @@ def _own_value(function: MetricFunction, logits: Tensor) -> Tensor:
             f"the metric returned {found}; it must return one number as a tensor that it computed from the logits."
         )
     if not bool(value.isfinite()):
-        raise InputError(f"the metric returned {float(value)}, which has no gradient.")
+        raise InputError(f"the metric returned {value.item()}, which has no gradient.")
     return value.reshape(())

@@ -161,7 +161,7 @@ class Line:
         """The same in pieces, of which the worst are halved until their errors together are small."""
         budget = max(NODES, min(MAX_STEPS, MAX_TOKENS // self.text.length))
         pieces = self._pieces([(0.0, 1.0)], NODES)
-        allowed = TOLERANCE * max(1.0, abs(self.values[1.0] - self.values[0.0]))
+        allowed = TOLERANCE * abs(self.values[1.0] - self.values[0.0])
         at_once = max(1, BATCH_TOKENS // (2 * NODES * self.text.length))
         while sum(abs(piece.error) for piece in pieces) > allowed and self.steps + 2 * NODES <= budget:
             pieces.sort(key=lambda piece: -abs(piece.error))
