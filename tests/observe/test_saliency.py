@@ -279,6 +279,7 @@ def raising(logits: Tensor) -> Tensor:
         ({"metric": lambda logits: logits.sum() / 0}, "the metric returned .*, which has no gradient"),
         ({"metric": "loss", "token": 3}, "token, against and position are for a logit"),
         ({"metric": "los"}, "there is no metric 'los'. Did you mean 'loss'"),
+        ({"metric": 3}, "metric is 3; it must be the name of one, or a function"),
         ({"metric": "log-probability", "against": 3}, "against is for logits"),
         ({"method": "integrate"}, "'integrate'"),
         ({"steps": 3}, "baseline and steps are for integrated gradients. Leave them out, or take method='integrated'"),

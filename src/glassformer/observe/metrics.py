@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, SettingError, did_you_mean, spell
+from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.sites import Watch
+from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken
 from glassformer.views.saliency import MetricName
 from glassformer.views.tokens import find_token
@@ -47,7 +48,7 @@ def resolve_metric(
     from glassformer.observe.differentiation import Target
 
     head, name = reading.model.head, reading.model.name
-    if callable(metric) or metric == "loss":
+    if callable(metric) or (isinstance(metric, str) and metric == "loss"):
         if any(value is not None for value in (token, against, position)):
             raise SettingError("token, against and position are for a logit. Leave them out, or the metric.")
         if callable(metric):
@@ -60,6 +61,8 @@ def resolve_metric(
             what = "a target" if reading.source is not None else "at least two tokens"
             raise InputError(f"the loss is that of each token after the first, so it needs {what}.")
         return Metric(Target(loss=True), "loss", None, None, None)
+    if not isinstance(metric, str):
+        raise InputTypeError(f"metric is {brief(metric)}; it must be the name of one, or a function of the logits.")
     if metric not in ("logit", "log-probability"):
         known = [known for known in get_args(MetricName) if known != "function"]
         raise SettingError(

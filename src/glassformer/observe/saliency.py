@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, SettingError, did_you_mean, spell
+from glassformer.errors import InputError, SettingError, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
 from glassformer.observe.metrics import resolve_metric
@@ -49,12 +48,10 @@ def saliency(
     progress: Progress | None = None,
 ) -> Saliency:
     """How much each token matters to a metric: by default the logit of the best token after the text, or in its gap."""
-    _check_choice("method", method, get_args(SaliencyMethod))
     if method != "integrated" and (baseline is not None or steps is not None):
         raise SettingError(
             f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
         )
-    _check_choice("baseline", baseline, (*get_args(Baseline), None))
     text = Differentiation(reading)
     _check_steps(steps, text.length)
     resolved = resolve_metric(reading, metric, token, against, position)
@@ -88,12 +85,6 @@ def _tokens(reading: Activations, values: Numbers) -> tuple[SalientToken, ...]:
         SalientToken(token.position, token.id, token.text, in_source, float(value))
         for (token, in_source), value in zip(tokens, values, strict=True)
     )
-
-
-def _check_choice(name: str, value: object, known: Sequence[str | None]) -> None:
-    if value not in known:
-        names = [choice for choice in known if choice is not None]
-        raise SettingError(f"there is no {name} {value!r}.{did_you_mean(str(value), names)} Known: {', '.join(names)}.")
 
 
 def _check_steps(steps: int | None, length: int) -> None:
