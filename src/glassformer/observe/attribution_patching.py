@@ -126,7 +126,9 @@ def _both_texts(pair: TextPair, sites: Sequence[str], start: int) -> tuple[list[
         rows.append(executor.fork(rows[0]) if start else executor.open(pair.second.source))
         feeds = [Feed(row, text.ids[start:], watch=watch) for row, text in zip(rows, texts, strict=True)]
         outputs = executor.run(feeds)
-        values = [{site: to_numpy(output.sites[site])[0] for site in sites} for output in outputs]
+        values: list[Mapping[str, Floats]] = [
+            {site: to_numpy(output.sites[site])[0] for site in sites} for output in outputs
+        ]
         return values, [output.host().copy() for output in outputs]
     finally:
         for row in rows:

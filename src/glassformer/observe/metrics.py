@@ -110,11 +110,11 @@ def _answer(reading: Activations, position: int | None, token: int | str | None)
     labels = LABELS.get(model.head) or tuple(model.label(number) for number in range(model.config.label_count))
     if token is None:
         return AnswerToken(best := int(_scores(reading, position).argmax()), labels[best])
-    if (number := _label_number(token, labels)) is None:
+    if (label := _label_number(token, labels)) is None:
         raise InputError(
             f"{model.name} has no label {token!r}.{did_you_mean(str(token), labels)} Labels: {', '.join(labels)}."
         )
-    return AnswerToken(number, labels[number])
+    return AnswerToken(label, labels[label])
 
 
 def _label_number(label: int | str, labels: Sequence[str]) -> int | None:

@@ -107,8 +107,9 @@ def _baseline(text: Differentiation, kind: Baseline, vectors: Vectors) -> Vector
     numbers = [tokenizer.pad_token_id] if kind == "pad" else range(text.module.base_model.vocabulary_size)
     ids = torch.tensor(numbers, device=text.module.device)[None]
     with torch.no_grad():
+        parts = [ids[:, start : start + TABLE_ROWS] for start in range(0, ids.shape[1], TABLE_ROWS)]
         means = [
-            sum(embed(part, None).double().sum(1) for part in ids.split(TABLE_ROWS, 1)) / ids.shape[1]
+            torch.stack([embed(part, None).double().sum(1) for part in parts]).sum(0) / ids.shape[1]
             for embed in text.embeddings
         ]
     return tuple(mean.to(stack).expand_as(stack) for mean, stack in zip(means, vectors, strict=True))
