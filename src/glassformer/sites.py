@@ -170,6 +170,7 @@ class Watch:
 
     reads: frozenset[str] = frozenset()
     changes: Mapping[str, Change] = field(default_factory=dict)  # functions in their place become changes when expanded
+    recompute: bool = False  # for gradients: blocks keep no activations, and are computed again on the way back
 
     @classmethod
     def of(
@@ -210,7 +211,19 @@ class Watch:
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
-        return Watch(frozenset(expand(self.reads, *size)), changed)
+        return Watch(frozenset(expand(self.reads, *size)), changed, self.recompute)
+
+
+def expand_changes(
+    changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()
+) -> Mapping[str, Change]:
+    """What is to be changed throughout, by site; refused if it names none that a model of so many blocks has."""
+    if not isinstance(changes, Mapping):
+        raise SiteError(
+            f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
+            f"{changes!r}."
+        )
+    return Watch.parse(changes, blocks, encoder, routed).changes
 
 
 @dataclass(slots=True)
@@ -241,12 +254,13 @@ class Observer:
 class Tap:
     """The watches of one pass, live. Layers hand values to `apply` and go on with what it returns."""
 
-    __slots__ = ("_changed", "_read", "observers")
+    __slots__ = ("_changed", "_read", "observers", "recompute")
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
         self._read = frozenset().union(*(observer.watch.reads for observer in self.observers))
         self._changed = frozenset().union(*(observer.watch.changes for observer in self.observers))
+        self.recompute = any(observer.watch.recompute for observer in self.observers)
 
     def wants(self, site: str) -> bool:
         """Whether this site is read or changed: checked before computing what only a watcher needs."""
@@ -261,7 +275,7 @@ class Tap:
             value = self._change(site, value)
         if site in self._read:
             for observer in self.observers:
-                if site in observer.watch.reads:
+                if site in observer.watch.reads and not (observer.watch.recompute and site in observer.record):
                     observer.record[site] = observer.row_part(site, value)
         return value
 

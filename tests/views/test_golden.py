@@ -155,6 +155,7 @@ def make_views(folder: Path) -> dict[str, Any]:
         "executor": {"name": "plain"},
     }
     receipt = replace(run.receipt, **fixed)
+    estimate = model.attribution_patch("the cat sat", "the bat sat", "heads", answer=4, against=5, check=True)
     training = training_folder(folder / "tiny", LINES, ("gpt2", "gpt2"), steps=60)
     return {
         "trace": run.trace,
@@ -181,6 +182,9 @@ def make_views(folder: Path) -> dict[str, Any]:
         "inside-neuron": reading.inside("blocks.1.mlp.hidden.7", 2),
         "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
         "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
+        "attribution-patching": replace(estimate, estimate=replace(estimate.estimate, model="tiny")),
+        "saliency": reading.saliency(4, 5),
+        "saliency-integrated": both("t5").reading().saliency(method="integrated", steps=8),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
         "compare-models": models,
         "compare-runs": compare(run, sampled, names=("greedy", "hot")),
@@ -199,9 +203,9 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition",
-    "patching", "patching-heads", "compare-texts", "compare-models",
-    "compare-runs",
+    "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition", "patching",
+    "patching-heads", "compare-texts", "compare-models", "compare-runs", "attribution-patching", "saliency",
+    "saliency-integrated",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",
 )  # fmt: skip

@@ -29,13 +29,15 @@ VERBS = {  # a module of this package each, and what its help begins with
     "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
+    "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",
+    "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss, by gradients.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",
     "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
     "models": "List, fetch, inspect, quantize and remove models.",
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
-MODULES = {"eval": "evaluate"}  # of verbs whose name a function cannot have
+MODULES = {"attribution-patch": "attribution_patch", "eval": "evaluate"}  # of verbs whose name a function cannot have
 SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 

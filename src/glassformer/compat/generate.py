@@ -225,7 +225,8 @@ def _prepare_call(
     is_full, by_step = settings.return_dict_in_generate, look is not None
     if not (is_full or by_step) and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs are only part of the full output. Pass return_dict_in_generate=True too.")
-    watched = model.base_model.watch_for(settings.output_attentions, settings.output_hidden_states, watch)
+    changed = model.changed_watch(watch)
+    watched = model.base_model.watch_for(settings.output_attentions, settings.output_hidden_states, changed)
     if watch is not None and watched is not None and not watched.changes and not (is_full or by_step):
         raise SettingError("what a watch reads is part of the full output. Pass return_dict_in_generate=True too.")
     _refuse_unread(inputs, settings, watched)

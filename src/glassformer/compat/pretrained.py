@@ -13,7 +13,9 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, cast
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from glassformer.arguments import checked
 from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
+from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
@@ -35,11 +38,13 @@ from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
 from glassformer.familiar_class import FamiliarClass
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
+from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.layers import Conv1D, Linear, RMSNorm
 from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
 from glassformer.opened import DTYPES as FLOATS
 from glassformer.opened import AdapterNames, OpenedModel, allowing_remote_code, open_model
+from glassformer.sites import Watch, expand_changes
 from glassformer.typecheck import OWN_CHECK
 
 note = logging.getLogger("glassformer").warning
@@ -150,6 +155,7 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
+    changes: Mapping[str, Change] = MappingProxyType({})  # in every call, by site
     config: Any
     generation_config: GenerationConfig
     base_class: type[BaseModel]
@@ -167,6 +173,8 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
         self.generation_config = GenerationConfig.from_model_config(config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.changes and kwargs.get("p") is None:  # a ready-made pass has its own
+            kwargs["watch"] = self.changed_watch(kwargs.get("watch"))
         if torch.compiler.is_compiling():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         with unchanged_weights(self):
@@ -199,6 +207,24 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
     @property
     def device(self) -> torch.device:
         return self.base_model.token_embedding.weight.device
+
+    @checked
+    def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Any:
+        """The same model with some of its values zeroed, scaled, replaced, or given to a function, in every call.
+
+        As for `glassformer.load(…).changed`, sites may be patterns. Modules, weights and hooks are shared, not copied, and
+        gradients flow through the changes. They are not saved with the weights.
+        """
+        other = copy(self)
+        other.changes = {**self.changes, **expand_changes(changes, *self.base_model.block_counts)}
+        return other
+
+    def changed_watch(self, watch: WatchLike) -> WatchLike:
+        """A call's watch together with the model's changes; where both change a site, the call's own counts."""
+        if not self.changes:
+            return watch
+        own = Watch.parse(() if watch is None else watch, *self.base_model.block_counts)
+        return Watch(own.reads, {**self.changes, **own.changes}, own.recompute)
 
     @checked
     def save_pretrained(

@@ -16,8 +16,8 @@ class Block(FamilyModule):
     recompute = False  # in training: keep no activations, and compute them again for the gradients
 
     def __call__(self, x: Tensor, p: ForwardPass, *others: Any) -> Any:
-        once = p.cache is not None or p.tap is not None  # what is remembered or seen must not be so twice
-        if once or not (self.recompute and self.training and torch.is_grad_enabled()):
+        recompute = self.recompute and self.training if p.tap is None else p.tap.recompute  # what is seen, if its watch may
+        if p.cache is not None or not (recompute and torch.is_grad_enabled()):  # what is remembered must not be so twice
             return super().__call__(x, p, *others)
         return checkpoint(super().__call__, x, p, *others, use_reentrant=False)
 

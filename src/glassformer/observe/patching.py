@@ -25,7 +25,7 @@ from glassformer.engine.protocol import Feed, Row, Want, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
-from glassformer.observe.protocols import Floats
+from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER, Watch
@@ -66,28 +66,13 @@ def patching(
     `positions`: by number or by a token of either text; by default all where a patch could matter. `answer` and `against`:
     the two tokens to tell apart, instead of what each text leads to.
     """
-    if not isinstance(part, str):
-        raise InputTypeError(f"part is {brief(part)}; it must be one of {', '.join(map(repr, get_args(PatchedPart)))}.")
-    if part not in SITES:
-        raise SettingError(
-            f"there is no part {part!r} to patch.{did_you_mean(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."
-        )
+    check_part(part)
     pair = TextPair(first, second, positions)
     unpatched = [pair.scores(text) for text in (first, second)]
-    model, tokenizer = first.model, first.model.tokenizer
-    target, rival = resolve_token_id(model, answer, unpatched[0]), resolve_token_id(model, against, unpatched[1])
-    answers = [AnswerToken(token, token_text(tokenizer, token)) for token in (target, rival)]
-    if target == rival:
-        both = "are both to lead" if answer is not None and against is not None else "both lead"
-        better = " and ".join(repr(token_text(tokenizer, token)) for token in _most_different(*unpatched))
-        raise InputError(
-            f"the texts {both} to {answers[0].text!r}. Name two tokens to tell them apart: {better} differ most."
-        )
+    model = first.model
+    answers = answer_tokens(model, unpatched, answer, against)
+    target, rival = (token.id for token in answers)
     clean, corrupted = (float(scores[target] - scores[rival]) for scores in unpatched)
-    if clean == corrupted:
-        raise InputError(
-            f"{answers[0].text!r} has the same lead over {answers[1].text!r} after both texts, so no patch can change it."
-        )
     patches = pair.patches(part)
     columns = len({patch.column for patch in patches})
     layers = tuple(dict.fromkeys(patch.layer for patch in patches))
@@ -102,7 +87,7 @@ def patching(
         part,
         (pair.text(first), pair.text(second)),
         (pair.token_texts(first), pair.token_texts(second)),
-        (answers[0], answers[1]),
+        answers,
         (clean, corrupted),
         layers,
         tuple(pair.positions),
@@ -112,6 +97,33 @@ def patching(
         (int(unpatched[0].argmax()), int(unpatched[1].argmax())),
         tuple(model.changes),
     )
+
+
+def check_part(part: object) -> None:
+    if not isinstance(part, str):
+        raise InputTypeError(f"part is {brief(part)}; it must be one of {', '.join(map(repr, get_args(PatchedPart)))}.")
+    if part not in SITES:
+        raise SettingError(
+            f"there is no part {part!r} to patch.{did_you_mean(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."
+        )
+
+
+def answer_tokens(
+    model: ModelLike, unpatched: Sequence[Floats], answer: int | str | None, against: int | str | None
+) -> tuple[AnswerToken, AnswerToken]:
+    """The two tokens that are told apart: those named, or what each text leads to by its scores."""
+    target, rival = resolve_token_id(model, answer, unpatched[0]), resolve_token_id(model, against, unpatched[1])
+    first, second = (AnswerToken(token, token_text(model.tokenizer, token)) for token in (target, rival))
+    if target == rival:
+        both = "are both to lead" if answer is not None and against is not None else "both lead"
+        better = " and ".join(repr(token_text(model.tokenizer, token)) for token in _most_different(*unpatched))
+        raise InputError(f"the texts {both} to {first.text!r}. Name two tokens to tell them apart: {better} differ most.")
+    clean, corrupted = (scores[target] - scores[rival] for scores in unpatched)
+    if clean == corrupted:
+        raise InputError(
+            f"{first.text!r} has the same lead over {second.text!r} after both texts, so no patch can change it."
+        )
+    return first, second
 
 
 @dataclass(frozen=True)

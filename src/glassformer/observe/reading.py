@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer.arguments import checked_class
+from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
@@ -13,8 +15,10 @@ from glassformer.observe.circuits import BEST, text_circuit
 from glassformer.observe.experts import experts
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
+from glassformer.observe.protocols import Floats
 from glassformer.observe.trace import TOP, trace_text
 from glassformer.progress import Progress
+from glassformer.typecheck import OWN_CHECK
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution
@@ -23,7 +27,11 @@ from glassformer.views.circuit import HeadCircuit
 from glassformer.views.experts import Experts
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
+from glassformer.views.saliency import Baseline, MetricName, Saliency, SaliencyMethod
 from glassformer.views.trace import Trace
+
+if TYPE_CHECKING:
+    from glassformer.observe.differentiation import MetricFunction
 
 
 @checked_class
@@ -83,6 +91,57 @@ class Reading(Activations):
         `distance`: how many tokens back keys stand, for heads with RoPE; 0: no positions. `best`: how many tokens to list.
         """
         return text_circuit(self, layer, head, distance=distance, best=best)
+
+    def saliency(
+        self,
+        token: int | str | None = None,
+        against: int | str | None = None,
+        position: int | str | None = None,
+        *,
+        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "logit",
+        method: SaliencyMethod = "input-x-gradient",
+        baseline: Baseline | None = None,
+        steps: int | None = None,
+        progress: Progress | None = None,
+    ) -> Saliency:
+        """How much each token of the text matters to one number of the model's output, by gradients.
+
+        Args:
+            token: whose logit it is, or which label's; by default the best.
+            against: another one, whose logit is subtracted.
+            position: where the logits are read: by default after the text, or in its gap.
+            metric: 'logit', 'log-probability', the text's 'loss', or a function of its logits that returns a tensor.
+            method: 'input-x-gradient', 'gradient-norm', or 'integrated' gradients, which sum to what they explain.
+            baseline: of integrated gradients: the 'mean' of all tokens' vectors (the default), the 'pad' token's, or 'zero'.
+            steps: of integrated gradients; by default as many as bring the error of their sum within a twentieth.
+            progress: called as (steps so far, the most there can be).
+        """
+        from glassformer.observe.saliency import saliency
+
+        return saliency(
+            self, token, against, position, metric=metric, method=method, baseline=baseline, steps=steps, progress=progress
+        )
+
+    def gradients(
+        self,
+        *patterns: str,
+        token: int | str | None = None,
+        against: int | str | None = None,
+        position: int | str | None = None,
+        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "logit",
+    ) -> dict[str, Floats]:
+        """The gradient of a metric at any number of sites, by names or patterns, all in one pass there and back.
+
+        Each has the shape of `values(…)` there; the metric is chosen as for `saliency`.
+        """
+        from glassformer.observe.differentiation import Differentiation
+        from glassformer.observe.metrics import resolve_metric
+
+        sites = self.sites(*patterns)
+        if not sites:
+            raise InputError("name the sites whose gradients are wanted, such as 'blocks.*.residual'.")
+        target = resolve_metric(self, metric, token, against, position).target
+        return Differentiation(self).site_gradients(target, sites)
 
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""

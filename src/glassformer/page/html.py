@@ -205,7 +205,8 @@ def _(part: TokenStrip) -> str:
 
 def _shaded_token(token: str, value: float, note: str, link: str) -> str:
     tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
-    return f'<{tag}{where} style="background: rgba(var(--tint), {value:.3f})" title="{escape(note)}">{escape(token)}</{tag}>'
+    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {abs(value):.3f})"
+    return f'<{tag}{where} style="{shade}" title="{escape(note)}">{escape(token)}</{tag}>'
 
 
 @render.register

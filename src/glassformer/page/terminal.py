@@ -340,7 +340,7 @@ def _(part: TokenStrip, width: int) -> Iterator[RenderableType | Spans]:
         yield [
             (fit_text(token, labels) + GAP, _shade_style(value)),
             (fit_text(note, notes, right=True) + GAP, "dim"),
-            ("█" * round(value * room), "green"),
+            ("█" * round(abs(value) * room), "green" if value >= 0 else NEGATIVE_STYLE),
         ]
 
 

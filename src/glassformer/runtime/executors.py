@@ -184,6 +184,9 @@ class Executors:
                 f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
                 "module. Load it without tensor_parallel."
             )
+        if self.options.native and (packed := [tensor for tensor in self.opened.tensors.values() if tensor.packed]):
+            size = sum(4 * tensor.elements for tensor in packed) / 1e6
+            note(f"{self.opened.name}: in PyTorch its packed weights are float32 numbers, {size:,.1f} MB.")
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
 

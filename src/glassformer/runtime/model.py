@@ -34,20 +34,29 @@ from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
 from glassformer.engine.wrapped_executor import ReportingExecutor
-from glassformer.errors import InputError, SettingError, SiteError, check_context, did_you_mean, spell
-from glassformer.opened import AdapterNames, OpenedModel, adapter_weights, check_adapter_mode, open_base, with_adapters
+from glassformer.errors import InputError, SettingError, check_context, did_you_mean, spell
+from glassformer.opened import (
+    AdapterNames,
+    AutoTokenizer,
+    OpenedModel,
+    adapter_weights,
+    check_adapter_mode,
+    open_base,
+    with_adapters,
+)
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
 from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, encode, is_token_ids, render
 from glassformer.runtime.run import Run, TextStream
-from glassformer.sites import Watch
+from glassformer.sites import Watch, expand_changes
 from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.observe.circuits import Circuits
     from glassformer.observe.reading import Reading
+    from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
@@ -151,10 +160,17 @@ class Model:
     # Which model ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_module(cls, module: Any, tokenizer: Tokenizer) -> Self:
-        """A model of an Auto class and its tokenizer as a `Model`."""
+    def from_module(cls, module: Any, tokenizer: Tokenizer | None = None) -> Self:
+        """A model of an Auto class as a `Model`, over the same weights and under the same changes.
+
+        `tokenizer`: by default that of the checkpoint that it was loaded from.
+        """
+        if tokenizer is None:
+            if not (name := getattr(module, "name_or_path", "")):
+                raise InputError("this model was not loaded from a checkpoint, which would have its tokenizer: pass one.")
+            tokenizer = AutoTokenizer.from_pretrained(name)
         opened = InMemory(module.eval(), tokenizer)
-        return cls(opened, Executors(opened, ExecutorOptions()))
+        return cls(opened, Executors(opened, ExecutorOptions()), getattr(module, "changes", {}))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """The same model with another tokenizer."""
@@ -178,13 +194,7 @@ class Model:
         Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
         A function gets a tensor and where it stands, and returns the tensor to go on with: `{"blocks.3.mlp.hidden": f}`.
         """
-        if not isinstance(changes, Mapping):
-            raise SiteError(
-                f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
-                f"{changes!r}."
-            )
-        expanded = Watch.parse(changes, *self.blueprint.block_counts).changes
-        return replace(self, changes={**self.changes, **expanded})
+        return replace(self, changes={**self.changes, **expand_changes(changes, *self.blueprint.block_counts)})
 
     @property
     def name(self) -> str:
@@ -253,8 +263,11 @@ class Model:
 
     @property
     def module(self) -> Any:
-        """The PyTorch model of the plain executor, an object of the compatible API."""
-        return self.executors.module
+        """The PyTorch model, an object of the compatible API, under the same changes; `from_module` is the way back.
+
+        Weights are shared with the plain executor; packed ones become float32.
+        """
+        return self.executors.module.changed(self.changes) if self.changes else self.executors.module
 
     @property
     def reader(self) -> Any:
@@ -679,6 +692,30 @@ class Model:
         PromptOptions.of(prompt_options, self.patch)
         source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
+
+    def attribution_patch(
+        self,
+        first: Prompt,
+        second: Prompt,
+        part: PatchedPart = "residual",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        target: str | None = None,
+        check: bool = False,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> AttributionPatching:
+        """What `patch` would give, estimated for all places at once by one backward pass; arguments as there.
+
+        `check`: patch too, and say how far off the estimate is.
+        """
+        from glassformer.observe.attribution_patching import attribution_patching
+
+        PromptOptions.of(prompt_options, self.attribution_patch)
+        texts = (self.read(text, target, **prompt_options) for text in (first, second))
+        return attribution_patching(*texts, part, positions, answer=answer, against=against, check=check, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

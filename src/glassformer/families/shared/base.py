@@ -134,7 +134,7 @@ class BaseModel(FamilyModule):
         if watch is None:
             return Watch(reads)
         own = Watch.parse(watch, *size)
-        return Watch(own.reads | reads, own.changes)
+        return Watch(own.reads | reads, own.changes, own.recompute)
 
     def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
         """What entered each block, and what came out of the last norm, as the field counts them."""

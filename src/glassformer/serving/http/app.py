@@ -19,6 +19,7 @@ from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,
     circuit_views,
+    gradient_views,
     monitoring,
     ollama,
     rerank,
@@ -41,7 +42,7 @@ from glassformer.serving.registry import Registry
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router,
-    site_views.router, circuit_views.router, training_routes.router,
+    site_views.router, circuit_views.router, gradient_views.router, training_routes.router,
     monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path

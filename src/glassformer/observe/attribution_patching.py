@@ -1,0 +1,163 @@
+"""Attribution patching: what patching would recover at every place, estimated at once by one backward pass.
+
+A patch replaces the second text's value at a place by the first's. To first order, that moves the answer's lead by the
+difference of the two values times the lead's gradient there, in the second text's pass (Nanda 2023, "Attribution patching";
+Syed et al., https://arxiv.org/abs/2310.10348). So both texts are read once, the second is differentiated once, and every
+place of every layer has its estimate. It is good where the model is nearly linear between the texts, and poor where it
+saturates: `check` patches too, and says how far off it is.
+
+The values are those of the model's executor, as in patching; only the gradients are PyTorch's. Where much comes before the
+first difference, it is read once, for both texts, and is not differentiated.
+
+Shapes: a site's value (length, hidden), or (heads, length, …), of the positions from the first difference on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.engine.protocol import Feed, Want, common_prefix
+from glassformer.errors import InputError
+from glassformer.observe.activations import Activations, to_numpy
+from glassformer.observe.differentiation import Differentiation, Target
+from glassformer.observe.patching import BY_HEAD, SITES, TextPair, answer_tokens, check_part, patching
+from glassformer.observe.protocols import Floats
+from glassformer.progress import Progress
+from glassformer.sites import ENCODER, Watch, axes
+from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
+from glassformer.views.patching import PatchedPart, Patching
+
+LONG_PREFIX = 64  # tokens that both texts begin with, from which on a pass of their own pays
+MAX_BYTES = 2_000_000_000  # of the values that are compared
+
+
+def attribution_patching(
+    first: Activations,
+    second: Activations,
+    part: PatchedPart = "residual",
+    positions: Sequence[int | str] | int | None = None,
+    *,
+    answer: int | str | None = None,
+    against: int | str | None = None,
+    check: bool = False,
+    progress: Progress | None = None,
+) -> AttributionPatching:
+    """What patching the first text's values into the second's pass would recover, place by place.
+
+    The arguments are those of `patching`. `check`: patch too, and compare.
+    """
+    check_part(part)
+    pair = TextPair(first, second, positions)
+    sites = _sites(pair, part)
+    if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
+        raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
+    shared = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
+    start = shared if shared >= LONG_PREFIX else 0
+    values, scores = _both_texts(pair, tuple(sites.values()), start)
+    answers = answer_tokens(first.model, scores, answer, against)
+    target, rival = (token.id for token in answers)
+    clean, corrupted = (float(text[target] - text[rival]) for text in scores)
+    position = len(second.ids) - 1 if pair.mask is None else pair.mask
+    gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), start)
+    chosen = [position - start for position in pair.positions]
+    cells = [
+        _contributions(values[0][site] - values[1][site], gradients[site], chosen, part in BY_HEAD)
+        for site in sites.values()
+    ]
+    columns = len(cells[0])
+    estimate = Patching(
+        first.model.name,
+        part,
+        (pair.text(first), pair.text(second)),
+        (pair.token_texts(first), pair.token_texts(second)),
+        answers,
+        (clean, corrupted),
+        tuple(sites),
+        tuple(pair.positions),
+        columns if part in BY_HEAD else 0,
+        pair.heads // columns if part in ("key", "value") else 1,
+        tuple(tuple(float(cell) for cell in row / (clean - corrupted)) for row in cells),
+        (int(scores[0].argmax()), int(scores[1].argmax())),
+        tuple(first.model.changes),
+    )
+    if not check:
+        return AttributionPatching(estimate, None)
+    true = patching(first, second, part, pair.positions, answer=target, against=rival, progress=progress)
+    return AttributionPatching(estimate, compare_with_patching(estimate, true))
+
+
+def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
+    """An estimate beside what patching gave at the same places."""
+    estimated, patched = (np.asarray(view, np.float64) for view in (estimate, true))
+    varies = estimated.std() > 0 and patched.std() > 0
+    correlation = float(np.corrcoef(estimated.ravel(), patched.ravel())[0, 1]) if varies else None
+    positions: Sequence[int | None] = [None] * estimate.heads if estimate.heads else estimate.positions
+    misses = [
+        EstimateMiss(layer, place, position, float(estimated[row, column]), float(patched[row, column]))
+        for row, layer in enumerate(estimate.layers)
+        for column, (place, position) in enumerate(zip(estimate.columns, positions, strict=True))
+    ]
+    misses.sort(key=lambda miss: -abs(miss.estimate - miss.patched))
+    return EstimateCheck(true, correlation, float(np.abs(estimated - patched).mean()), tuple(misses))
+
+
+def _sites(pair: TextPair, part: PatchedPart) -> dict[str, str]:
+    """By layer, in the stack that is patched."""
+    blueprint, stack = pair.first.model.blueprint, ENCODER if pair.in_encoder else ""
+    blocks = blueprint.encoder_blocks if pair.in_encoder else blueprint.blocks
+    embedding = {"embedding": f"{stack}embedding"} if part == "residual" else {}
+    return {**embedding, **{str(number): stack + SITES[part].format(number) for number in range(blocks)}}
+
+
+def _both_texts(pair: TextPair, sites: Sequence[str], start: int) -> tuple[list[Mapping[str, Floats]], list[Floats]]:
+    """The values at the sites from a position on, and the scores where the answer stands, of each text."""
+    watch, texts = Watch(frozenset(sites)), (pair.first, pair.second)
+    if pair.mask is not None:
+        passes = [text.model.encoder_pass(text.ids, watch) for text in texts]
+        return [values for _, values in passes], [scores[pair.mask] for scores, _ in passes if scores is not None]
+    executor = pair.first.model.executor
+    rows = [executor.open(pair.first.source)]
+    try:
+        if start:
+            executor.run([Feed(rows[0], pair.first.ids[:start], Want.NONE)])
+        rows.append(executor.fork(rows[0]) if start else executor.open(pair.second.source))
+        feeds = [Feed(row, text.ids[start:], watch=watch) for row, text in zip(rows, texts, strict=True)]
+        outputs = executor.run(feeds)
+        values: list[Mapping[str, Floats]] = [
+            {site: to_numpy(output.sites[site])[0] for site in sites} for output in outputs
+        ]
+        return values, [output.host().copy() for output in outputs]
+    finally:
+        for row in rows:
+            executor.close(row)
+
+
+def _gradients(text: Activations, target: Target, sites: Sequence[str], start: int) -> dict[str, Floats]:
+    """The target's gradient at the sites, from a position on."""
+    whole = Differentiation(text)
+    if not start or whole.recomputes():  # what is computed twice has no cache
+        gradients = whole.site_gradients(target, sites)
+        return {
+            site: np.moveaxis(np.moveaxis(value, _length(site), 0)[start:], 0, _length(site))
+            for site, value in gradients.items()
+        }
+    return Differentiation(text, start).site_gradients(target, sites)
+
+
+def _length(site: str) -> int:
+    """Which axis of a site's value are the positions, without its batch."""
+    names = axes(site)[1:]
+    return names.index("length" if "length" in names else "source")
+
+
+def _contributions(difference: Floats, gradient: Floats, positions: Sequence[int], by_head: bool) -> npt.NDArray[np.float64]:
+    """What each place adds to the lead: of each position, or of each head over all positions."""
+    products = difference.astype(np.float64) * gradient
+    if by_head:
+        heads: npt.NDArray[np.float64] = products[:, positions].sum((1, 2))
+        return heads
+    places: npt.NDArray[np.float64] = products[positions].sum(1)
+    return places

@@ -1,0 +1,206 @@
+"""Saliency: how much each token of a text matters to one number of the model's output, by gradients at its vector.
+
+`input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go
+from a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both
+ends. Since that holds for any piece of the line too, the error of each piece is known, and by default the pieces with the
+largest are halved, again and again, until all is within a twentieth. The usual baseline is the mean of all tokens' vectors:
+from zeros, the first norm of many families makes something of the very first step, and no number of steps sums that up.
+
+Shapes: vectors (rows, length, hidden); values (tokens,), an encoder-decoder's source first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.errors import InputError, SettingError, spell
+from glassformer.observe.activations import Activations
+from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
+from glassformer.observe.metrics import resolve_metric
+from glassformer.progress import Progress
+from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken
+
+Numbers = npt.NDArray[np.float64]
+TOLERANCE = 0.05  # of the difference that integrated gradients explain
+NODES = 3  # of a piece of the path, at which gradients are taken
+MAX_STEPS = 256
+MAX_TOKENS = 500_000  # that all steps together read
+TABLE_ROWS = 4096  # of the embedding, of which a mean is taken at once
+BATCH_TOKENS = 1024  # of the steps that go through in one pass
+
+
+def saliency(
+    reading: Activations,
+    token: int | str | None = None,
+    against: int | str | None = None,
+    position: int | str | None = None,
+    *,
+    metric: MetricName | MetricFunction = "logit",
+    method: SaliencyMethod = "input-x-gradient",
+    baseline: Baseline | None = None,
+    steps: int | None = None,
+    progress: Progress | None = None,
+) -> Saliency:
+    """How much each token matters to a metric: by default the logit of the best token after the text, or in its gap."""
+    if method != "integrated" and (baseline is not None or steps is not None):
+        raise SettingError(
+            f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
+        )
+    text = Differentiation(reading)
+    _check_steps(steps, text.length)
+    resolved = resolve_metric(reading, metric, token, against, position)
+    vectors, path = text.vectors(), None
+    if method == "integrated":
+        line = Line(text, resolved.target, _baseline(text, baseline or "mean", vectors), vectors)
+        total = line.quadrature(steps) if steps is not None else line.adaptive(progress)
+        value, values = total.last, total.integral
+        path = PathSum(baseline or "mean", total.first, line.steps, total.error)
+    else:
+        metrics, gradients = text.gradients(resolved.target, vectors)
+        value = float(metrics[0])
+        if method == "gradient-norm":
+            values = _joined([gradient.double().norm(dim=-1) for gradient in gradients])[0]
+        else:
+            values = _joined(_products(vectors, gradients))[0]
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"the gradients are not finite in {text.module.dtype}. Load the model with {spell('dtype', 'float32')}."
+        )
+    return Saliency(
+        reading.model.name, method, resolved.name, resolved.position, resolved.token, resolved.against, value,
+        _tokens(reading, values), path, tuple(reading.model.changes),
+    )  # fmt: skip
+
+
+def _tokens(reading: Activations, values: Numbers) -> tuple[SalientToken, ...]:
+    source = [(token, True) for token in (reading.source_tokens if reading.source is not None else ())]
+    tokens = [*source, *((token, False) for token in reading.tokens)]
+    return tuple(
+        SalientToken(token.position, token.id, token.text, in_source, float(value))
+        for (token, in_source), value in zip(tokens, values, strict=True)
+    )
+
+
+def _check_steps(steps: int | None, length: int) -> None:
+    if steps is not None and not 1 <= steps <= MAX_STEPS:
+        raise SettingError(f"steps is {steps}; it must be from 1 to {MAX_STEPS}.")
+    if (steps or 1) * length > MAX_TOKENS:
+        raise InputError(
+            f"{steps or 1} steps over {length:,} tokens read more than {MAX_TOKENS:,} in all. Take fewer steps, or a part "
+            "of the text."
+        )
+
+
+def _baseline(text: Differentiation, kind: Baseline, vectors: Vectors) -> Vectors:
+    """What stands for a text that says nothing, of the shape of its vectors."""
+    if kind == "zero":
+        return tuple(torch.zeros_like(stack) for stack in vectors)
+    tokenizer = text.model.tokenizer
+    if kind == "pad" and tokenizer.pad_token_id is None:
+        raise InputError(f"{text.model.name} has no padding token. Take the baseline 'zero' or 'mean'.")
+    numbers = [tokenizer.pad_token_id] if kind == "pad" else range(text.module.base_model.vocabulary_size)
+    ids = torch.tensor(numbers, device=text.module.device)[None]
+    with torch.no_grad():
+        parts = [ids[:, start : start + TABLE_ROWS] for start in range(0, ids.shape[1], TABLE_ROWS)]
+        means = [
+            torch.stack([embed(part, None).double().sum(1) for part in parts]).sum(0) / ids.shape[1]
+            for embed in text.embeddings
+        ]
+    return tuple(mean.to(stack).expand_as(stack) for mean, stack in zip(means, vectors, strict=True))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the line from a baseline to a text, and what its gradients sum to for each token."""
+
+    start: float
+    end: float
+    first: float  # the metric at both ends
+    last: float
+    integral: Numbers
+
+    @property
+    def halves(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        middle = (self.start + self.end) / 2
+        return (self.start, middle), (middle, self.end)
+
+    @property
+    def error(self) -> float:
+        return float(self.integral.sum() - (self.last - self.first))
+
+
+class Line:
+    """The straight line from a baseline to a text's vectors."""
+
+    def __init__(self, text: Differentiation, target: Target, baseline: Vectors, vectors: Vectors) -> None:
+        self.text, self.target = text, target
+        self.baseline = baseline
+        self.differences = tuple(end - start for start, end in zip(baseline, vectors, strict=True))
+        self.values: dict[float, float] = {}  # the metric at the ends of pieces
+        self.steps = 0  # so far, at which gradients were taken
+
+    def quadrature(self, steps: int) -> Piece:
+        """The whole line, by Gauss and Legendre's rule of so many points."""
+        return self._pieces([(0.0, 1.0)], steps)[0]
+
+    def adaptive(self, progress: Progress | None = None) -> Piece:
+        """The same in pieces, of which the worst are halved until their errors together are small."""
+        budget = max(NODES, min(MAX_STEPS, MAX_TOKENS // self.text.length))
+        pieces = self._pieces([(0.0, 1.0)], NODES)
+        allowed = TOLERANCE * abs(self.values[1.0] - self.values[0.0])
+        at_once = max(1, BATCH_TOKENS // (2 * NODES * self.text.length))
+        while sum(abs(piece.error) for piece in pieces) > allowed and self.steps + 2 * NODES <= budget:
+            pieces.sort(key=lambda piece: -abs(piece.error))
+            bad = [piece for piece in pieces if abs(piece.error) > allowed / len(pieces)]
+            halved = bad[: min(at_once, (budget - self.steps) // (2 * NODES))]
+            pieces = pieces[len(halved) :] + self._pieces([half for piece in halved for half in piece.halves], NODES)
+            if progress is not None:
+                progress(self.steps, budget)
+        return Piece(0.0, 1.0, self.values[0.0], self.values[1.0], np.sum([piece.integral for piece in pieces], axis=0))
+
+    def _pieces(self, spans: Sequence[tuple[float, float]], nodes: int) -> list[Piece]:
+        """Pieces of the line, by as many points of each; the metric at their ends goes with them."""
+        points, weights = np.polynomial.legendre.leggauss(nodes)
+        shares = [start + (end - start) * (point + 1) / 2 for start, end in spans for point in points]
+        ends = sorted({end for span in spans for end in span} - self.values.keys())
+        values, gradients = self._evaluate([*ends, *shares])
+        self.values.update(zip(ends, values, strict=False))
+        self.steps += len(shares)
+        products = gradients[len(ends) :].reshape(len(spans), nodes, -1)
+        return [
+            Piece(start, end, self.values[start], self.values[end], (end - start) / 2 * weights @ own)
+            for (start, end), own in zip(spans, products, strict=True)
+        ]
+
+    def _evaluate(self, shares: Sequence[float]) -> tuple[list[float], Numbers]:
+        """The metric at some points of the line, and what moves it there: (points, tokens)."""
+        values: list[float] = []
+        rows: list[Numbers] = []
+        for batch in _batches(shares, max(1, BATCH_TOKENS // self.text.length)):
+            share = torch.tensor(batch, dtype=self.differences[0].dtype, device=self.differences[0].device)[:, None, None]
+            points = tuple(start + share * way for start, way in zip(self.baseline, self.differences, strict=True))
+            metrics, gradients = self.text.gradients(self.target, points)
+            values += metrics.double().tolist()
+            rows.append(_joined(_products(self.differences, gradients)))
+        return values, np.concatenate(rows)
+
+
+def _batches(shares: Sequence[float], size: int) -> Iterator[Sequence[float]]:
+    return (shares[start : start + size] for start in range(0, len(shares), size))
+
+
+def _products(vectors: Vectors, gradients: Vectors) -> list[Tensor]:
+    """Each token's vector times the gradient at it."""
+    return [(vector.double() * gradient.double()).sum(-1) for vector, gradient in zip(vectors, gradients, strict=True)]
+
+
+def _joined(values: Sequence[Tensor]) -> Numbers:
+    """(rows, tokens), of all stacks."""
+    joined: Numbers = torch.cat(list(values), dim=1).cpu().numpy()
+    return joined
