@@ -111,7 +111,7 @@ class Activations:
             for start in range(0, len(self.ids), size):
                 ids = self.ids[start : start + size]
                 (output,) = executor.run([Feed(row, ids, want, watch=watch)])
-                values = {site: _to_numpy(value)[0] for site, value in output.sites.items()}
+                values = {site: to_numpy(value)[0] for site, value in output.sites.items()}
                 scores = np.stack([output.host(number) for number in range(len(ids))]) if scored else None
                 yield Chunk(start, len(ids), scores, values)
                 if progress is not None:
@@ -257,6 +257,6 @@ def _mapped_array(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype
     return array
 
 
-def _to_numpy(value: Any) -> Floats:
+def to_numpy(value: Any) -> Floats:
     array: Floats = value if isinstance(value, np.ndarray) else value.float().cpu().numpy()
     return array

@@ -4,8 +4,9 @@ Two texts of equal length lead to two answers. The second one is read again and 
 block's at one position, or one head's) taken from the first. Where that restores the first text's answer, the difference was
 carried through that place. A cell says how much of the answer's lead is restored: 0, none; 1, all of it.
 
-Nothing that stands before the first difference can differ, so the text is read up to there once, and every patch begins at
-its own position. All patches of a position go through together.
+Nothing that stands before the first difference can differ, nor can anything in the blocks before a patch: so the text is
+read once, and every patch begins at its own position and block, with what entered it there. All patches of a position go
+through together.
 
 Shapes: values (rows, columns): a row for each layer, a column for each position, or for each head.
 """
@@ -21,9 +22,9 @@ import numpy as np
 
 from glassformer.candidates import log_softmax
 from glassformer.changes import Change
-from glassformer.engine.protocol import Feed, Row, Want, common_prefix
+from glassformer.engine.protocol import BlockInput, Feed, Want, begins_at_blocks, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
-from glassformer.observe.activations import Activations
+from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
@@ -125,6 +126,42 @@ class Patch:
     @property
     def watch(self) -> Watch:
         return Watch(changes={self.site: self.change})
+
+    @property
+    def block(self) -> int:
+        """The first block that it changes anything in."""
+        return int(self.layer) if self.layer.isdecimal() else 0
+
+
+class UnpatchedText:
+    """A text that was read once, without a patch, and what entered each block: patches begin there."""
+
+    def __init__(self, text: Activations, starts: Sequence[int]) -> None:
+        self.ids, self.executor = text.ids, text.model.executor
+        self.first = min(starts)
+        self.states: dict[int, Floats] = {}  # by block: (tokens from the first start on, hidden)
+        self.row = self.executor.open(text.source)
+        try:
+            if self.first:
+                self.executor.run([Feed(self.row, self.ids[: self.first], Want.NONE)])
+            if begins_at_blocks(self.executor):
+                entries = {block: f"blocks.{block - 1}.residual" for block in range(1, text.model.blueprint.blocks)}
+                watch = Watch(frozenset(entries.values()))
+                (output,) = self.executor.run([Feed(self.row, self.ids[self.first :], Want.NONE, watch=watch)])
+                self.states = {block: to_numpy(output.sites[site])[0] for block, site in entries.items()}
+            elif rest := self.ids[self.first : max(starts)]:
+                self.executor.run([Feed(self.row, rest, Want.NONE)])
+        except BaseException:
+            self.executor.close(self.row)
+            raise
+
+    def feed(self, patch: Patch) -> Feed:
+        """What a patch changes of the text, in a row of its own."""
+        ids = self.ids[patch.start :]
+        if patch.block not in self.states:
+            return Feed(self.executor.fork(self.row, patch.start), ids, watch=patch.watch)
+        states = self.states[patch.block][patch.start - self.first :]
+        return Feed(self.executor.fork(self.row), ids, watch=patch.watch, begin=BlockInput(patch.block, states))
 
 
 class TextPair:
@@ -231,7 +268,7 @@ class TextPair:
         """Of what follows a text, or fills its mask, without a patch."""
         if self.mask is not None:
             return self._mask_scores(text.ids, Watch())
-        return self._next_scores([text.model.executor.open(text.source)], text.ids, [None])[0]
+        return self._next_scores([Feed(text.model.executor.open(text.source), text.ids)])[0]
 
     def patched(self, patches: Sequence[Patch]) -> Iterator[tuple[Patch, Floats]]:
         """The second text's scores under each patch."""
@@ -239,33 +276,33 @@ class TextPair:
             for patch in patches:
                 yield patch, self._mask_scores(self.second.ids, patch.watch)
             return
-        executor, ids = self.second.model.executor, self.second.ids
-        base = executor.open(self.second.source)
+        executor = self.second.model.executor
         size = max(1, BATCH_TOKENS // len(self.ids(self.second)))
+        unpatched = UnpatchedText(self.second, [patch.start for patch in patches]) if self.causal else None
         try:
-            if self.causal and (read := ids[: max(patch.start for patch in patches)]):
-                executor.run([Feed(base, read, Want.NONE)])
             for start in dict.fromkeys(patch.start for patch in patches):
                 here = [patch for patch in patches if patch.start == start]
                 for at in range(0, len(here), size):
                     batch = here[at : at + size]
-                    if self.causal:
-                        rows, rest = [executor.fork(base, start) for _ in batch], ids[start:]
+                    if unpatched is not None:
+                        feeds = [unpatched.feed(patch) for patch in batch]
                     else:
-                        rows, rest = [executor.open(self.second.source) for _ in batch], ids
-                    yield from zip(batch, self._next_scores(rows, rest, [patch.watch for patch in batch]), strict=True)
+                        feeds = [
+                            Feed(executor.open(self.second.source), self.second.ids, watch=patch.watch) for patch in batch
+                        ]
+                    yield from zip(batch, self._next_scores(feeds), strict=True)
         finally:
-            executor.close(base)
+            if unpatched is not None:
+                executor.close(unpatched.row)
 
-    def _next_scores(self, rows: Sequence[Row], ids: Sequence[int], watches: Sequence[Watch | None]) -> list[Floats]:
-        """The scores after some more tokens in each row, under its own watch; closes the rows."""
+    def _next_scores(self, feeds: Sequence[Feed]) -> list[Floats]:
+        """The scores after each feed; closes its row."""
         executor = self.first.model.executor
         try:
-            outputs = executor.run([Feed(row, ids, watch=watch) for row, watch in zip(rows, watches, strict=True)])
-            return [scores.host().copy() for scores in outputs]
+            return [scores.host().copy() for scores in executor.run(feeds)]
         finally:
-            for row in rows:
-                executor.close(row)
+            for feed in feeds:
+                executor.close(feed.row)
 
     def _mask_scores(self, ids: Sequence[int], watch: Watch) -> Floats:
         scores, _ = self.first.model.encoder_pass(ids, watch)
