@@ -71,6 +71,9 @@ ROUTES = {
     "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
+    "/glass/patch-pairs": ListedRoute(
+        "POST", "/glass/patch-pairs", {"pairs": [{"first": "one cat", "second": "two cat"}], "raw": True}
+    ),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),

@@ -81,6 +81,11 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
         {"first": TEXT, "second": OTHER, "raw": True, "part": "attention"},
         lambda model: model.patch(TEXT, OTHER, "attention", raw=True),
     ),
+    "patch-pairs": (
+        "patch-pairs",
+        {"pairs": [{"first": TEXT, "second": OTHER, "answer": "#4", "against": 5}], "raw": True, "metric": "kl"},
+        lambda model: model.patch_pairs([(TEXT, OTHER, 4, 5)], raw=True, metric="kl"),
+    ),
     "changed": (
         "trace",
         {"prompt": TEXT, "raw": True, "change": {HEADS: {"scale": 0, "heads": [1]}}},
@@ -147,6 +152,10 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("inside", {"prompt": MESSAGES, "answer_ids": [1]}, "answer_ids follow a prompt that is token ids"),
         ("compare", {"first": TEXT}, "second"),
         ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
+        ("patch-pairs", {"pairs": []}, "pairs"),
+        ("patch-pairs", {"pairs": [{"first": TEXT}]}, "second"),
+        ("patch-pairs", {"pairs": [{"first": TEXT, "second": TEXT}]}, "pair 1: the two texts are the same"),
+        ("patch-pairs", {"pairs": [{"first": TEXT, "second": OTHER}] * 65}, "pairs has 65 entries; this server allows 64"),
         ("run", {"prompt": TEXT, "candidates": 21}, "candidates is 21; this server allows 20 at most"),
         ("run", {"prompt": TEXT, "assistant_model": "smollm2"}, "takes no 'assistant_model'"),
         ("look", {"prompt": TEXT, "width": 3}, "width"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from glassformer.cli import bars
@@ -14,18 +15,36 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.errors import InputError
+from glassformer.views.view import View
 
+METRICS = ("recovered", "logit_difference", "probability", "kl")
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
 EXAMPLE = (
     'Example: glass patch --raw "The capital of France is" "The capital of Italy is"   ·   '
-    'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads'
+    'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads   ·   '
+    "glass patch --raw --pairs pairs.jsonl"
 )
 
 
 def patch(
-    first: Annotated[str, argument(help="The text whose activations are patched in.", default_shown=False)],
-    second: Annotated[str, argument(help="The text they are patched into, of equal length.", default_shown=False)],
-    part: Annotated[str, option("--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")] = "residual",
+    first: Annotated[str | None, argument(help="The text whose activations are patched in.", default_shown=False)] = None,
+    second: Annotated[
+        str | None, argument(help="The text they are patched into, of equal length.", default_shown=False)
+    ] = None,
+    part: Annotated[
+        str | None,
+        option(
+            "--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}; by default residual, of pairs heads."
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        option(
+            "--pairs", help="In place of two texts: many pairs, of a .jsonl or .csv file (first, second, answer, against)."
+        ),
+    ] = None,
+    metric: Annotated[str | None, option("--metric", help=f"Of pairs: {', '.join(METRICS[:-1])} or {METRICS[-1]}.")] = None,
     token: Annotated[
         list[str] | None,
         option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
@@ -40,8 +59,29 @@ def patch(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    if pairs is None and (first is None or second is None):
+        raise InputError("name two texts, or a file of them with --pairs.")
+    if pairs is not None and not first is answer is against is None:
+        raise InputError("the texts and their answers are in the file of --pairs: leave them out here.")
+    if pairs is None and metric is not None:
+        raise InputError("--metric is for --pairs; of two texts it is always how much is restored.")
+    rows = None if pairs is None else read_pairs(pairs)
     model = model_options.load()
-    tokens: dict[str, Any] = {"answer": answer, "against": against, "target": target}
+    common: dict[str, Any] = {"target": target, **prompt_options.keywords()}
     with bars.counter_bar(f"patching {model_options.model}") as progress:
-        view = model.patch(first, second, cast(Any, part), token, **tokens, **prompt_options.keywords(), progress=progress)
+        view: View
+        if rows is None:
+            places = cast(Any, part or "residual"), token
+            tokens = {"answer": answer, "against": against}
+            view = model.patch(cast(str, first), cast(str, second), *places, **tokens, **common, progress=progress)
+        else:
+            own = cast(Any, metric or "recovered")
+            view = model.patch_pairs(rows, cast(Any, part or "heads"), token, metric=own, **common, progress=progress)
     output.show(view)
+
+
+def read_pairs(path: Path) -> list[dict[str, Any]]:
+    """The pairs of a file; an empty field of a CSV is none."""
+    from glassformer.training.rows import read_rows
+
+    return [{name: value for name, value in row.fields.items() if value != ""} for row in read_rows(path)]

@@ -45,11 +45,13 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.observe.patching_pairs import Metric
     from glassformer.observe.reading import Reading
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
+    from glassformer.views.patching_pairs import MetricName, PairPatching
     from glassformer.views.receipt import Receipt, Replay
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
@@ -668,6 +670,39 @@ class Model:
         PromptOptions.of(prompt_options, self.patch)
         source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
+
+    def patch_pairs(
+        self,
+        pairs: Sequence[Sequence[Any] | Mapping[str, Any]],
+        part: PatchedPart = "heads",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        metric: MetricName | Metric = "recovered",
+        target: str | None = None,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> PairPatching:
+        """Activation patching over many pairs of texts: what each place restores on average, with its spread.
+
+        Tokens are aligned where a pair's texts have different numbers of them.
+
+        Args:
+            pairs: (first, second) or (first, second, answer, against) each, or mappings with these names.
+            part, positions: as for `patch`; the default is 'heads'.
+            metric: 'recovered', 'logit_difference', 'probability' (of the answer) or 'kl' (from the first text's
+                distribution); or a function of the patched scores and a `ScoredPair`, which returns a number.
+            target: an encoder-decoder's output so far.
+            progress: called as (places so far, total).
+        """
+        from glassformer.observe.patching_pairs import pair_named, parse_pairs, patching_pairs
+
+        PromptOptions.of(prompt_options, self.patch_pairs)
+        readings = []
+        for number, pair in enumerate(parse_pairs(pairs), 1):
+            with pair_named(number):
+                first, second = (self.read(text, target, **prompt_options) for text in (pair.first, pair.second))
+            readings.append((first, second, pair.answer, pair.against))
+        return patching_pairs(readings, part, positions, metric=metric, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""
