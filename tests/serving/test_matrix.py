@@ -74,6 +74,9 @@ ROUTES = {
     "/glass/patch-pairs": ListedRoute(
         "POST", "/glass/patch-pairs", {"pairs": [{"first": "one cat", "second": "two cat"}], "raw": True}
     ),
+    "/glass/patch-path": ListedRoute(
+        "POST", "/glass/patch-path", {"first": "one cat", "second": "two cat", "receivers": ["final"], "raw": True}
+    ),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),

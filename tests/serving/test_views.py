@@ -86,6 +86,11 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
         {"pairs": [{"first": TEXT, "second": OTHER, "answer": "#4", "against": 5}], "raw": True, "metric": "kl"},
         lambda model: model.patch_pairs([(TEXT, OTHER, 4, 5)], raw=True, metric="kl"),
     ),
+    "patch-path": (
+        "patch-path",
+        {"first": TEXT, "second": OTHER, "receivers": ["blocks.1.attention.query"], "answer": 4, "against": 5, "raw": True},
+        lambda model: model.patch_path(TEXT, OTHER, receivers="blocks.1.attention.query", answer=4, against=5, raw=True),
+    ),
     "changed": (
         "trace",
         {"prompt": TEXT, "raw": True, "change": {HEADS: {"scale": 0, "heads": [1]}}},
@@ -153,6 +158,8 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("compare", {"first": TEXT}, "second"),
         ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
         ("patch-pairs", {"pairs": []}, "pairs"),
+        ("patch-path", {"first": TEXT, "second": OTHER, "receivers": []}, "receivers"),
+        ("patch-path", {"first": TEXT, "second": OTHER, "sender": "nowhere"}, "nowhere"),
         ("patch-pairs", {"pairs": [{"first": TEXT}]}, "second"),
         ("patch-pairs", {"pairs": [{"first": TEXT, "second": TEXT}]}, "pair 1: the two texts are the same"),
         ("patch-pairs", {"pairs": [{"first": TEXT, "second": OTHER}] * 65}, "pairs has 65 entries; this server allows 64"),

@@ -23,7 +23,8 @@ PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "patt
 EXAMPLE = (
     'Example: glass patch --raw "The capital of France is" "The capital of Italy is"   ·   '
     'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads   ·   '
-    "glass patch --raw --pairs pairs.jsonl"
+    "glass patch --raw --pairs pairs.jsonl   ·   "
+    'glass patch --raw "The capital of France is" "The capital of Italy is" --from blocks.23.attention.heads.4 --to final'
 )
 
 
@@ -45,6 +46,17 @@ def patch(
         ),
     ] = None,
     metric: Annotated[str | None, option("--metric", help=f"Of pairs: {', '.join(METRICS[:-1])} or {METRICS[-1]}.")] = None,
+    sender: Annotated[
+        str | None,
+        option("--from", help="Along a path: the site that sends, such as blocks.5.attention.heads.1; a pattern for many."),
+    ] = None,
+    receivers: Annotated[
+        list[str] | None,
+        option(
+            "--to", help="Along a path: the site that receives, such as blocks.9.attention.query.6 or final; repeatable."
+        ),
+    ] = None,
+    freeze_mlps: Annotated[bool, option("--freeze-mlps", help="Along a path: MLPs keep their values too.")] = False,
     token: Annotated[
         list[str] | None,
         option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
@@ -65,12 +77,22 @@ def patch(
         raise InputError("the texts and their answers are in the file of --pairs: leave them out here.")
     if pairs is None and metric is not None:
         raise InputError("--metric is for --pairs; of two texts it is always how much is restored.")
+    if sender or receivers:
+        if pairs is not None or part is not None or target is not None:
+            raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
+    elif freeze_mlps:
+        raise InputError("--freeze-mlps is for a path: name its ends with --from and --to.")
     rows = None if pairs is None else read_pairs(pairs)
     model = model_options.load()
     common: dict[str, Any] = {"target": target, **prompt_options.keywords()}
     with bars.counter_bar(f"patching {model_options.model}") as progress:
         view: View
-        if rows is None:
+        if sender or receivers:
+            ends = sender or "blocks.*.attention.heads", receivers or ["final"], token
+            tokens = {"answer": answer, "against": against, "freeze_mlps": freeze_mlps}
+            texts, more = (cast(str, first), cast(str, second)), prompt_options.keywords()
+            view = model.patch_path(*texts, *ends, **cast(Any, tokens), **more, progress=progress)
+        elif rows is None:
             places = cast(Any, part or "residual"), token
             tokens = {"answer": answer, "against": against}
             view = model.patch(cast(str, first), cast(str, second), *places, **tokens, **common, progress=progress)

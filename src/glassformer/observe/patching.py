@@ -58,7 +58,7 @@ def patching(
     columns = len({patch.column for patch in patches})
     layers = tuple(dict.fromkeys(patch.layer for patch in patches))
     values = np.zeros((len(layers), columns))
-    for done, (patch, scores) in enumerate(pair.patched(patches), 1):
+    for done, (patch, scores, _) in enumerate(pair.patched(patches), 1):
         lead = float(scores[target] - scores[rival])
         values[layers.index(patch.layer), patch.column] = (lead - corrupted) / (clean - corrupted)
         if progress is not None:

@@ -113,7 +113,7 @@ def patching_pairs(
             )
             texts = pair.text(pair.first), pair.text(pair.second)
             described.append(PatchedPair(texts, answers, (first_value, second_value), pair.unaligned))
-            for patch, scores in pair.patched(pair.patches(part)):
+            for patch, scores, _ in pair.patched(pair.patches(part)):
                 column = patch.column if part in BY_HEAD else pair.positions[patch.column]
                 own[patch.layer, column] = _value(function, name, scores, scored)
                 done += 1

@@ -10,22 +10,24 @@ position without a counterpart is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import get_args
+from typing import TypeVar, get_args
 
 from glassformer.changes import Change
-from glassformer.engine.protocol import BlockInput, Feed, Want, begins_at_blocks, common_prefix
+from glassformer.engine.protocol import Feed, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
+from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText
 from glassformer.sites import ENCODER, Watch
 from glassformer.typecheck import brief
 from glassformer.views.patching import PatchedPart
 from glassformer.views.tokens import find_token
 
+RunType = TypeVar("RunType", bound=PatchedRun)
 SITES: dict[str, str] = {
     "residual": "blocks.{}.residual",
     "attention": "blocks.{}.attention.update",
@@ -84,37 +86,6 @@ class Patch:
     def block(self) -> int:
         """The first block that it changes anything in."""
         return int(self.layer) if self.layer.isdecimal() else 0
-
-
-class UnpatchedText:
-    """A text that was read once, without a patch, and what entered each block: patches begin there."""
-
-    def __init__(self, text: Activations, starts: Sequence[int]) -> None:
-        self.ids, self.executor = text.ids, text.model.executor
-        self.first = min(starts)
-        self.states: dict[int, Floats] = {}  # by block: (tokens from the first start on, hidden)
-        self.row = self.executor.open(text.source)
-        try:
-            if self.first:
-                self.executor.run([Feed(self.row, self.ids[: self.first], Want.NONE)])
-            if begins_at_blocks(self.executor):
-                entries = {block: f"blocks.{block - 1}.residual" for block in range(1, text.model.blueprint.blocks)}
-                watch = Watch(frozenset(entries.values()))
-                (output,) = self.executor.run([Feed(self.row, self.ids[self.first :], Want.NONE, watch=watch)])
-                self.states = {block: to_numpy(output.sites[site])[0] for block, site in entries.items()}
-            elif rest := self.ids[self.first : max(starts)]:
-                self.executor.run([Feed(self.row, rest, Want.NONE)])
-        except BaseException:
-            self.executor.close(self.row)
-            raise
-
-    def feed(self, patch: Patch) -> Feed:
-        """What a patch changes of the text, in a row of its own."""
-        ids = self.ids[patch.start :]
-        if patch.block not in self.states:
-            return Feed(self.executor.fork(self.row, patch.start), ids, watch=patch.watch)
-        states = self.states[patch.block][patch.start - self.first :]
-        return Feed(self.executor.fork(self.row), ids, watch=patch.watch, begin=BlockInput(patch.block, states))
 
 
 class TextPair:
@@ -248,14 +219,14 @@ class TextPair:
     def scores(self, text: Activations) -> Floats:
         """Of what follows a text, or fills its mask, without a patch."""
         if self.masks is not None:
-            return self._mask_scores(text, Watch())
-        return self._next_scores([Feed(text.model.executor.open(text.source), text.ids)])[0]
+            return self._mask_scores(text, Watch())[0]
+        return self._next_scores([Feed(text.model.executor.open(text.source), text.ids)])[0][0]
 
-    def patched(self, patches: Sequence[Patch]) -> Iterator[tuple[Patch, Floats]]:
-        """The second text's scores under each patch."""
+    def patched(self, patches: Sequence[RunType]) -> Iterator[tuple[RunType, Floats, Mapping[str, Floats]]]:
+        """The second text's scores under each patch, and what its watch reads."""
         if self.masks is not None:
             for patch in patches:
-                yield patch, self._mask_scores(self.second, patch.watch)
+                yield patch, *self._mask_scores(self.second, patch.watch)
             return
         executor = self.second.model.executor
         size = max(1, BATCH_TOKENS // len(self.ids(self.second)))
@@ -271,26 +242,29 @@ class TextPair:
                         feeds = [
                             Feed(executor.open(self.second.source), self.second.ids, watch=patch.watch) for patch in batch
                         ]
-                    yield from zip(batch, self._next_scores(feeds), strict=True)
+                    for patch, (scores, sites) in zip(batch, self._next_scores(feeds), strict=True):
+                        yield patch, scores, sites
         finally:
             if unpatched is not None:
                 executor.close(unpatched.row)
 
-    def _next_scores(self, feeds: Sequence[Feed]) -> list[Floats]:
-        """The scores after each feed; closes its row."""
+    def _next_scores(self, feeds: Sequence[Feed]) -> list[tuple[Floats, dict[str, Floats]]]:
+        """The scores after each feed, and what its watch reads; closes its row."""
         executor = self.first.model.executor
         try:
-            return [scores.host().copy() for scores in executor.run(feeds)]
+            return [
+                (output.host().copy(), {site: to_numpy(value)[0] for site, value in output.sites.items()})
+                for output in executor.run(feeds)
+            ]
         finally:
             for feed in feeds:
                 executor.close(feed.row)
 
-    def _mask_scores(self, text: Activations, watch: Watch) -> Floats:
-        scores, _ = self.first.model.encoder_pass(text.ids, watch)
+    def _mask_scores(self, text: Activations, watch: Watch) -> tuple[Floats, dict[str, Floats]]:
+        scores, sites = self.first.model.encoder_pass(text.ids, watch)
         assert scores is not None
         assert self.masks is not None
-        mask_scores: Floats = scores[self.masks[text is self.second]]
-        return mask_scores
+        return scores[self.masks[text is self.second]], sites
 
 
 def check_size(cost: tuple[int, int, int]) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
     from glassformer.views.patching_pairs import MetricName, PairPatching
+    from glassformer.views.path_patching import PathPatching
     from glassformer.views.receipt import Receipt, Replay
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
@@ -703,6 +704,40 @@ class Model:
                 first, second = (self.read(text, target, **prompt_options) for text in (pair.first, pair.second))
             readings.append((first, second, pair.answer, pair.against))
         return patching_pairs(readings, part, positions, metric=metric, progress=progress)
+
+    def patch_path(
+        self,
+        first: Prompt,
+        second: Prompt,
+        sender: str = "blocks.*.attention.heads",
+        receivers: str | Sequence[str] = "final",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        freeze_mlps: bool = False,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> PathPatching:
+        """Path patching: how much of the first text's answer goes from each sender to the receivers, past all other heads.
+
+        Args:
+            sender: a site, perhaps with a head's number ('blocks.5.attention.heads.1'), or a pattern; each head by itself.
+            receivers: 'final', or what some heads or MLPs read, such as 'blocks.9.attention.query.6'.
+            positions: where the sender is patched, by number or token; by default everywhere it could matter.
+            answer, against: as for `patch`.
+            freeze_mlps: whether MLPs on the way keep their values too.
+            progress: called as (passes so far, total).
+        """
+        from glassformer.observe.path_patching import path_patching
+
+        PromptOptions.of(prompt_options, self.patch_path)
+        source, target_text = (self.read(text, **prompt_options) for text in (first, second))
+        ends = [receivers] if isinstance(receivers, str) else receivers
+        tokens = {"answer": answer, "against": against}
+        return path_patching(
+            source, target_text, sender, ends, positions, **tokens, freeze_mlps=freeze_mlps, progress=progress
+        )
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

@@ -1,4 +1,4 @@
-"""POST /glass/patch-pairs: activation patching over many pairs of texts."""
+"""POST /glass/patch-pairs and /glass/patch-path: activation patching over many pairs of texts, and along paths."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.views import ModelRequest, Number, see
 from glassformer.views.patching import PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching
+from glassformer.views.path_patching import PathPatching
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 
@@ -39,6 +40,22 @@ class PatchPairsRequest(ModelRequest):
     metric: MetricName = "recovered"
 
 
+SiteName = Annotated[str, Field(max_length=200)]
+
+
+class PatchPathRequest(ModelRequest):
+    """POST /glass/patch-path: a sender's value of the first text, as some receivers in the second see it."""
+
+    first: str
+    second: str
+    sender: SiteName = "blocks.*.attention.heads"
+    receivers: Annotated[list[SiteName], Field(min_length=1, max_length=64)] = ["final"]
+    positions: list[int | str] | None = None
+    answer: Number | str | None = None
+    against: Number | str | None = None
+    freeze_mlps: bool = False
+
+
 @router.post("/patch-pairs", responses=view_answer(PairPatching))
 async def patch_pairs(request: Request, body: PatchPairsRequest) -> Json:
     """What each place restores of the first texts' answers, on average over many pairs of texts."""
@@ -48,5 +65,18 @@ async def patch_pairs(request: Request, body: PatchPairsRequest) -> Json:
     def look(model: Model) -> Any:
         pairs = [pair.model_dump() for pair in body.pairs]
         return model.patch_pairs(pairs, body.part, body.positions, metric=body.metric, **body.prompt_options)
+
+    return await see(request, body, look)
+
+
+@router.post("/patch-path", responses=view_answer(PathPatching))
+async def patch_path(request: Request, body: PatchPathRequest) -> Json:
+    """How much of the first text's answer goes from each sender to the receivers, past all other heads."""
+
+    def look(model: Model) -> Any:
+        return model.patch_path(
+            body.first, body.second, body.sender, body.receivers, body.positions, answer=body.answer, against=body.against,
+            freeze_mlps=body.freeze_mlps, **body.prompt_options,
+        )  # fmt: skip
 
     return await see(request, body, look)
