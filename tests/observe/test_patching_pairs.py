@@ -102,7 +102,7 @@ def test_aligned_texts_against_hooks_on_the_reference(family: str, executor: str
             (value,) = view.at(layer, position)
             assert value == pytest.approx(float(scores[4] - scores[5]), abs=2e-3)
     text = plain_text(TerminalPage(view.page(everything=True)), 200)
-    assert "4, 5, 6" in text
+    assert "into: positions 4 to 6" in text
 
 
 def test_align() -> None:
@@ -153,7 +153,7 @@ def test_json_and_pictures() -> None:
         for width in (80, 120):
             shown = plain_text(TerminalPage(view.page()), width)
             assert max(map(len, shown.splitlines())) <= width
-        assert f"over {len(pairs)} pairs of texts" in shown
+        assert f"patched in {len(pairs)} pairs of texts" in shown
         assert f"PairPatching({len(pairs)} pairs" in repr(view)
     assert "2 more (--all)" in shown
     assert "2 more" not in plain_text(TerminalPage(view.page(everything=True)), 120)

@@ -173,6 +173,8 @@ def make_views(folder: Path) -> dict[str, Any]:
         "inside-neuron": reading.inside("blocks.1.mlp.hidden.7", 2),
         "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
         "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
+        "patching-pairs": model.patch_pairs([("the cat sat", "the bat sat", 4, 5), ("a dog", "a big dog", 4, 5)], "mlp"),
+        "path-patching": model.patch_path("the cat sat", "the bat sat", answer=4, against=5),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
         "compare-models": models,
         "compare-runs": compare(run, sampled, names=("greedy", "hot")),
@@ -191,8 +193,8 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "experts", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models",
-    "compare-runs",
+    "heads", "experts", "lens", "attribution", "patching", "patching-heads", "patching-pairs", "path-patching",
+    "compare-texts", "compare-models", "compare-runs",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",
 )  # fmt: skip

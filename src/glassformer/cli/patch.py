@@ -71,34 +71,32 @@ def patch(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    path = bool(sender or receivers)
     if pairs is None and (first is None or second is None):
         raise InputError("name two texts, or a file of them with --pairs.")
     if pairs is not None and not first is answer is against is None:
         raise InputError("the texts and their answers are in the file of --pairs: leave them out here.")
     if pairs is None and metric is not None:
         raise InputError("--metric is for --pairs; of two texts it is always how much is restored.")
-    if sender or receivers:
-        if pairs is not None or part is not None or target is not None:
-            raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
-    elif freeze_mlps:
+    if path and not pairs is part is target is None:
+        raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
+    if freeze_mlps and not path:
         raise InputError("--freeze-mlps is for a path: name its ends with --from and --to.")
-    rows = None if pairs is None else read_pairs(pairs)
+    rows = [] if pairs is None else read_pairs(pairs)
     model = model_options.load()
-    common: dict[str, Any] = {"target": target, **prompt_options.keywords()}
+    view: View
     with bars.counter_bar(f"patching {model_options.model}") as progress:
-        view: View
-        if sender or receivers:
-            ends = sender or "blocks.*.attention.heads", receivers or ["final"], token
-            tokens = {"answer": answer, "against": against, "freeze_mlps": freeze_mlps}
-            texts, more = (cast(str, first), cast(str, second)), prompt_options.keywords()
-            view = model.patch_path(*texts, *ends, **cast(Any, tokens), **more, progress=progress)
-        elif rows is None:
-            places = cast(Any, part or "residual"), token
-            tokens = {"answer": answer, "against": against}
-            view = model.patch(cast(str, first), cast(str, second), *places, **tokens, **common, progress=progress)
+        common: dict[str, Any] = {"positions": token, **prompt_options.keywords(), "progress": progress}
+        tokens: dict[str, Any] = {"answer": answer, "against": against}
+        texts: Any = (first, second)
+        if pairs is not None:
+            own: Any = {"part": part or "heads", "metric": metric or "recovered", "target": target}
+            view = model.patch_pairs(rows, **own, **common)
+        elif path:
+            ends: Any = {"sender": sender or "blocks.*.attention.heads", "receivers": receivers or "final"}
+            view = model.patch_path(*texts, **ends, **tokens, **common, freeze_mlps=freeze_mlps)
         else:
-            own = cast(Any, metric or "recovered")
-            view = model.patch_pairs(rows, cast(Any, part or "heads"), token, metric=own, **common, progress=progress)
+            view = model.patch(*texts, cast(Any, part or "residual"), **tokens, **common, target=target)
     output.show(view)
 
 

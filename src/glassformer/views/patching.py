@@ -129,7 +129,7 @@ def draw(view: Patching, everything: bool = False) -> Page:
     own = view.best == tuple(answer.id for answer in view.answers)
     title = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
     shared = f", which {view.sharing} heads share" if view.sharing > 1 else ""
-    what = WHAT[view.part] + shared + (f", at {_positions_text(view.positions)}" if view.heads else "")
+    what = WHAT[view.part] + shared + (f", at {positions_text(view.positions)}" if view.heads else "")
     title = f"{view.model}: {title}"
     return Page(
         title,
@@ -155,7 +155,7 @@ def _lead(view: Patching, text: int) -> str:
     return f"{first} is {abs(lead):.2f} {side} {second}, as after the {('first', 'second')[text]}"
 
 
-def _positions_text(positions: tuple[int, ...]) -> str:
+def positions_text(positions: tuple[int, ...]) -> str:
     """Positions as text, consecutive ones as a span."""
     if len(positions) > 1 and positions == tuple(range(positions[0], positions[-1] + 1)):
         return f"positions {positions[0]} to {positions[-1]}"

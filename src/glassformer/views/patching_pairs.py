@@ -23,6 +23,7 @@ from glassformer.views.patching import (
     bar_length,
     head_columns,
     layer_label,
+    positions_text,
 )
 from glassformer.views.view import View
 
@@ -122,7 +123,7 @@ def draw(view: PairPatching, everything: bool = False) -> Page:
     )
     rows = tuple(layer_label(name) for name in view.layers)
     count = len(view.pairs)
-    title = f"{view.model}: what {WHAT[view.part]} carries, over {count} pair{'' if count == 1 else 's'} of texts"
+    title = f"{view.model}: {WHAT[view.part]}, patched in {count} pair{'' if count == 1 else 's'} of texts"
     columns = "heads" if view.heads else "positions of the second text"
     if view.positions and view.positions[0] < 0:
         columns += ", counted from its end"
@@ -170,8 +171,11 @@ def _pairs(view: PairPatching, everything: bool) -> Table:
             *((reveal_line(text) if everything else tail(text, limit=40)) for text in pair.texts),
             " · ".join(visible(answer.text) for answer in pair.answers),
             " → ".join(_number(view, value) for value in reversed(pair.unpatched)),
-            " and ".join(abbreviate_list([str(at) for at in at_positions]) or "–" for at_positions in pair.unaligned)
-            if any(pair.unaligned) else "",
+            "; ".join(
+                f"{name}: {positions_text(positions)}"
+                for name, positions in zip(("from", "into"), pair.unaligned, strict=True)
+                if positions
+            ),
         ))
         for pair in view.pairs[:limit]
     ]  # fmt: skip
@@ -187,7 +191,7 @@ def _pairs(view: PairPatching, everything: bool) -> Table:
 
 def _number(view: PairPatching, value: float, signed: bool = False) -> str:
     sign = "+" if signed else ""
-    return f"{value:{sign}.0%}" if view.metric == "recovered" else f"{value:{sign}.3g}"
+    return f"{round(value, 2) + 0.0:{sign}.0%}" if view.metric == "recovered" else f"{value:{sign}.3g}"
 
 
 def _note(view: PairPatching, mean: float | None, error: float | None, count: int) -> str:
