@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
@@ -87,16 +87,17 @@ def patch(
     view: View
     with bars.counter_bar(f"patching {model_options.model}") as progress:
         common: dict[str, Any] = {"positions": token, **prompt_options.keywords(), "progress": progress}
-        tokens: dict[str, Any] = {"answer": answer, "against": against}
-        texts: Any = (first, second)
+        texts: dict[str, Any] = {"first": first, "second": second, "answer": answer, "against": against}
+        own: dict[str, Any]
         if pairs is not None:
-            own: Any = {"part": part or "heads", "metric": metric or "recovered", "target": target}
+            own = {"part": part or "heads", "metric": metric or "recovered", "target": target}
             view = model.patch_pairs(rows, **own, **common)
         elif path:
-            ends: Any = {"sender": sender or "blocks.*.attention.heads", "receivers": receivers or "final"}
-            view = model.patch_path(*texts, **ends, **tokens, **common, freeze_mlps=freeze_mlps)
+            own = {"sender": sender or "blocks.*.attention.heads", "receivers": receivers or "final"}
+            view = model.patch_path(**texts, **own, **common, freeze_mlps=freeze_mlps)
         else:
-            view = model.patch(*texts, cast(Any, part or "residual"), **tokens, **common, target=target)
+            own = {"part": part or "residual", "target": target}
+            view = model.patch(**texts, **own, **common)
     output.show(view)
 
 
