@@ -74,11 +74,11 @@ def patch(
     path = bool(sender or receivers)
     if pairs is None and (first is None or second is None):
         raise InputError("name two texts, or a file of them with --pairs.")
-    if pairs is not None and not first is answer is against is None:
+    if pairs is not None and any(named is not None for named in (first, answer, against)):
         raise InputError("the texts and their answers are in the file of --pairs: leave them out here.")
     if pairs is None and metric is not None:
         raise InputError("--metric is for --pairs; of two texts it is always how much is restored.")
-    if path and not pairs is part is target is None:
+    if path and any(named is not None for named in (pairs, part, target)):
         raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
     if freeze_mlps and not path:
         raise InputError("--freeze-mlps is for a path: name its ends with --from and --to.")
