@@ -14,7 +14,7 @@ import torch
 
 from glassformer.changes import Change
 from glassformer.errors import InputError, SettingError
-from glassformer.observe import patching as module
+from glassformer.observe import text_pair as module
 from glassformer.observe.patching import patching
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.views.patching import PatchedPart, Patching

@@ -75,6 +75,12 @@ ROUTES = {
     "/glass/graph": ListedRoute("POST", "/glass/graph", {"prompt": "hi", "threshold": 0.5}),
     "/glass/circuit": ListedRoute("POST", "/glass/circuit", {"layer": 0, "head": 0, "tokens": [3]}),
     "/glass/composition": ListedRoute("POST", "/glass/composition", {"layer": 1}),
+    "/glass/patch-pairs": ListedRoute(
+        "POST", "/glass/patch-pairs", {"pairs": [{"first": "one cat", "second": "two cat"}], "raw": True}
+    ),
+    "/glass/patch-path": ListedRoute(
+        "POST", "/glass/patch-path", {"first": "one cat", "second": "two cat", "receivers": ["final"], "raw": True}
+    ),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/sites": ListedRoute("POST", "/glass/sites", {}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),

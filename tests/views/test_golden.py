@@ -185,6 +185,8 @@ def make_views(folder: Path) -> dict[str, Any]:
         "attribution-patching": replace(estimate, estimate=replace(estimate.estimate, model="tiny")),
         "saliency": reading.saliency(4, 5),
         "saliency-integrated": both("t5").reading().saliency(method="integrated", steps=8),
+        "patching-pairs": model.patch_pairs([("the cat sat", "the bat sat", 4, 5), ("a dog", "a big dog", 4, 5)], "mlp"),
+        "path-patching": model.patch_path("the cat sat", "the bat sat", answer=4, against=5),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
         "compare-models": models,
         "compare-runs": compare(run, sampled, names=("greedy", "hot")),
@@ -205,7 +207,7 @@ NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
     "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition", "patching",
     "patching-heads", "compare-texts", "compare-models", "compare-runs", "attribution-patching", "saliency",
-    "saliency-integrated",
+    "saliency-integrated", "patching-pairs", "path-patching",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",
 )  # fmt: skip

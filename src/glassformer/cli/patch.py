@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import Annotated, Any
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
@@ -14,18 +15,48 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.errors import InputError
+from glassformer.views.view import View
 
+METRICS = ("recovered", "logit_difference", "probability", "kl")
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
 EXAMPLE = (
     'Example: glass patch --raw "The capital of France is" "The capital of Italy is"   ·   '
-    'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads'
+    'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads   ·   '
+    "glass patch --raw --pairs pairs.jsonl   ·   "
+    'glass patch --raw "The capital of France is" "The capital of Italy is" --from blocks.23.attention.heads.4 --to final'
 )
 
 
 def patch(
-    first: Annotated[str, argument(help="The text whose activations are patched in.", default_shown=False)],
-    second: Annotated[str, argument(help="The text they are patched into, of equal length.", default_shown=False)],
-    part: Annotated[str, option("--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")] = "residual",
+    first: Annotated[str | None, argument(help="The text whose activations are patched in.", default_shown=False)] = None,
+    second: Annotated[
+        str | None, argument(help="The text they are patched into, of equal length.", default_shown=False)
+    ] = None,
+    part: Annotated[
+        str | None,
+        option(
+            "--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}; by default residual, of pairs heads."
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        option(
+            "--pairs", help="In place of two texts: many pairs, of a .jsonl or .csv file (first, second, answer, against)."
+        ),
+    ] = None,
+    metric: Annotated[str | None, option("--metric", help=f"Of pairs: {', '.join(METRICS[:-1])} or {METRICS[-1]}.")] = None,
+    sender: Annotated[
+        str | None,
+        option("--from", help="Along a path: the site that sends, such as blocks.5.attention.heads.1; a pattern for many."),
+    ] = None,
+    receivers: Annotated[
+        list[str] | None,
+        option(
+            "--to", help="Along a path: the site that receives, such as blocks.9.attention.query.6 or final; repeatable."
+        ),
+    ] = None,
+    freeze_mlps: Annotated[bool, option("--freeze-mlps", help="Along a path: MLPs keep their values too.")] = False,
     token: Annotated[
         list[str] | None,
         option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
@@ -40,8 +71,38 @@ def patch(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    path = bool(sender or receivers)
+    if pairs is None and (first is None or second is None):
+        raise InputError("name two texts, or a file of them with --pairs.")
+    if pairs is not None and any(named is not None for named in (first, answer, against)):
+        raise InputError("the texts and their answers are in the file of --pairs: leave them out here.")
+    if pairs is None and metric is not None:
+        raise InputError("--metric is for --pairs; of two texts it is always how much is restored.")
+    if path and any(named is not None for named in (pairs, part, target)):
+        raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
+    if freeze_mlps and not path:
+        raise InputError("--freeze-mlps is for a path: name its ends with --from and --to.")
+    rows = [] if pairs is None else read_pairs(pairs)
     model = model_options.load()
-    tokens: dict[str, Any] = {"answer": answer, "against": against, "target": target}
+    view: View
     with bars.counter_bar(f"patching {model_options.model}") as progress:
-        view = model.patch(first, second, cast(Any, part), token, **tokens, **prompt_options.keywords(), progress=progress)
+        common: dict[str, Any] = {"positions": token, **prompt_options.keywords(), "progress": progress}
+        texts: dict[str, Any] = {"first": first, "second": second, "answer": answer, "against": against}
+        own: dict[str, Any]
+        if pairs is not None:
+            own = {"part": part or "heads", "metric": metric or "recovered", "target": target}
+            view = model.patch_pairs(rows, **own, **common)
+        elif path:
+            own = {"sender": sender or "blocks.*.attention.heads", "receivers": receivers or "final"}
+            view = model.patch_path(**texts, **own, **common, freeze_mlps=freeze_mlps)
+        else:
+            own = {"part": part or "residual", "target": target}
+            view = model.patch(**texts, **own, **common)
     output.show(view)
+
+
+def read_pairs(path: Path) -> list[dict[str, Any]]:
+    """The pairs of a file; an empty field of a CSV is none."""
+    from glassformer.training.rows import read_rows
+
+    return [{name: value for name, value in row.fields.items() if value != ""} for row in read_rows(path)]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError, InputError, check_context
-from glassformer.sites import Synonyms, Watch
+from glassformer.engine.protocol import BlockInput, Feed, Want
+from glassformer.errors import ExecutorError, InputError, SiteError, check_context
+from glassformer.sites import Synonyms, Watch, all_sites
 
 
 class HasWeightFiles(Protocol):
@@ -57,10 +57,11 @@ class InputChecks:
 
     def __init__(
         self, context: int, vocabulary: int, blocks: int, encoder: int, routed: tuple[int, ...] = (),
-        synonyms: Callable[[], Synonyms] = Synonyms, takes_vectors: bool = False,
+        synonyms: Callable[[], Synonyms] = Synonyms, takes_vectors: bool = False, begins_at_blocks: bool = False,
     ) -> None:  # fmt: skip
         self.context = context
         self.takes_vectors = takes_vectors
+        self.begins_at_blocks = begins_at_blocks
         self.vocabulary = vocabulary
         self.blocks = blocks
         self.encoder = encoder
@@ -81,7 +82,8 @@ class InputChecks:
         """A feed for a row of so many tokens, with its watch's patterns expanded."""
         if not len(feed.ids):
             raise InputError("a row was fed no tokens. Give at least one.")
-        check_context(length + len(feed.ids), self.context, "prompt")
+        new = 0 if feed.begin is not None else len(feed.ids)
+        check_context(length + new, self.context, "prompt")
         self.check_ids(feed.ids)
         if feed.vectors is not None and not self.takes_vectors:
             raise ExecutorError("this executor takes token ids alone. Feed vectors to the plain one.")
@@ -90,7 +92,26 @@ class InputChecks:
             len(parents) != len(feed.ids) or not all(-1 <= parent < number for number, parent in enumerate(parents))
         ):
             raise InputError("in a tree, each token's parent must come before it (-1: the row so far).")
-        return feed if feed.watch is None else replace(feed, watch=self.watch(feed.watch))
+        feed = feed if feed.watch is None else replace(feed, watch=self.watch(feed.watch))
+        if feed.begin is not None:
+            self._check_begin(feed, feed.begin, length)
+        return feed
+
+    def _check_begin(self, feed: Feed, begin: BlockInput, length: int) -> None:
+        """Refuse a feed that cannot begin at its block."""
+        if not self.begins_at_blocks:
+            raise ExecutorError("this executor computes every block of a feed. Leave out its begin.")
+        if not 1 <= begin.block < self.blocks:
+            raise InputError(f"a feed is to begin at block {begin.block}; it must be one of 1 to {self.blocks - 1}.")
+        if len(feed.ids) > length or feed.parents is not None or feed.vectors is not None:
+            raise InputError(
+                f"a feed that begins at a block must have some of the {length} tokens that its row has read, and neither "
+                "parents nor vectors."
+            )
+        known = all_sites(self.blocks, self.encoder, self.routed)
+        before = set(known[: known.index(f"blocks.{begin.block - 1}.residual") + 1])
+        if feed.watch is not None and (unread := sorted(before & feed.watch.reads)):
+            raise SiteError(f"a feed that begins at block {begin.block} has no {unread[0]!r} to read.")
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
@@ -115,6 +136,32 @@ def residual_states(states: npt.NDArray[np.float32], hidden: int) -> npt.NDArray
         shape = getattr(states, "shape", None)
         raise InputError(f"states of shape {shape} were to be read out; they must be (rows, {hidden}).")
     return np.ascontiguousarray(states, np.float32)
+
+
+def block_states(begin: BlockInput, tokens: int, hidden: int) -> npt.NDArray[np.float32]:
+    """What enters the block that a feed begins at, refused if its shape is not that of the feed's tokens."""
+    states = np.asarray(begin.states, np.float32)
+    if states.shape != (tokens, hidden):
+        raise InputError(f"states of shape {states.shape} enter block {begin.block}; they must be {(tokens, hidden)}.")
+    return states
+
+
+class HasLength(Protocol):
+    length: int
+
+
+@contextmanager
+def rewound(feeds: Sequence[Feed], rows: Sequence[HasLength]) -> Iterator[None]:
+    """Around a pass: rows whose last tokens are computed again stand before them, and have them again at its end."""
+    again = [(row, len(feed.ids)) for feed, row in zip(feeds, rows, strict=True) if feed.begin is not None]
+    lengths = [row.length for row, _ in again]
+    for row, count in again:
+        row.length -= count
+    try:
+        yield
+    finally:
+        for (row, _), length in zip(again, lengths, strict=True):
+            row.length = length
 
 
 def check_fed_once(rows: Sequence[object]) -> None:

@@ -31,6 +31,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    begins_at_blocks,
     least_prompt,
     max_ahead,
 )  # fmt: skip
@@ -66,6 +67,7 @@ class PrefixCache:
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
         self.least_prompt = least_prompt(executor)
+        self.begins_at_blocks = begins_at_blocks(executor)
         self._rows = rows
         self._tokens = tokens
         self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
@@ -85,11 +87,13 @@ class PrefixCache:
             row.reusable = False  # in case the pass fails half-way
         scores = self.executor.run(
             [
-                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch)
+                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, begin=feed.begin)
                 for feed, row in zip(new, rows, strict=True)
             ]
         )
         for feed, row, reusable in zip(new, rows, before, strict=True):
+            if feed.begin is not None:
+                continue  # the same tokens, computed from other states
             if row.read == len(row.ids) and len(feed.ids) >= self.least_prompt:
                 row.read += len(feed.ids)
             row.ids.extend(feed.ids)

@@ -36,6 +36,7 @@ class FeedChunk:
     count: int
     first: int = 0  # its first token's number in the pass
     token_types: Sequence[int] | None = None
+    begin_step: int = 0  # the step that it joins its pass at: later ones begin at a later block
 
     @property
     def start(self) -> int:
@@ -97,6 +98,11 @@ def watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]
     return reads - {"scores"}, changes - {"scores"}
 
 
+def entry_site(feed: Feed) -> str | None:
+    """The site whose value a feed begins with, if it begins at a later block: what leaves the block before."""
+    return None if feed.begin is None else f"blocks.{feed.begin.block - 1}.residual"
+
+
 def stack_sites(sites: frozenset[str], stack: str) -> frozenset[str]:
     """The sites that are in a stack's program."""
     return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCE_SITES))
@@ -112,6 +118,11 @@ class ProgramPass:
 
     program: Program
     chunks: Sequence[FeedChunk]
+
+    @property
+    def joined(self) -> Sequence[FeedChunk]:
+        """The chunks that the steps are computed for now."""
+        return self.chunks
 
     def buffer(self, number: int) -> Any:
         """A buffer's values for all tokens of the pass."""
@@ -131,7 +142,7 @@ class ProgramPass:
 
     def changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
         """The chunks whose watch changes a site, and how."""
-        watches = ((chunk, chunk.feed.watch) for chunk in self.chunks)
+        watches = ((chunk, chunk.feed.watch) for chunk in self.joined)
         return [(chunk, watch.changes[site]) for chunk, watch in watches if watch is not None and site in watch.changes]
 
     def replace_changed_heads(self, change: PatternChange) -> None:

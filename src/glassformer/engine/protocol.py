@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress, count
 from operator import ne
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +40,20 @@ class Want(Enum):
     ALL = "all"  # verification, log-probabilities of a prompt
 
 
+class BlockInput(NamedTuple):
+    """What enters a block: the residual stream of some tokens, (tokens, hidden)."""
+
+    block: int
+    states: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """The tokens that one row is fed in one pass."""
+    """The tokens that one row is fed in one pass.
+
+    One with a `begin` computes tokens again: the row has read them, they are its last ones, and what it holds of the blocks
+    before stays. Only executors that say so (`begins_at_blocks`) take it. If such a pass fails, the row is to be closed.
+    """
 
     row: Row
     ids: Sequence[int]
@@ -50,6 +61,7 @@ class Feed:
     parents: Sequence[int] | None = None  # a token tree: the number of each token's parent; -1: the row so far
     watch: Watch | None = None
     vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); only the plain executor takes them
+    begin: BlockInput | None = None  # the first block that is computed, and what enters it; None: all are
 
 
 class Scores(Protocol):
@@ -295,6 +307,17 @@ def least_prompt(executor: Executor) -> int:
     """Feeds of at least so many tokens are computed as prompts, shorter ones as steps: they differ in the last bits."""
     least: int = getattr(executor, "least_prompt", 1)
     return least
+
+
+def first_block(feed: Feed) -> int:
+    """The first block that a feed computes."""
+    return 0 if feed.begin is None else feed.begin.block
+
+
+def begins_at_blocks(executor: Executor) -> bool:
+    """Whether an executor takes feeds that begin at a later block."""
+    able: bool = getattr(executor, "begins_at_blocks", False)
+    return able
 
 
 def max_ahead(executor: Executor) -> int:

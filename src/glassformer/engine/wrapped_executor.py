@@ -18,6 +18,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    begins_at_blocks,
     least_prompt,
     max_ahead,
     prefix_caching,
@@ -43,6 +44,10 @@ class WrappedExecutor:
     @property
     def least_prompt(self) -> int:
         return least_prompt(self.executor)
+
+    @property
+    def begins_at_blocks(self) -> bool:
+        return begins_at_blocks(self.executor)
 
     @property
     def max_ahead(self) -> int:
@@ -102,5 +107,5 @@ class ReportingExecutor(WrappedExecutor):
 
 def _can_be_cut(feed: Feed) -> bool:
     """Whether a feed begins with a chunk of which nothing is wanted."""
-    plain = feed.parents is None and feed.watch is None and feed.vectors is None
+    plain = feed.parents is None and feed.watch is None and feed.vectors is None and feed.begin is None
     return len(feed.ids) > CHUNK and feed.want is not Want.ALL and plain

@@ -16,6 +16,13 @@ class Block(FamilyModule):
     recompute = False  # in training: keep no activations, and compute them again for the gradients
 
     def __call__(self, x: Tensor, p: ForwardPass, *others: Any) -> Any:
+        if p.begin is not None:
+            first, states = p.begin
+            index = self.block_index if p.block_index is None else p.block_index
+            assert index is not None
+            if index < first:
+                return x
+            x = states if index == first else x
         recompute = self.recompute and self.training if p.tap is None else p.tap.recompute  # what is seen, if its watch may
         if p.cache is not None or not (recompute and torch.is_grad_enabled()):  # what is remembered must not be so twice
             return super().__call__(x, p, *others)

@@ -23,8 +23,9 @@ from glassformer.engine.protocol import Feed, Want, common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.differentiation import Differentiation, Target
-from glassformer.observe.patching import BY_HEAD, SITES, TextPair, answer_tokens, check_part, patching
+from glassformer.observe.patching import answer_tokens, lead_of_answer, patching
 from glassformer.observe.protocols import Floats
+from glassformer.observe.text_pair import BY_HEAD, SITES, TextPair, check_part
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER, Watch, axes
 from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
@@ -59,7 +60,7 @@ def attribution_patching(
     values, scores = _both_texts(pair, tuple(sites.values()), start)
     answers = answer_tokens(first.model, scores, answer, against)
     target, rival = (token.id for token in answers)
-    clean, corrupted = (float(text[target] - text[rival]) for text in scores)
+    clean, corrupted = lead_of_answer(answers, scores)
     position = len(second.ids) - 1 if pair.mask is None else pair.mask
     gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), start)
     chosen = [position - start for position in pair.positions]

@@ -55,12 +55,15 @@ from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.observe.circuits import Circuits
+    from glassformer.observe.patching_pairs import Metric
     from glassformer.observe.reading import Reading
     from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
+    from glassformer.views.patching_pairs import MetricName, PairPatching
+    from glassformer.views.path_patching import PathPatching
     from glassformer.views.receipt import Receipt, Replay
     from glassformer.views.site_names import SiteNames
     from glassformer.views.sweep import Strategies
@@ -716,6 +719,73 @@ class Model:
         PromptOptions.of(prompt_options, self.attribution_patch)
         texts = (self.read(text, target, **prompt_options) for text in (first, second))
         return attribution_patching(*texts, part, positions, answer=answer, against=against, check=check, progress=progress)
+
+    def patch_pairs(
+        self,
+        pairs: Sequence[Sequence[Any] | Mapping[str, Any]],
+        part: PatchedPart = "heads",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        metric: MetricName | Metric = "recovered",
+        target: str | None = None,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> PairPatching:
+        """Activation patching over many pairs of texts: what each place restores on average, with its spread.
+
+        Tokens are aligned where a pair's texts have different numbers of them.
+
+        Args:
+            pairs: (first, second) or (first, second, answer, against) each, or mappings with these names.
+            part, positions: as for `patch`; the default is 'heads'.
+            metric: 'recovered', 'logit_difference', 'probability' (of the answer) or 'kl' (from the first text's
+                distribution); or a function of the patched scores and a `ScoredPair`, which returns a number.
+            target: an encoder-decoder's output so far.
+            progress: called as (places so far, total).
+        """
+        from glassformer.observe.patching_pairs import pair_named, parse_pairs, patching_pairs
+
+        PromptOptions.of(prompt_options, self.patch_pairs)
+        readings = []
+        for number, pair in enumerate(parse_pairs(pairs), 1):
+            with pair_named(number):
+                first, second = (self.read(text, target, **prompt_options) for text in (pair.first, pair.second))
+            readings.append((first, second, pair.answer, pair.against))
+        return patching_pairs(readings, part, positions, metric=metric, progress=progress)
+
+    def patch_path(
+        self,
+        first: Prompt,
+        second: Prompt,
+        sender: str = "blocks.*.attention.heads",
+        receivers: str | Sequence[str] = "final",
+        positions: Sequence[int | str] | int | None = None,
+        *,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        freeze_mlps: bool = False,
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> PathPatching:
+        """Path patching: how much of the first text's answer goes from each sender to the receivers, past all other heads.
+
+        Args:
+            sender: a site, perhaps with a head's number ('blocks.5.attention.heads.1'), or a pattern; each head by itself.
+            receivers: 'final', or what some heads or MLPs read, such as 'blocks.9.attention.query.6'.
+            positions: where the sender is patched, by number or token; by default everywhere it could matter.
+            answer, against: as for `patch`.
+            freeze_mlps: whether MLPs on the way keep their values too.
+            progress: called as (passes so far, total).
+        """
+        from glassformer.observe.path_patching import path_patching
+
+        PromptOptions.of(prompt_options, self.patch_path)
+        source, target_text = (self.read(text, **prompt_options) for text in (first, second))
+        ends = [receivers] if isinstance(receivers, str) else receivers
+        tokens = {"answer": answer, "against": against}
+        return path_patching(
+            source, target_text, sender, ends, positions, **tokens, freeze_mlps=freeze_mlps, progress=progress
+        )
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

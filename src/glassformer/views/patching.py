@@ -83,12 +83,8 @@ class Patching(View):
     @property
     def columns(self) -> tuple[str, ...]:
         """What the columns stand for: the second text's tokens, or the heads' numbers."""
-        if self.heads and self.sharing > 1:
-            return tuple(
-                f"{first}–{first + self.sharing - 1}" for first in range(0, self.heads * self.sharing, self.sharing)
-            )
         if self.heads:
-            return tuple(map(str, range(self.heads)))
+            return head_columns(self.heads, self.sharing)
         return tuple(self.tokens[1][position] for position in self.positions)
 
     @property
@@ -117,16 +113,23 @@ class Patching(View):
         return f"Patching({first.text!r} instead of {second.text!r}: {len(self.layers)} × {len(self.columns)} {self.part})"
 
 
+def head_columns(columns: int, sharing: int) -> tuple[str, ...]:
+    """The numbers of the heads in each column: one, or those that share a key and value."""
+    if sharing == 1:
+        return tuple(map(str, range(columns)))
+    return tuple(f"{first}–{first + sharing - 1}" for first in range(0, columns * sharing, sharing))
+
+
 def draw(view: Patching, everything: bool = False) -> Page:
     first, second = (visible(answer.text) for answer in view.answers)
-    row_labels = tuple(_layer(name) for name in view.layers)
+    row_labels = tuple(layer_label(name) for name in view.layers)
     column_labels = view.columns if view.heads else tuple(_token(view, position) for position in view.positions)
     numbers = tuple(tuple(map(_rounded, row)) for row in view.values)
     shorten = reveal_line if everything else partial(tail, limit=MAX_CHARACTERS)
     own = view.best == tuple(answer.id for answer in view.answers)
     title = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
     shared = f", which {view.sharing} heads share" if view.sharing > 1 else ""
-    what = WHAT[view.part] + shared + (f", at {_positions_text(view.positions)}" if view.heads else "")
+    what = WHAT[view.part] + shared + (f", at {positions_text(view.positions)}" if view.heads else "")
     title = f"{view.model}: {title}"
     return Page(
         title,
@@ -152,7 +155,7 @@ def _lead(view: Patching, text: int) -> str:
     return f"{first} is {abs(lead):.2f} {side} {second}, as after the {('first', 'second')[text]}"
 
 
-def _positions_text(positions: tuple[int, ...]) -> str:
+def positions_text(positions: tuple[int, ...]) -> str:
     """Positions as text, consecutive ones as a span."""
     if len(positions) > 1 and positions == tuple(range(positions[0], positions[-1] + 1)):
         return f"positions {positions[0]} to {positions[-1]}"
@@ -165,13 +168,13 @@ def _carriers(view: Patching) -> tuple[PagePart, ...]:
     rows = []
     for column, group in groupby(range(len(carriers)), key=carriers.__getitem__):
         layers = list(group)
-        names = [_layer(view.layers[layer]) for layer in (layers[0], layers[-1])]
+        names = [layer_label(view.layers[layer]) for layer in (layers[0], layers[-1])]
         span = names[0] if len(layers) == 1 else " to ".join(names)
         if column is None:
             rows.append(TableRow((span, "", "no single place", "", 0.0), "dim"))
             continue
         position, least = view.positions[column], min(view.values[layer][column] for layer in layers)
-        rows.append(TableRow((span, str(position), _token(view, position), f"{least:.1%}", _bar(least))))
+        rows.append(TableRow((span, str(position), _token(view, position), f"{least:.1%}", bar_length(least))))
     columns = (
         Column("layers"), Column("position", "number"), Column("token", "token", min_width=8),
         Column("recovered, at least", "number"), Column("", "bar", priority=6),
@@ -185,12 +188,12 @@ def _best_places(view: Patching, everything: bool) -> tuple[PagePart, ...]:
     rows = []
     for cell in view.cells[: None if everything else MAX_PLACES]:
         where = (cell.place,) if cell.position is None else (str(cell.position), _token(view, cell.position))
-        rows.append(TableRow((cell.layer, *where, f"{cell.value:+.1%}", _bar(cell.value))))
+        rows.append(TableRow((cell.layer, *where, f"{cell.value:+.1%}", bar_length(cell.value))))
     columns += [Column("recovered", "number"), Column("", "signed bar", priority=7)]
     return Heading("the places that move it most"), Table(tuple(columns), tuple(rows))
 
 
-def _layer(name: str) -> str:
+def layer_label(name: str) -> str:
     return name if name == "embedding" else f"layer {name}"
 
 
@@ -199,7 +202,7 @@ def _rounded(value: float) -> str:
     return f"{value:.0%}" if round(value, 2) else ""
 
 
-def _bar(value: float) -> float:
+def bar_length(value: float) -> float:
     """The length of a bar, within -1 and 1: a patch can recover more than all, or the opposite."""
     return min(1.0, max(-1.0, value))
 

@@ -7,6 +7,7 @@ lengths, prefill and decode go together, and the results of a row never depend o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from glassformer.engine.cpu.passes import (
     default_kv_dtype,
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
-from glassformer.engine.program_pass import FeedChunk, changes_pattern, watched_sites
+from glassformer.engine.program_pass import FeedChunk, changes_pattern, entry_site, watched_sites
 from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes, where_of
@@ -54,6 +55,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
     """An `Executor` over a blueprint and stored tensors."""
 
     _row_type = CpuRow
+    begins_at_blocks = True
 
     def _new_pages(self) -> PageTable:
         return PageTable(self._format)
@@ -97,7 +99,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
     @checks.locked
     def run(self, feeds: Sequence[Feed]) -> list[CpuScores]:
         rows = [self._open_row(feed.row) for feed in feeds]
-        feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
+        feeds = [self._checked(self._checks.feed(feed, row.length)) for feed, row in zip(feeds, rows, strict=True)]
         checks.check_fed_once(rows)
         if not feeds:
             return []
@@ -105,21 +107,34 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
         )
         reads, changes = watched_sites(feeds)
-        prepared = self._program("", reads, changes)
-        whole_feeds = [FeedChunk(number, feed, rows[number], 0, len(feed.ids)) for number, feed in enumerate(feeds)]
-        for chunk in whole_feeds:
-            chunk.row.pages.reserve(chunk.start, chunk.start + chunk.count)
-        keys = max(chunk.start + chunk.count for chunk in whole_feeds)
+        entries = {site for feed in feeds if (site := entry_site(feed)) is not None}
+        prepared = self._program("", reads, changes | entries)
+        entry_steps = {site: step for step, sites in prepared.program.changed_sites.items() for site in sites}
+        whole_feeds = [
+            FeedChunk(number, feed, rows[number], 0, len(feed.ids), begin_step=entry_steps.get(entry_site(feed) or "", 0))
+            for number, feed in enumerate(feeds)
+        ]
         results: list[list[PassResult]] = [[] for _ in feeds]
-        for chunks in _split_passes(whole_feeds):
-            for chunk, result in zip(chunks, self._run_pass(prepared, chunks, keys), strict=True):
-                results[chunk.number].append(result)
-        for chunk in whole_feeds:
-            chunk.row.length += chunk.count
+        with checks.rewound(feeds, rows):
+            for chunk in whole_feeds:
+                chunk.row.pages.reserve(chunk.start, chunk.start + chunk.count)
+            keys = max(chunk.start + chunk.count for chunk in whole_feeds)
+            for chunks in _split_passes(sorted(whole_feeds, key=lambda chunk: chunk.begin_step)):
+                for chunk, result in zip(chunks, self._run_pass(prepared, chunks, keys), strict=True):
+                    results[chunk.number].append(result)
+            for chunk in whole_feeds:
+                chunk.row.length += chunk.count
         return [
             _scores(feed, _concatenated(parts), encoder_sites.get(id(row), {}), row.length - len(feed.ids))
             for feed, row, parts in zip(feeds, rows, results, strict=True)
         ]
+
+    def _checked(self, feed: Feed) -> Feed:
+        """A feed whose states, if it begins at a block, fit its tokens."""
+        if feed.begin is None:
+            return feed
+        states = checks.block_states(feed.begin, len(feed.ids), self.config.hidden_size)
+        return replace(feed, begin=feed.begin._replace(states=states))
 
     @property
     def decode_greedily(self) -> GreedyDecoder | None:
@@ -181,7 +196,7 @@ def _split_passes(feeds: Sequence[FeedChunk]) -> list[list[FeedChunk]]:
                 passes.append([])
                 room = MAX_TOKENS
             count = feed.count if changes_pattern(feed.feed) else min(feed.count - offset, room, limit)
-            passes[-1].append(FeedChunk(feed.number, feed.feed, feed.row, offset, count))
+            passes[-1].append(FeedChunk(feed.number, feed.feed, feed.row, offset, count, begin_step=feed.begin_step))
             offset += count
             room -= count * (MAX_TOKENS // limit)
     return passes

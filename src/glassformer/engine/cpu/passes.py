@@ -32,6 +32,7 @@ from glassformer.engine.program_pass import (
     ProgramPass,
     TreeMask,
     changed_source,
+    entry_site,
     source_value,
     stack_sites,
     stops,
@@ -56,7 +57,7 @@ class NativeModel:
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
-        self._checks = checks.InputChecks(config.context, config.vocab_size, *blueprint.block_counts)
+        self._checks = checks.InputChecks(config.context, config.vocab_size, *blueprint.block_counts, begins_at_blocks=True)
         self._weight_kind = main_kind(tensors.values())
         self._kv_dtype = KV_DTYPES[cache] if cache else default_kv_dtype(self._weight_kind)
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
@@ -98,10 +99,14 @@ class NativeModel:
         engine_pass = EnginePass(prepared, chunks, keys)
         program, begin = prepared.program, 0
         with self._files.checked():
+            if chunks[-1].begin_step:
+                self._engine.run(engine_pass.steps(0, 0))  # positions of all tokens, before the first of them join
             for step in stops(program):
-                self._engine.run(engine_pass.steps(begin, step))
-                engine_pass.apply_changes_before(step)
+                if engine_pass.join(begin):
+                    self._engine.run(engine_pass.steps(begin, step))
+                    engine_pass.apply_changes_before(step)
                 begin = step
+            engine_pass.join(begin)
             self._engine.run(engine_pass.steps(begin, len(program.steps)))
         return engine_pass.results()
 
@@ -165,6 +170,7 @@ class EnginePass(ProgramPass):
         self.prepared = prepared
         self.program = prepared.program
         self.chunks = chunks
+        self.joined_count = len(chunks)
         self.tokens = sum(chunk.count for chunk in chunks)
         self.trees = [chunk.tree_mask() if chunk.feed.parents is not None else None for chunk in chunks]
         self.scored_counts = [chunk.scored() for chunk in chunks]
@@ -191,6 +197,27 @@ class EnginePass(ProgramPass):
         native.ids, native.positions, native.scored = (numbers.buffer_info()[0] for numbers in self._arrays)
         native.token_types = None if self.token_types is None else self.token_types.ctypes.data
         native.token_count, native.scored_count = self.tokens, len(scored)
+
+    @property
+    def joined(self) -> Sequence[FeedChunk]:
+        return self.chunks[: self.joined_count]
+
+    def join(self, step: int) -> int:
+        """Let the chunks in that begin here, with what enters their block: the number of those that are in then.
+
+        Chunks are in the order of the steps that they begin at, so that those in a pass are always its first tokens.
+        """
+        if not self.chunks[-1].begin_step:
+            return self.joined_count
+        self.joined_count = sum(chunk.begin_step <= step for chunk in self.chunks)
+        for chunk in self.joined:
+            if chunk.begin_step == step and (site := entry_site(chunk.feed)) is not None and chunk.feed.begin is not None:
+                self.value(site, chunk)[...] = chunk.feed.begin.states[chunk.offset : chunk.offset + chunk.count]
+        native = self.prepared.native
+        native.feed_count = self.joined_count
+        native.token_count = sum(chunk.count for chunk in self.joined)
+        native.scored_count = sum(self.scored_counts[: self.joined_count])
+        return self.joined_count
 
     def steps(self, begin: int, end: int) -> NativePass:
         """The pass from one step to another."""

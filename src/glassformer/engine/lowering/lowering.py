@@ -38,12 +38,12 @@ class Lowering(AttentionLowering, ExpertLowering):
         return self.program
 
     def _restrict_to_scored(self) -> None:
-        """After the last keys and values are stored, only scored tokens are needed, unless a later site is watched."""
+        """After the last keys and values are stored, only scored tokens are needed, but for a later watched site."""
         steps = self.program.steps
         last = max(number for number, step in enumerate(steps) if step.kind in (StepKind.ROPE_KV_STORE, StepKind.KV_STORE))
-        for step in steps[last + 1 :]:
+        for number, step in enumerate(steps[last + 1 :], last + 1):
             step.after_cache = True
-            if self._last_watched_step <= last + 1:
+            if number >= self._last_watched_step:
                 step.scope = step.scope or TokenScope.SCORED
 
     def _lower_embed(self, number: int, op: Op) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, RowMemory, SourceCache
-from glassformer.engine.protocol import NOT_NUMBERS, Description, Feed, Row
+from glassformer.engine.protocol import NOT_NUMBERS, Description, Feed, Row, first_block
 from glassformer.errors import ExecutorError, check_context
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
@@ -66,6 +67,7 @@ class PlainExecutor:
     """An `Executor` over any model that scores the next token."""
 
     max_ahead = 1  # modules may have hooks, which see no token that nobody wants
+    begins_at_blocks = True
 
     def __init__(self, model: CausalLM | Seq2SeqLM, make_tap: Callable[[Sequence[Observer]], Tap] = Tap) -> None:
         """`make_tap`: what watches a pass, where the values at some sites are not whole."""
@@ -75,7 +77,7 @@ class PlainExecutor:
         self.context: int = model.config.context
         config = model.config
         self._checks = checks.InputChecks(
-            config.context, self.base.vocabulary_size, *self.base.block_counts, takes_vectors=True
+            config.context, self.base.vocabulary_size, *self.base.block_counts, takes_vectors=True, begins_at_blocks=True
         )
         self._cache = RowCache(config.num_hidden_layers)
         self._lock = ForkSafeLock()
@@ -92,15 +94,18 @@ class PlainExecutor:
         checks.check_fed_once(rows)
         if not feeds:
             return []
-        order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
-        with checks.unchanged_weights(self.model):
+        order = sorted(range(len(feeds)), key=lambda at: (first_block(feeds[at]), rows[at].slot))
+        scores: dict[int, PlainScores] = {}
+        with checks.unchanged_weights(self.model), checks.rewound(feeds, rows):
             encoder_sites = self._encode(
                 [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
             )
-            passed = self._run_pass([feeds[at] for at in order], [rows[at] for at in order], encoder_sites)
-        scores = dict(zip(order, passed, strict=True))
-        for feed, row in zip(feeds, rows, strict=True):
-            row.length += len(feed.ids)
+            for _, group in groupby(order, key=lambda at: first_block(feeds[at])):
+                numbers = list(group)
+                passed = self._run_pass([feeds[at] for at in numbers], [rows[at] for at in numbers], encoder_sites)
+                scores |= zip(numbers, passed, strict=True)
+            for feed, row in zip(feeds, rows, strict=True):
+                row.length += len(feed.ids)
         return [scores[at] for at in range(len(feeds))]
 
     def _open_row(self, row: Row) -> PlainRow:
@@ -174,7 +179,8 @@ class PlainExecutor:
             torch.tensor([column for columns in scored for column in columns], dtype=torch.long, device=device),
         )
         vectors = self._vectors(ids, feeds) if any(feed.vectors is not None for feed in feeds) else None
-        logits = self._logits(ids, rows, window, mask, positions, keep, tap, vectors)
+        begin = self._block_input(feeds, longest) if feeds[0].begin is not None else None
+        logits = self._logits(ids, rows, window, mask, positions, keep, tap, vectors, begin)
         copy, first, results = HostCopy(logits), 0, []
         for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
             scores = PlainScores(copy, range(first, first + len(columns)), {})
@@ -187,11 +193,12 @@ class PlainExecutor:
     def _logits(
         self, ids: Tensor, rows: Sequence[PlainRow], window: CacheWindow, mask: Mask, positions: Tensor,
         keep: int | tuple[Tensor, Tensor], tap: Tap | None = None, vectors: Tensor | None = None,
+        begin: tuple[int, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """The model itself, over one token of each row or more; `keep`: the positions to score."""
         encoder_decoder = isinstance(self.base, EncoderDecoder)
         source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
-        p = self.base.new_pass(positions, mask, window, tap, source)
+        p = replace(self.base.new_pass(positions, mask, window, tap, source), begin=begin)
         names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
         tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
         output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
@@ -205,6 +212,15 @@ class PlainExecutor:
             if feed.vectors is not None:
                 row[: len(feed.vectors)] = feed.vectors
         return vectors
+
+    def _block_input(self, feeds: Sequence[Feed], longest: int) -> tuple[int, Tensor]:
+        """The block that these feeds begin at, and what enters it: (rows, length, hidden)."""
+        weight, hidden = self.base.token_embedding.weight, self.model.config.hidden_size
+        states = torch.zeros(len(feeds), longest, hidden)
+        for row, feed in zip(states, feeds, strict=True):
+            assert feed.begin is not None
+            row[: len(feed.ids)] = torch.from_numpy(checks.block_states(feed.begin, len(feed.ids), hidden))
+        return first_block(feeds[0]), states.to(weight.device, weight.dtype)
 
     @checks.locked
     @torch.inference_mode()

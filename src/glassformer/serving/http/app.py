@@ -22,6 +22,7 @@ from glassformer.serving.http import (
     gradient_views,
     monitoring,
     ollama,
+    patching_views,
     rerank,
     site_views,
     studio,
@@ -42,7 +43,7 @@ from glassformer.serving.registry import Registry
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router,
-    site_views.router, circuit_views.router, gradient_views.router, training_routes.router,
+    site_views.router, circuit_views.router, gradient_views.router, patching_views.router, training_routes.router,
     monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
