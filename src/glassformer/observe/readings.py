@@ -14,6 +14,7 @@ from typing import Annotated
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.activation_files import Kept, StoredDtype, write_activations
+from glassformer.observe.activation_statistics import TextStatistics, text_statistics
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.progress import Progress
@@ -64,3 +65,14 @@ class Readings:
             progress=progress,
         )  # fmt: skip
         return RecordedActivations(target)
+
+    def statistics(
+        self, *patterns: str, examples: int = 5, covariance: bool = False, progress: Progress | None = None
+    ) -> TextStatistics:
+        """Means, deviations and each neuron's strongest examples at some sites, in one pass; nothing else is kept.
+
+        `examples`: how many of each neuron. `covariance`: accumulate whole covariance matrices.
+        """
+        return text_statistics(
+            self.model, self.texts, patterns, length=self.length, examples=examples, covariance=covariance, progress=progress
+        )

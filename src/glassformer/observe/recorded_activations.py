@@ -27,6 +27,7 @@ from glassformer.checkpoint.folder import read_safetensors
 from glassformer.errors import CheckpointError, InputError, SiteError, did_you_mean
 from glassformer.observe.activation_files import Index, read_index, shard_path
 from glassformer.observe.protocols import Floats
+from glassformer.views.activation_files import ActivationFiles, RecordedSite
 
 BUFFER_BYTES = 128_000_000  # of rows that are shuffled together
 KINDS = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64, "U8": np.uint8}
@@ -81,6 +82,17 @@ class RecordedActivations:
         if size < 1:
             raise InputError(f"size is {size}; a batch has at least one row.")
         return Batches(self, site, size, seed)
+
+    def summary(self) -> ActivationFiles:
+        """What the folder holds."""
+        index = self.index
+        size = np.dtype(index.dtype).itemsize * self.rows
+        sites = tuple(RecordedSite(site, shape, size * math.prod(shape)) for site, shape in index.sites.items())
+        cut = sum(shard.cut for shard in index.shards)
+        return ActivationFiles(
+            index.model, str(self.folder), len(self), self.tokens, self.rows, cut, index.dtype, index.positions,
+            len(index.shards), index.complete, sites,
+        )  # fmt: skip
 
     def _open_shard(self, number: int) -> OpenShard:
         """A shard whose tensors are as the index says."""

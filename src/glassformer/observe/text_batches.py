@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ import numpy as np
 from glassformer.engine.protocol import Executor, Feed, Row, Want
 from glassformer.errors import InputError, InputTypeError, SiteError
 from glassformer.observe.protocols import Floats, ModelLike
+from glassformer.progress import Progress
 from glassformer.sites import Watch, axes, expand
 from glassformer.typecheck import brief
 
 BATCH_TOKENS = 1024  # that go through together, about
 BATCH_BYTES = 64_000_000  # of their values, about
+BATCH_TEXTS = 32  # that are encoded together
 TOKEN_AXES = ("length", "keys", "source")
 
 
@@ -147,3 +150,19 @@ def _by_token(sites: Iterable[str], values: Mapping[str, Any], *, batched: bool)
         axis = next(number for number, name in enumerate(names) if name in TOKEN_AXES)
         by_token[site] = np.moveaxis(array[0] if batched else array, axis, 0)
     return by_token
+
+
+def batches_of_texts(
+    model: ModelLike, texts: Iterable[str], sites: Mapping[str, tuple[int, ...]], length: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[list[EncodedText], Iterator[TextPart]]]:  # fmt: skip
+    """All texts, some at a time, each batch with its parts, which are to be used up before the next one."""
+    total = len(texts) if hasattr(texts, "__len__") else None
+    encoded, done = encode_texts(model, texts, length), 0
+    while batch := list(islice(encoded, BATCH_TEXTS)):
+        yield batch, read_texts(model, [text.ids for text in batch], sites)
+        done += len(batch)
+        if progress is not None and total is not None:
+            progress(done, total)
+    if done == 0:
+        raise InputError("there are no texts to read. Give at least one.")
