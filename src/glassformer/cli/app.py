@@ -27,6 +27,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
     "activations": "Write what every token of many texts has at some sites to disk; or show means and each neuron's strongest "
     "tokens.",
+    "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,11 +26,12 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import atomic_file, write_error, write_text
+from glassformer.atomic_files import write_error, write_text
 from glassformer.errors import InputError, SettingError, WriteError, spell
 from glassformer.file_lock import try_lock
 from glassformer.observe.fingerprint import differences, model_fingerprint
 from glassformer.observe.protocols import ModelLike
+from glassformer.observe.tensor_files import save_tensors
 from glassformer.observe.text_batches import EncodedText, encode_texts, read_texts, token_sites
 from glassformer.progress import Progress
 from glassformer.typecheck import matches_type
@@ -262,16 +262,3 @@ class _Writer:
     def _replace_index(self, **changes: Any) -> None:
         self.index = replace(self.index, **changes)
         self.index.write(self.folder)
-
-
-def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Arrays as a safetensors file, written whole or not at all."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    with atomic_file(path) as part:
-        try:
-            whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-            save_file(whole, os.fspath(part), None if metadata is None else dict(metadata))
-        except SafetensorError as error:  # its errors of writing are no OSError
-            raise write_error(path, str(error)) from error

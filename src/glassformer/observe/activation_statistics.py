@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.errors import InputError
-from glassformer.observe.activation_files import save_tensors
-from glassformer.observe.fingerprint import weights_digest
 from glassformer.observe.protocols import Floats, ModelLike
+from glassformer.observe.tensor_files import model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
 from glassformer.views.activation_statistics import ActivationStatistics, Neuron, NeuronExample, SiteStatistics
 
 Numbers = npt.NDArray[np.float64]
+FORMAT = "glassformer.text-statistics/1"
 SHOWN = 8  # neurons of a site, unless others are named
 CONTEXT = 8  # tokens before an example, and half as many after it
 
@@ -107,7 +107,7 @@ class TextStatistics:
             for name in ("values", "texts", "positions"):
                 arrays[f"{site}.{name}"] = getattr(self.highest[site], name)
         count = next(iter(self.moments.values())).count
-        save_tensors(path, arrays, {"weights": weights_digest(self.model), "model": self.model.name, "rows": str(count)})
+        save_tensors(path, arrays, model_metadata(self.model, FORMAT, rows=str(count)))
         return path
 
     def view(self, neurons: Sequence[int] | None = None) -> ActivationStatistics:

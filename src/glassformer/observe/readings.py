@@ -6,7 +6,7 @@ Nothing is read beforehand: each call is one pass over all texts, several of the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,7 @@ from glassformer.arguments import checked_class
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.activation_files import Kept, StoredDtype, write_activations
 from glassformer.observe.activation_statistics import TextStatistics, text_statistics
+from glassformer.observe.probes import Pooling, TrainedProbes, train_probes
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.progress import Progress
@@ -76,3 +77,30 @@ class Readings:
         return text_statistics(
             self.model, self.texts, patterns, length=self.length, examples=examples, covariance=covariance, progress=progress
         )
+
+    def probe(
+        self,
+        labels: Annotated[Sequence[str], OWN_CHECK],
+        *patterns: str,
+        position: Pooling = "last",
+        held_out: float = 0.25,
+        penalty: float = 1.0,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> TrainedProbes:
+        """A linear probe at each of some sites, trained on the texts' labels and measured on held-out ones.
+
+        Args:
+            labels: one for each text.
+            patterns: sites; by default the residual stream after each block, which for an encoder-decoder is its encoder's.
+            position: which vector of a text is read: the 'last' token's, or the 'mean' of all.
+            held_out: the share of the texts that is measured on.
+            penalty: on the squares of the weights.
+            seed: of which texts are held out, and of the control.
+            progress: called as (texts so far, total).
+        """
+        default = "encoder.blocks.*.residual" if self.model.start is not None else "blocks.*.residual"
+        return train_probes(
+            self.model, self.texts, labels, patterns or (default,), length=self.length, position=position,
+            held_out=held_out, penalty=penalty, seed=seed, progress=progress,
+        )  # fmt: skip

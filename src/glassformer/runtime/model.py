@@ -45,6 +45,7 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
     from glassformer.observe.readings import Readings
     from glassformer.views.batch import Batch
@@ -607,6 +608,12 @@ class Model:
         from glassformer.observe.readings import Readings
 
         return Readings(self, texts, length)
+
+    def load_probes(self, path: str | os.PathLike[str]) -> TrainedProbes:
+        """Linear probes of this model that were saved."""
+        from glassformer.observe.probes import load_probes
+
+        return load_probes(path, self)
 
     def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
         """A prompt's journey to the next token, without generating more than that.
