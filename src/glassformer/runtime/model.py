@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
     from glassformer.observe.readings import Readings
+    from glassformer.observe.tuned_lens import TunedLens
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
@@ -608,6 +609,12 @@ class Model:
         from glassformer.observe.readings import Readings
 
         return Readings(self, texts, length)
+
+    def load_lens(self, path: str | os.PathLike[str]) -> TunedLens:
+        """A tuned lens of this model that was saved."""
+        from glassformer.observe.tuned_lens import load_tuned_lens
+
+        return load_tuned_lens(path, self)
 
     def load_probes(self, path: str | os.PathLike[str]) -> TrainedProbes:
         """Linear probes of this model that were saved."""
