@@ -218,7 +218,7 @@ class _Unembedding:
         self.dtype = self.module.base_model.token_embedding.weight.dtype
         self.parameters = {
             name: value
-            for name, value in self.head.named_parameters(remove_duplicate=False)
+            for name, value in self.head.named_parameters()
             if output is not None and any(value is own for own in (output.weight, output.bias))
         }
         self.can_select = any(value is output.weight for value in self.parameters.values())

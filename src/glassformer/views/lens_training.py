@@ -36,8 +36,8 @@ class LensTraining(View):
         return draw(self)
 
     def __repr__(self) -> str:
-        before, after = (sum(values) / len(self.layers) for values in zip(*((at.before, at.after) for at in self.layers), strict=True))
-        return f"LensTraining({len(self.layers)} layers, KL {before:.2f} → {after:.2f})"
+        before, after = (sum(getattr(at, name) for at in self.layers) for name in ("before", "after"))
+        return f"LensTraining({len(self.layers)} layers, mean KL {before / len(self.layers):.2f} → {after / len(self.layers):.2f})"
 
 
 def draw(view: LensTraining) -> Page:
@@ -46,11 +46,12 @@ def draw(view: LensTraining) -> Page:
         f"{pluralize(view.texts, 'text')}, {pluralize(view.tokens, 'token')} to train on and {view.held_out:,} held out; "
         f"{pluralize(view.steps, 'step')} in {format_seconds(view.seconds)}"
     )
+    blocks = [layer for layer in view.layers if layer.layer.isdecimal()]  # the embedding's divergence dwarfs all others
     lines = tuple(
-        Line(name, tuple((float(number), getattr(layer, field)) for number, layer in enumerate(view.layers)))
+        Line(name, tuple((float(layer.layer), getattr(layer, field)) for layer in blocks))
         for name, field in (("logit lens", "before"), ("tuned lens", "after"))
     )
-    most = max((layer.before for layer in view.layers), default=1.0) or 1.0
+    most = max((layer.before for layer in blocks), default=1.0) or 1.0
     columns = (
         Column("layer", "number"), Column("logit lens", "number"), Column("", "bar", priority=5),
         Column("tuned lens", "number"), Column("", "bar", priority=6),
@@ -60,5 +61,5 @@ def draw(view: LensTraining) -> Page:
         for at in view.layers
     )
     note = "KL divergence of a layer's prediction from the model's own, in nats, over held-out tokens"
-    chart = LineChart("KL to the last layer", lines, "layers read so far", from_zero=True)
+    chart = LineChart("KL to the last layer", lines, "block", from_zero=True)
     return Page(title, (Heading(title), Paragraph(about), chart, Table(columns, rows), Paragraph(note, "dim")))
