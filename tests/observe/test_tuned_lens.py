@@ -1,4 +1,4 @@
-"""The tuned lens: equal to the logit lens before training, nearer to the model's own predictions after it, and safe to load."""
+"""The tuned lens: the logit lens before training, nearer to the model's own predictions after it, and safe to load."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from glassformer.views.schema import schema
 from tests.observe.models import TEXT, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-WORDS = "the cat sat on a mat and the rat ate the hat of a dog".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "the", "rat", "ate", "the", "hat", "of", "a", "dog"]
 TEXTS = [" ".join(WORDS[number % 7 : number % 7 + 4 + number % 5]) for number in range(30)]
 
 
 def zero_lens(model: Any) -> TunedLens:
     hidden = model.config.hidden_size
     layers = [*model.read(TEXT).stream][:-1]
-    return TunedLens(model, {name: Translator(np.zeros((hidden, hidden), np.float32), np.zeros(hidden, np.float32)) for name in layers})
+    return TunedLens(
+        model, {name: Translator(np.zeros((hidden, hidden), np.float32), np.zeros(hidden, np.float32)) for name in layers}
+    )
 
 
-@pytest.mark.parametrize(("family", "executor"), [("gpt2", "plain"), ("llama", "cpu"), ("gemma3_text", "plain"), ("bert", "")])
+@pytest.mark.parametrize(
+    ("family", "executor"), [("gpt2", "plain"), ("llama", "cpu"), ("gemma3_text", "plain"), ("bert", "")]
+)
 def test_training_brings_predictions_nearer(family: str, executor: str, tmp_path: Path) -> None:
     model = both(family, executor).model if executor else encoder(family).model
     trained = model.read_many(TEXTS).train_lens(steps=30)

@@ -29,29 +29,34 @@ def activations(
     site: SiteOption = None,
     out: Annotated[Path | None, option("--out", metavar="DIR", help="Write the activations of every token here.")] = None,
     resume: Annotated[bool, option("--resume", help="With --out: go on where a recording was stopped.")] = False,
-    dtype: Annotated[str, option("--stored-dtype", help="With --out: float32, or float16 for half of the room.")] = "float32",
+    stored_dtype: Annotated[
+        str, option("--stored-dtype", help="With --out: float32, or float16 for half of the room.")
+    ] = "float32",
     positions: Annotated[str, option("--positions", help="With --out: all, or of each text the last token alone.")] = "all",
     neuron: Annotated[
         list[int] | None, option("--neuron", minimum=0, help="Without --out: show this neuron; repeatable.")
     ] = None,
     examples: Annotated[int, option("--examples", minimum=1, maximum=100, help="Strongest examples of a neuron.")] = 5,
-    covariance: Annotated[bool, option("--covariance", help="With --arrays: whole covariances, not variances alone.")] = False,
+    covariance: Annotated[
+        bool, option("--covariance", help="With --arrays: whole covariances, not variances alone.")
+    ] = False,
     arrays: Annotated[
-        Path | None, option("--arrays", metavar="FILE", help="Write means, variances and all neurons' examples: .safetensors.")
+        Path | None,
+        option("--arrays", metavar="FILE", help="Write means, variances and all neurons' examples: .safetensors."),
     ] = None,
     column: ColumnOption = None,
     length: LengthOption = None,
     model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Write what every token of many texts has at some sites to disk; or show means and each neuron's strongest tokens."""
+    """Write activations of many texts to disk; or show their means, and each neuron's strongest tokens."""
     from glassformer.cli.text_files import TextFile
 
     if texts is None or not site:
         raise SettingError("which texts, and what of them? Give --texts FILE and --site PATTERN.")
     if out is not None and (neuron or arrays is not None or covariance):
         raise SettingError("--out writes activations; --neuron, --arrays and --covariance are of statistics. Leave one out.")
-    if out is None and (resume or positions != "all" or dtype != "float32"):
+    if out is None and (resume or positions != "all" or stored_dtype != "float32"):
         raise SettingError("--resume, --positions and --stored-dtype go with --out DIR. Give it, or leave them out.")
     if covariance and arrays is None:
         raise SettingError("covariances are too many numbers to be shown. Give --arrays FILE with --covariance.")
@@ -61,7 +66,7 @@ def activations(
     with bars.counter_bar("reading texts") as progress:
         if out is not None:
             recorded = readings.record(
-                *site, folder=out, dtype=dtype, positions=positions, resume=resume, progress=progress,  # type: ignore[arg-type]
+                *site, folder=out, dtype=stored_dtype, positions=positions, resume=resume, progress=progress,  # type: ignore[arg-type]
             )  # fmt: skip
             view = recorded.summary()
         else:

@@ -25,8 +25,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
     "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
-    "activations": "Write what every token of many texts has at some sites to disk; or show means and each neuron's strongest "
-    "tokens.",
+    "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
     "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",

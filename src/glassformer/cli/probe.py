@@ -22,12 +22,12 @@ def probe(
     site: SiteOption = None,
     position: Annotated[str, option("--position", help="A text's vector: its last token's, or the mean of all.")] = "last",
     text_column: Annotated[str | None, option("--text-column", help="The column of the texts; by default 'text'.")] = None,
-    label_column: Annotated[str | None, option("--label-column", help="The column of the labels; by default 'label'.")] = None,
+    label_column: Annotated[
+        str | None, option("--label-column", help="The column of the labels; by default 'label'.")
+    ] = None,
     held_out: Annotated[int, option("--held-out", minimum=1, maximum=99, help="Percent of the texts to measure on.")] = 25,
     seed: Annotated[int, option("--seed", minimum=0, help="Which texts are held out.")] = 0,
-    out: Annotated[
-        Path | None, option("--out", metavar="FILE", help="Write the probes' directions: .safetensors.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", metavar="FILE", help="Write the probes' directions: .safetensors.")] = None,
     length: LengthOption = None,
     model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,

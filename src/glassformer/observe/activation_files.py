@@ -147,7 +147,9 @@ def _resumed(folder: Path, begun: Index, resume: bool) -> Index:
         begun.write(folder)
         return begun
     if not resume:
-        raise InputError(f"{folder} holds activations already. Go on with {spell('resume', True)}, or choose another folder.")
+        raise InputError(
+            f"{folder} holds activations already. Go on with {spell('resume', True)}, or choose another folder."
+        )
     index = read_index(folder)
     then, now = (
         {**one.fingerprint, "sites": list(one.sites), "dtype": one.dtype, "positions": one.positions, "length": one.length}
@@ -181,7 +183,9 @@ class _Writer:
         encoded = encode_texts(self.model, self.texts, self.index.length, self.done + 1)
         while texts := self._next_texts(encoded):
             if self.index.complete:
-                raise InputError(f"{self.folder} was recorded from fewer texts. Give the same ones, or choose another folder.")
+                raise InputError(
+                    f"{self.folder} was recorded from fewer texts. Give the same ones, or choose another folder."
+                )
             self._write_shard(texts)
         if self.done == 0:
             raise InputError("there are no texts to read. Give at least one.")

@@ -1,9 +1,9 @@
 """Linear probes: what can be read off a site by a straight cut (Alain and Bengio 2016).
 
-Of each text one vector is taken, that of its last token or the mean of all, and a multinomial logistic regression is fitted to
-the labels. What counts is the accuracy on texts that were held out, beside two others: always saying the commonest label, and a
-control, the same probe fitted to shuffled labels (after Hewitt and Liang 2019), which says what a probe of this size makes of
-nothing at all.
+Of each text one vector is taken, that of its last token or the mean of all, and a multinomial logistic regression is fitted
+to the labels. What counts is the accuracy on texts that were held out, beside two others: always saying the commonest label,
+and a control, the same probe fitted to shuffled labels (after Hewitt and Liang 2019), which says what a probe of this size
+makes of nothing at all.
 
 Shapes: vectors (texts, width); weight (labels, width), bias (labels).
 """
@@ -72,7 +72,9 @@ class TrainedProbes:
         It is what `Change(onto=…)` and `Change(away_from=…)` take.
         """
         if site not in self.probes:
-            raise SiteError(f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}.")
+            raise SiteError(
+                f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}."
+            )
         if label is None and len(self.labels) == 2:
             label = self.labels[1]
         if label not in self.labels:
@@ -85,7 +87,9 @@ class TrainedProbes:
     def predict(self, texts: Sequence[str], site: str) -> list[str]:
         """The label of each text, by the probe of a site."""
         if site not in self.probes:
-            raise SiteError(f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}.")
+            raise SiteError(
+                f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}."
+            )
         vectors = text_vectors(self.model, texts, [site], self.position)[site]
         return [self.labels[number] for number in self.probes[site].scores(vectors).argmax(1)]
 
@@ -94,7 +98,9 @@ class TrainedProbes:
         target = Path(path)
         if target.suffix != ".safetensors":
             raise InputError(f"{target} must end in .safetensors.")
-        arrays = {f"{site}.{name}": getattr(probe, name) for site, probe in self.probes.items() for name in ("weight", "bias")}
+        arrays = {
+            f"{site}.{name}": getattr(probe, name) for site, probe in self.probes.items() for name in ("weight", "bias")
+        }
         more = {"labels": json.dumps(self.labels), "position": self.position}
         save_tensors(target, arrays, model_metadata(self.model, FORMAT, **more))
         return target

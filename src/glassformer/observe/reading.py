@@ -50,7 +50,11 @@ class Reading(Activations):
         return attention_maps(self, first, kind=kind)
 
     def lens(
-        self, positions: Sequence[int | str] | None = None, *, tuned: TunedLens | None = None, progress: Progress | None = None
+        self,
+        positions: Sequence[int | str] | None = None,
+        *,
+        tuned: TunedLens | None = None,
+        progress: Progress | None = None,
     ) -> Lens:
         """What each layer would predict at some positions: the last few, unless others are named.
 

@@ -76,9 +76,11 @@ class RecordedActivations:
         return f"RecordedActivations({self.index.model}: {len(self):,} texts, {self.rows:,} rows of {len(self.sites)} sites)"
 
     def batches(self, site: str, size: int = 1024, *, seed: int | None = None) -> Batches:
-        """A site's rows of all texts as float32 arrays (rows, width), in order, or shuffled by a seed; again at each loop."""
+        """A site's rows of all texts as float32 arrays (rows, width), in order or shuffled by a seed; anew at each loop."""
         if site not in self.index.sites:
-            raise SiteError(f"{self.folder} has no {site!r}.{did_you_mean(site, self.sites)} It has: {', '.join(self.sites)}.")
+            raise SiteError(
+                f"{self.folder} has no {site!r}.{did_you_mean(site, self.sites)} It has: {', '.join(self.sites)}."
+            )
         if size < 1:
             raise InputError(f"size is {size}; a batch has at least one row.")
         return Batches(self, site, size, seed)
@@ -103,10 +105,12 @@ class RecordedActivations:
             for site, shape in index.sites.items()
         }
         expected |= {"ids": (np.int32, (shard.tokens,))}
-        expected |= {name: (np.int64, (shard.texts,)) for name in ("lengths", "text_lengths")}
+        expected |= dict.fromkeys(("lengths", "text_lengths"), (np.int64, (shard.texts,)))
         for name, (dtype, shape) in expected.items():
             if name not in tensors or (KINDS.get(tensors[name].kind), tensors[name].shape) != (dtype, shape):
-                raise CheckpointError(f"{path}: {name!r} is not as {self.folder}'s index says. Record the activations again.")
+                raise CheckpointError(
+                    f"{path}: {name!r} is not as {self.folder}'s index says. Record the activations again."
+                )
         arrays = {
             name: tensor.bytes.view(KINDS[tensor.kind]).reshape(tensor.shape)
             for name, tensor in tensors.items()
@@ -214,4 +218,3 @@ class Batches:
             parts = [self.recorded.shard(at).arrays[self.site] for at in group]
             joined = np.concatenate([np.asarray(part, np.float32).reshape(len(part), -1) for part in parts])
             yield joined if random is None else joined[random.permutation(len(joined))]
-

@@ -50,7 +50,8 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
         raise InputError(f"{path}: not a {what} file of this version. Train one.")
     if metadata.get("weights") != weights_digest(model):
         raise InputError(
-            f"{path}: was trained with other weights ({metadata.get('model')}) than {model.name}'s. Train one with this model."
+            f"{path}: was trained with other weights ({metadata.get('model')}) than {model.name}'s. "
+            "Train one with this model."
         )
     if wrong := [name for name, tensor in tensors.items() if tensor.kind not in ("F32", "F16")]:
         raise InputError(f"{path}: {wrong[0]!r} is of {tensors[wrong[0]].kind}, and not of F32. Train it again.")

@@ -1,7 +1,8 @@
 """Many texts through a model, several in a pass: what their tokens have at some sites.
 
 Texts are read as they are, without a chat template. Short ones go through together, since an engine is fastest with a few
-hundred tokens at once; a long one goes through alone, in chunks. So memory depends on neither their number nor their lengths.
+hundred tokens at once; a long one goes through alone, in chunks. So memory depends on neither their number nor their
+lengths.
 
 Shapes: values (tokens, …), whatever the site's own order of axes.
 """
@@ -88,9 +89,7 @@ def token_sites(model: ModelLike, patterns: Sequence[str]) -> dict[str, tuple[in
     return shapes
 
 
-def read_texts(
-    model: ModelLike, rows: Sequence[Sequence[int]], sites: Mapping[str, tuple[int, ...]]
-) -> Iterator[TextPart]:
+def read_texts(model: ModelLike, rows: Sequence[Sequence[int]], sites: Mapping[str, tuple[int, ...]]) -> Iterator[TextPart]:
     """What the tokens of some texts have at some sites, in an order that depends on these texts alone."""
     watch = Watch(frozenset(sites))
     if not model.writes:

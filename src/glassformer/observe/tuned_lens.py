@@ -1,7 +1,7 @@
 """The tuned lens (Belrose et al. 2023): for each layer an affine map into the last layer's language.
 
-The logit lens reads every layer through the last norm and the head, which were trained for the last layer alone. A tuned lens
-puts a map before them, h + A·h + b, trained so that the prediction diverges least from the model's own.
+The logit lens reads every layer through the last norm and the head, which were trained for the last layer alone. A tuned
+lens puts a map before them, h + A·h + b, trained so that the prediction diverges least from the model's own.
 
 Shapes: states (positions, hidden); weight (hidden, hidden), bias (hidden).
 """
@@ -64,7 +64,9 @@ class TunedLens:
         target = Path(path)
         if target.suffix != ".safetensors":
             raise InputError(f"{target} must end in .safetensors.")
-        arrays = {f"{layer}.{name}": getattr(one, name) for layer, one in self.translators.items() for name in ("weight", "bias")}
+        arrays = {
+            f"{layer}.{name}": getattr(one, name) for layer, one in self.translators.items() for name in ("weight", "bias")
+        }
         save_tensors(target, arrays, model_metadata(self.model, FORMAT))
         return target
 
@@ -75,9 +77,12 @@ def load_tuned_lens(path: str | os.PathLike[str], model: ModelLike) -> TunedLens
     arrays, _ = load_tensors(file, FORMAT, model)
     hidden = model.config.hidden_size
     *layers, _ = residual_sites(model.blueprint)
-    shapes = {f"{layer}.{name}": shape for layer in layers for name, shape in (("weight", (hidden, hidden)), ("bias", (hidden,)))}
+    shapes = {
+        f"{layer}.{name}": shape for layer in layers for name, shape in (("weight", (hidden, hidden)), ("bias", (hidden,)))
+    }
     if {name: array.shape for name, array in arrays.items()} != shapes:
         raise InputError(f"{file}: does not have a map for each layer of {model.name}. Train it again.")
     return TunedLens(
-        model, {layer: Translator(np.ascontiguousarray(arrays[f"{layer}.weight"]), arrays[f"{layer}.bias"]) for layer in layers}
+        model,
+        {layer: Translator(np.ascontiguousarray(arrays[f"{layer}.weight"]), arrays[f"{layer}.bias"]) for layer in layers},
     )

@@ -1,10 +1,10 @@
 """How a tuned lens is trained, in minutes on two cores.
 
-Belrose et al. take 65 million tokens. Here a map begins where a ridge regression of the last layer's states on its own puts it
-(a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence itself. A
-step takes some tokens, computes the model's own distribution once, and for all layers only the logits of the tokens that matter
-there: the likeliest, and a sample of the others that stands for the rest of the vocabulary (importance weights), since a
-vocabulary's head costs far more than the maps.
+Belrose et al. take 65 million tokens. Here a map begins where a ridge regression of the last layer's states on its own puts
+it (a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence itself.
+A step takes some tokens, computes the model's own distribution once, and for all layers only the logits of the tokens that
+matter there: the likeliest, and a sample of the others that stands for the rest of the vocabulary (importance weights), since
+a vocabulary's head costs far more than the maps.
 
 States are recorded to a temporary folder first, so that memory does not grow with texts and layers.
 

@@ -76,7 +76,9 @@ def draw(view: ActivationStatistics, everything: bool = False) -> Page:
     parts: list[PagePart] = [
         Heading(title),
         Table(columns, rows),
-        Paragraph("size: the root of the mean square of a token's vector; a large mean is a direction that all share", "dim"),
+        Paragraph(
+            "size: the root of the mean square of a token's vector; a large mean is a direction that all share", "dim"
+        ),
     ]
     shown = view.sites if everything else view.sites[:SITES]
     for site in shown:

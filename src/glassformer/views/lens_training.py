@@ -36,8 +36,8 @@ class LensTraining(View):
         return draw(self)
 
     def __repr__(self) -> str:
-        before, after = (sum(getattr(at, name) for at in self.layers) for name in ("before", "after"))
-        return f"LensTraining({len(self.layers)} layers, mean KL {before / len(self.layers):.2f} → {after / len(self.layers):.2f})"
+        before, after = (sum(getattr(at, name) for at in self.layers) / len(self.layers) for name in ("before", "after"))
+        return f"LensTraining({len(self.layers)} layers, mean KL {before:.2f} → {after:.2f})"
 
 
 def draw(view: LensTraining) -> Page:
