@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -171,7 +171,7 @@ class _Writer:
         self.model = model
         self.folder = folder
         self.index = index
-        self.total = len(texts) if hasattr(texts, "__len__") else None
+        self.total = len(texts) if isinstance(texts, Sized) else None
         self.texts = iter(texts)
         self.progress = progress
         self.digest = hashlib.sha256()

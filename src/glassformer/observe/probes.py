@@ -71,27 +71,28 @@ class TrainedProbes:
 
         It is what `Change(onto=…)` and `Change(away_from=…)` take.
         """
-        if site not in self.probes:
-            raise SiteError(
-                f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}."
-            )
+        probe = self._probe(site)
         if label is None and len(self.labels) == 2:
             label = self.labels[1]
         if label not in self.labels:
             raise InputError(f"label is {label!r}; it must be one of {', '.join(map(repr, self.labels))}.")
-        weight, at = self.probes[site].weight, self.labels.index(label)
+        weight, at = probe.weight, self.labels.index(label)
         others = np.delete(weight, at, 0).mean(0)
         direction: Floats = weight[at] - others
         return direction / np.float32(max(float(np.linalg.norm(direction)), 1e-30))
 
     def predict(self, texts: Sequence[str], site: str) -> list[str]:
         """The label of each text, by the probe of a site."""
+        probe = self._probe(site)
+        vectors = text_vectors(self.model, texts, [site], self.position)[site]
+        return [self.labels[number] for number in probe.scores(vectors).argmax(1)]
+
+    def _probe(self, site: str) -> Probe:
         if site not in self.probes:
             raise SiteError(
                 f"there is no probe of {site!r}.{did_you_mean(site, self.probes)} Sites: {', '.join(self.probes)}."
             )
-        vectors = text_vectors(self.model, texts, [site], self.position)[site]
-        return [self.labels[number] for number in self.probes[site].scores(vectors).argmax(1)]
+        return self.probes[site]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as safetensors, with the digest of the model's weights."""
@@ -215,7 +216,7 @@ def fit(vectors: Floats, classes: Classes, labels: int, penalty: float) -> Probe
         return total
 
     with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[arg-type]
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
     scaled = weight.detach() / deviation
     return Probe(scaled.float().numpy(), (bias.detach() - scaled @ mean).float().numpy())
 

@@ -6,7 +6,7 @@ Nothing is read beforehand: each call is one pass over all texts, several of the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +39,7 @@ class Readings:
             raise InputError(f"length is {self.length}; a text has at least one token.")
 
     def __repr__(self) -> str:
-        count = f"{len(self.texts):,} texts" if hasattr(self.texts, "__len__") else "texts"
+        count = f"{len(self.texts):,} texts" if isinstance(self.texts, Sized) else "texts"
         return f"Readings({self.model.name}, {count})"
 
     def record(

@@ -10,7 +10,7 @@ Shapes: values (tokens, …), whatever the site's own order of axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -156,7 +156,7 @@ def batches_of_texts(
     progress: Progress | None = None,
 ) -> Iterator[tuple[list[EncodedText], Iterator[TextPart]]]:  # fmt: skip
     """All texts, some at a time, each batch with its parts, which are to be used up before the next one."""
-    total = len(texts) if hasattr(texts, "__len__") else None
+    total = len(texts) if isinstance(texts, Sized) else None
     encoded, done = encode_texts(model, texts, length), 0
     while batch := list(islice(encoded, BATCH_TEXTS)):
         yield batch, read_texts(model, [text.ids for text in batch], sites)

@@ -1,10 +1,10 @@
 """How a tuned lens is trained, in minutes on two cores.
 
 Belrose et al. take 65 million tokens. Here a map begins where a ridge regression of the last layer's states on its own puts
-it (a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence itself.
+it (a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence.
 A step takes some tokens, computes the model's own distribution once, and for all layers only the logits of the tokens that
-matter there: the likeliest, and a sample of the others that stands for the rest of the vocabulary (importance weights), since
-a vocabulary's head costs far more than the maps.
+matter there: the likeliest, and a sample of the others that stands for the rest of the vocabulary (importance weights),
+since a vocabulary's head costs far more than the maps.
 
 States are recorded to a temporary folder first, so that memory does not grow with texts and layers.
 
@@ -190,7 +190,7 @@ class _Training:
         size = probabilities.shape[-1]
         if not self.head.can_select or size <= 2 * SAMPLED:
             return probabilities, None, torch.zeros(size)
-        likely = probabilities.topk(LIKELIEST).indices.unique()
+        likely = torch.unique(probabilities.topk(LIKELIEST).indices)
         others = torch.ones(size, dtype=torch.bool)
         others[likely] = False
         rest = others.nonzero()[:, 0]
@@ -221,7 +221,7 @@ class _Unembedding:
             for name, value in self.head.named_parameters()
             if output is not None and any(value is own for own in (output.weight, output.bias))
         }
-        self.can_select = any(value is output.weight for value in self.parameters.values())
+        self.can_select = output is not None and any(value is output.weight for value in self.parameters.values())
 
     def __call__(self, states: Tensor, tokens: Tensor | None = None) -> Tensor:
         normed = self.norm(states.to(self.dtype))
