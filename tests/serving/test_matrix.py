@@ -71,6 +71,10 @@ ROUTES = {
     "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
+    "/glass/probe": ListedRoute(
+        "POST", "/glass/probe", {"texts": ["a cat", "a", "b", "b cat"], "labels": ["1", "0", "0", "1"]}
+    ),
+    "/glass/activations": ListedRoute("POST", "/glass/activations", {"texts": ["a cat"], "sites": ["blocks.0.mlp.hidden"]}),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),

@@ -23,7 +23,7 @@ from glassformer.observe.tensor_files import model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
-from glassformer.views.activation_statistics import ActivationStatistics, Neuron, NeuronExample, SiteStatistics
+from glassformer.views.activation_statistics import ActivationStatistics, NeuronExample, NeuronStatistics, SiteStatistics
 
 Numbers = npt.NDArray[np.float64]
 FORMAT = "glassformer.text-statistics/1"
@@ -127,7 +127,7 @@ class TextStatistics:
         size = float(np.sqrt((moments.mean**2).sum() + (deviation**2).sum()))
         return SiteStatistics(site, width, moments.count, size, float(np.linalg.norm(moments.mean)), chosen)
 
-    def _neuron(self, highest: Highest, number: int, mean: float, deviation: float) -> Neuron:
+    def _neuron(self, highest: Highest, number: int, mean: float, deviation: float) -> NeuronStatistics:
         examples = tuple(
             self._example(float(value), int(text), int(position))
             for value, text, position in zip(
@@ -135,7 +135,7 @@ class TextStatistics:
             )
             if text >= 0
         )
-        return Neuron(number, float(mean), float(deviation), examples)
+        return NeuronStatistics(number, float(mean), float(deviation), examples)
 
     def _example(self, value: float, text: int, position: int) -> NeuronExample:
         ids = self.ids[text].tolist()

@@ -25,7 +25,7 @@ class NeuronExample:
 
 
 @dataclass(frozen=True)
-class Neuron:
+class NeuronStatistics:
     """One number of a site's values."""
 
     neuron: int
@@ -41,7 +41,7 @@ class SiteStatistics:
     rows: int  # tokens
     size: float  # of a token's vector: the root of its mean square
     mean_size: float  # of the mean vector
-    neurons: tuple[Neuron, ...]  # those that stand out, or that were named
+    neurons: tuple[NeuronStatistics, ...]  # those that stand out, or that were named
 
 
 @dataclass(frozen=True)
