@@ -98,7 +98,7 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
         (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
         (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),
         (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "Leave --tuned out"),
-        (("lens", "hi", "--tuned", "x.safetensors"), "x.safetensors: cannot be read as a tuned lens file"),
+        (("lens", "hi", "--tuned", "x.safetensors"), "'x.safetensors': cannot be read as a tuned lens file"),
     ],
 )
 def test_bad_calls_are_refused(words: tuple[str, ...], message: str, gpt2: str, files: Path) -> None:

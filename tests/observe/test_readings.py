@@ -208,6 +208,11 @@ def test_bad_requests_have_one_clear_error(tmp_path: Path) -> None:
         both("t5").model.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path)
     with pytest.raises(InputError, match="name the sites to read"):
         model.read_many(TEXTS).record(folder=tmp_path)
+    with pytest.raises(InputError, match="cannot be made"):
+        model.read_many(TEXTS).record("embedding", folder="\ud800")
+    with pytest.raises(WriteError, match="cannot be written"):
+        (tmp_path / "file").write_text("")
+        model.read_many(TEXTS).record("embedding", folder=tmp_path / "file")
     huge = model.changed({"blocks.0.residual": Change(scale=0, shift=np.float32(1e6))})
     with pytest.raises(InputError, match="more than float16 holds. Record it with dtype='float32'"):
         huge.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path / "huge", dtype="float16")

@@ -131,6 +131,11 @@ def _locked_folder(folder: Path) -> Iterator[None]:
     """A folder that no other process writes to; made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except ValueError as error:  # a name that no folder can have
+        raise InputError(f"{str(folder)!r} cannot be made: {error}.") from error
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
         with (folder / LOCK).open("ab") as file:
             if not try_lock(file):
                 raise WriteError(f"{folder} is being written by another process. Wait for it, or choose another folder.")

@@ -22,12 +22,14 @@ def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    with atomic_file(path) as part:
-        try:
-            whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    try:
+        with atomic_file(path) as part:
             save_file(whole, os.fspath(part), None if metadata is None else dict(metadata))
-        except SafetensorError as error:  # its errors of writing are no OSError
-            raise write_error(path, str(error)) from error
+    except SafetensorError as error:  # its errors of writing are no OSError
+        raise write_error(path, str(error)) from error
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"{str(path)!r} cannot be written: {error}.") from error
 
 
 def model_metadata(model: ModelLike, kind: str, **more: str) -> dict[str, str]:
@@ -44,8 +46,8 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
         tensors = read_safetensors(path)
         with safe_open(path, framework="np") as file:
             metadata: dict[str, str] = file.metadata() or {}
-    except (CheckpointError, OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as a {what} file ({error}).") from error
+    except (CheckpointError, OSError, SafetensorError, UnicodeEncodeError) as error:
+        raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({error}).") from error
     if metadata.get("format") != kind:
         raise InputError(f"{path}: not a {what} file of this version. Train one.")
     if metadata.get("weights") != weights_digest(model):
