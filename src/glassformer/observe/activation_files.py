@@ -152,9 +152,7 @@ def _resumed(folder: Path, begun: Index, resume: bool) -> Index:
         begun.write(folder)
         return begun
     if not resume:
-        raise InputError(
-            f"{folder} holds activations already. Go on with {spell('resume', True)}, or choose another folder."
-        )
+        raise InputError(f"{folder} holds activations already. Go on with {spell('resume')}, or choose another folder.")
     index = read_index(folder)
     then, now = (
         {**one.fingerprint, "sites": list(one.sites), "dtype": one.dtype, "positions": one.positions, "length": one.length}
@@ -259,8 +257,7 @@ class _Writer:
             rows[...] = values
         if self.index.dtype == "float16" and not np.isfinite(rows).all() and np.isfinite(values).all():
             raise InputError(
-                f"{site} has values up to {np.abs(values).max():.0f}, more than float16 holds. "
-                f"Record it with {spell('dtype', 'float32')}."
+                f"{site} has values up to {np.abs(values).max():.0f}, more than float16 holds. Record it in float32."
             )
 
     def _count(self, text: str) -> None:
