@@ -19,6 +19,7 @@ ELSEWHERE = (
     "batch-jobs.md",
     "decoding.md",
     "json.md",
+    "many-texts.md",
     "scaling.md",
     "serving.md",
     "structure-to-api.md",

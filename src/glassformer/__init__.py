@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from glassformer.layers.cache import StaticCache as StaticCache
     from glassformer.observe.compare import compare as compare
     from glassformer.observe.plan import plan as plan
+    from glassformer.observe.recorded_activations import RecordedActivations as RecordedActivations
     from glassformer.opened import AutoConfig as AutoConfig
     from glassformer.opened import AutoTokenizer as AutoTokenizer
     from glassformer.runtime.model import Model as Model
@@ -87,6 +88,7 @@ _HOMES = {
     "layers.cache": ("DynamicCache", "EncoderDecoderCache", "StaticCache"),
     "observe.compare": ("compare",),
     "observe.plan": ("plan",),
+    "observe.recorded_activations": ("RecordedActivations",),
     "opened": ("AutoConfig", "AutoTokenizer"),
     "runtime": ("Model", "Run", "load"),
     "changes": ("Change", "Where"),
@@ -137,6 +139,7 @@ __all__ = [
     "PreTrainedConfig",
     "PreTrainedModel",
     "PretrainedConfig",
+    "RecordedActivations",
     "Run",
     "StaticCache",
     "Step",

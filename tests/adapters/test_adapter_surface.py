@@ -12,7 +12,7 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.cli.common import adapter_weights
 from glassformer.errors import SettingError
-from glassformer.jobs.fingerprint import model_fingerprint
+from glassformer.observe.fingerprint import model_fingerprint
 from tests.adapters.conftest import MakeAdapter
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,8 +19,8 @@ from glassformer.decoding.loop import Loop
 from glassformer.errors import ExecutorError, GlassError, InputError, SettingError, UnknownArgument, WriteError
 from glassformer.jobs import JobProgress, continuous_batch, row_workers, run_job
 from glassformer.jobs import job as job_module
-from glassformer.jobs.fingerprint import model_fingerprint
 from glassformer.jobs.row_workers import row_seed
+from glassformer.observe.fingerprint import model_fingerprint
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows
 from tests.observe.models import both, encoder
 

@@ -81,6 +81,10 @@ ROUTES = {
     "/glass/patch-path": ListedRoute(
         "POST", "/glass/patch-path", {"first": "one cat", "second": "two cat", "receivers": ["final"], "raw": True}
     ),
+    "/glass/probe": ListedRoute(
+        "POST", "/glass/probe", {"texts": ["a cat", "a", "b", "b cat"], "labels": ["1", "0", "0", "1"]}
+    ),
+    "/glass/activations": ListedRoute("POST", "/glass/activations", {"texts": ["a cat"], "sites": ["blocks.0.mlp.hidden"]}),
     "/glass/model": ListedRoute("POST", "/glass/model", {"model": "encoder"}),
     "/glass/sites": ListedRoute("POST", "/glass/sites", {}),
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),

@@ -21,6 +21,8 @@ from glassformer.observe.tokens import batch, tokenized
 from glassformer.observe.training_log import read_training
 from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation
 from glassformer.views.journey import Journey
+from glassformer.views.lens_training import LayerDivergence, LensTraining
+from glassformer.views.probes import LabelCount, Probes, SiteProbe
 from glassformer.views.text_to_text import TextToTextEvaluation, WrittenAnswer
 from tests.observe.models import both
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
@@ -136,6 +138,15 @@ def test_evaluation_golden(name: str, width: int) -> None:
     golden(name, make_evaluations()[name], width)
 
 
+PROBED = tuple(
+    SiteProbe(f"blocks.{layer}.residual", *accuracies)
+    for layer, accuracies in enumerate([(0.5, 0.75, 0.5), (0.75, 1.0, 0.5), (11 / 12, 1.0, 5 / 12)])
+)
+DIVERGENCES = tuple(
+    LayerDivergence(*layer) for layer in (("embedding", 113.4, 3.21), ("0", 11.59, 2.88), ("1", 13.69, 2.46))
+)
+
+
 def make_views(folder: Path) -> dict[str, Any]:
     """Every view of a model's inside, with fixed times, paths and versions."""
     model = both("gpt2").model
@@ -156,6 +167,8 @@ def make_views(folder: Path) -> dict[str, Any]:
     }
     receipt = replace(run.receipt, **fixed)
     estimate = model.attribution_patch("the cat sat", "the bat sat", "heads", answer=4, against=5, check=True)
+    lines = ["the cat sat", "a dog sat", "the mat", "a rat"]
+    recorded = model.read_many(lines).record("blocks.*.residual", folder=folder / "activations").summary()
     training = training_folder(folder / "tiny", LINES, ("gpt2", "gpt2"), steps=60)
     return {
         "trace": run.trace,
@@ -171,6 +184,10 @@ def make_views(folder: Path) -> dict[str, Any]:
         "heads": reading.heads(),
         "experts": both("qwen3_moe").model.read("the cat sat").experts(),
         "lens": reading.lens(),
+        "activation-files": replace(recorded, folder="activations"),
+        "activation-statistics": model.read_many(lines).statistics("blocks.*.mlp.hidden").view(),
+        "probes": Probes("tiny", "last", (LabelCount("bad", 20), LabelCount("good", 28)), 36, 12, 7 / 12, PROBED),
+        "lens-training": LensTraining("tiny", 20, 1374, 148, 150, 120.0, DIVERGENCES),
         "attribution": reading.attribution(),
         "attribution-graph": reading.graph(-1, 3),
         "circuit": reading.circuit(1, 0, best=3),
@@ -207,7 +224,8 @@ NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
     "heads", "experts", "lens", "attribution", "attribution-graph", "circuit", "composition", "patching",
     "patching-heads", "compare-texts", "compare-models", "compare-runs", "attribution-patching", "saliency",
-    "saliency-integrated", "patching-pairs", "path-patching",
+    "saliency-integrated", "patching-pairs", "path-patching", "activation-files", "activation-statistics", "probes",
+    "lens-training",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
     "training-curves", "learning",
 )  # fmt: skip

@@ -27,6 +27,8 @@ VERBS = {  # a module of this package each, and what its help begins with
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
     "graph": "Follow a token's logit back through the heads that carried it, to the tokens and MLPs it came from.",
     "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
+    "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
+    "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
     "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     'Example: glass lens --raw "The capital of France is"   ·   glass lens --raw "The capital of France is" --wrote " Paris"'
+    "   ·   glass lens --train lines.txt --out lens.safetensors"
 )
 
 
@@ -43,13 +45,31 @@ def lens(
         bool, option("--centred", help="With --wrote: subtract the mean over the vocabulary, as TransformerLens does.")
     ] = False,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    tuned: Annotated[
+        Path | None, option("--tuned", metavar="FILE", help="Read the layers through a tuned lens that --train wrote.")
+    ] = None,
+    train: Annotated[
+        Path | None,
+        option("--train", metavar="FILE", help="Train a tuned lens on texts: one on each line, or of .jsonl or .csv."),
+    ] = None,
+    out: Annotated[Path | None, option("--out", metavar="FILE", help="With --train: write the lens, .safetensors.")] = None,
+    steps: Annotated[int, option("--steps", minimum=0, maximum=100_000, help="With --train: how long.")] = 150,
     new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it."""
+    if train is not None:
+        if prompt is not None or tuned is not None or wrote is not None:
+            raise InputError("--train reads the texts of its file. Leave the prompt, --tuned and --wrote out.")
+        output.show(_train(train, out, steps, model_options))
+        return
+    if out is not None:
+        raise InputError("--out is where --train writes a lens. Give --train FILE, or leave it out.")
     text = read_prompt(prompt)
+    if tuned is not None and wrote is not None:
+        raise InputError("--wrote attributes the model's own score, which no lens changes. Leave --tuned out.")
     if wrote is not None and len(token or ()) > 1:
         raise InputError("--wrote is about one position. Give --token once.")
     if against is not None and wrote is None:
@@ -64,5 +84,21 @@ def lens(
             chosen = None if wrote == "best" else wrote
             view = reading.attribution(token[0] if token else -1, chosen, against, centred=centred)
         else:
-            view = reading.lens(token or (range(len(reading)) if output.everything else None), progress=progress)
+            lens = None if tuned is None else model.load_lens(tuned)
+            places = token or (range(len(reading)) if output.everything else None)
+            view = reading.lens(places, tuned=lens, progress=progress)
     output.show(view)
+
+
+def _train(texts: Path, out: Path | None, steps: int, model_options: ChangeableModelGroup) -> View:
+    from glassformer.cli.text_files import TextFile
+
+    if out is None or out.suffix != ".safetensors":
+        raise InputError("where does the lens go? Give --out with the name of a .safetensors file.")
+    file = TextFile(texts)
+    model = model_options.load()
+    with bars.counter_bar("training a lens") as progress:
+        trained = model.read_many(file).train_lens(steps=steps, progress=progress)
+    trained.save(out)
+    assert trained.view is not None
+    return trained.view

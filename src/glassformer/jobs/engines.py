@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from glassformer.errors import GlassError, InputError, SettingError
-from glassformer.jobs.fingerprint import model_fingerprint, plain_settings
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat
 from glassformer.jobs.row_workers import CHUNK, Answer, make_worker
+from glassformer.observe.fingerprint import model_fingerprint, plain_settings
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptOptions

@@ -19,12 +19,12 @@ from glassformer.arguments import checked
 from glassformer.atomic_files import atomic_file
 from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
-from glassformer.jobs.fingerprint import differences
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
 from glassformer.jobs.formats.row_format import Row, RowFormat
 from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile
 from glassformer.jobs.ledger import Ledger
+from glassformer.observe.fingerprint import differences
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
 from glassformer.tasks.task import Task

@@ -19,6 +19,7 @@ from glassformer.errors import InputError
 from glassformer.observe.activations import CHUNK_BYTES, Activations
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
+from glassformer.observe.tuned_lens import TunedLens
 from glassformer.progress import Progress
 from glassformer.views.lens import LayerPrediction, Lens
 from glassformer.views.tokens import find_token
@@ -26,8 +27,14 @@ from glassformer.views.tokens import find_token
 POSITIONS = 12  # the last ones, unless others are named
 
 
-def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
-    """What each layer would predict at some positions: the last few, unless others are named."""
+def lens(
+    reading: Activations, positions: Sequence[int | str] | None = None, *, tuned: TunedLens | None = None,
+    progress: Progress | None = None,
+) -> Lens:  # fmt: skip
+    """What each layer would predict at some positions: the last few, unless others are named.
+
+    `tuned`: read each layer through its own map, instead of as if it were the last.
+    """
     model, texts, stream = reading.model, reading.texts, reading.stream
     if positions is None:
         chosen = list(range(max(0, len(texts) - POSITIONS), len(texts)))
@@ -35,8 +42,12 @@ def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, 
         chosen = [find_token(name, texts) for name in ([positions] if isinstance(positions, (int, str)) else positions)]
     if not chosen:
         raise InputError("a lens needs at least one position.")
+    if tuned is not None:
+        tuned.check(model)
     model.unembed(np.zeros((0, model.config.hidden_size), np.float32))  # raises now if this model scores no tokens
     states = reading.values_at(chosen, *stream.values())
+    if tuned is not None:
+        states = {site: tuned.translate(layer, states[site]) for layer, site in stream.items()}
     table = np.stack([states[site] for site in stream.values()], 1)  # (positions, layers, hidden)
     by_position: list[tuple[LayerPrediction, ...]] = []
     step = max(1, CHUNK_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose scores are held at a time
@@ -48,7 +59,8 @@ def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, 
             if progress is not None:
                 progress(len(by_position), len(chosen))
     by_layer = tuple(zip(*by_position, strict=True))
-    return Lens(model.name, tuple(chosen), tuple(texts[at] for at in chosen), tuple(stream), by_layer)
+    tokens = tuple(texts[at] for at in chosen)
+    return Lens(model.name, tuple(chosen), tokens, tuple(stream), by_layer, tuned is not None)
 
 
 def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...]:

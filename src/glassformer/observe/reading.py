@@ -17,6 +17,7 @@ from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
 from glassformer.observe.protocols import Floats
 from glassformer.observe.trace import TOP, trace_text
+from glassformer.observe.tuned_lens import TunedLens
 from glassformer.progress import Progress
 from glassformer.typecheck import OWN_CHECK
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
@@ -60,9 +61,18 @@ class Reading(Activations):
         """Every head's map with a byte for each weight, of as many layers as fit, from layer `first` on."""
         return attention_maps(self, first, kind=kind)
 
-    def lens(self, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
-        """What each layer would predict at some positions: the last few, unless others are named."""
-        return lens(self, positions, progress=progress)
+    def lens(
+        self,
+        positions: Sequence[int | str] | None = None,
+        *,
+        tuned: TunedLens | None = None,
+        progress: Progress | None = None,
+    ) -> Lens:
+        """What each layer would predict at some positions: the last few, unless others are named.
+
+        `tuned`: a tuned lens, from `model.read_many(texts).train_lens()` or `model.load_lens(path)`.
+        """
+        return lens(self, positions, tuned=tuned, progress=progress)
 
     def attribution(
         self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,

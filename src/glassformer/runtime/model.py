@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpack, cast
@@ -56,7 +56,10 @@ from glassformer.typecheck import OWN_CHECK
 if TYPE_CHECKING:
     from glassformer.observe.circuits import Circuits
     from glassformer.observe.patching_pairs import Metric
+    from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
+    from glassformer.observe.readings import Readings
+    from glassformer.observe.tuned_lens import TunedLens
     from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
@@ -624,6 +627,27 @@ class Model:
             return Reading(self, (*prompt_ids, *answer_ids), None, len(prompt_ids))
         check_context(len(prompt_ids), self.config.context)
         return Reading(self, (self.start, *answer_ids), tuple(prompt_ids), 1)
+
+    def read_many(self, texts: Annotated[Iterable[str], OWN_CHECK], *, length: int | None = None) -> Readings:
+        """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens.
+
+        `length`: tokens of a text, at most; the rest of a longer one is not read.
+        """
+        from glassformer.observe.readings import Readings
+
+        return Readings(self, texts, length)
+
+    def load_lens(self, path: str | os.PathLike[str]) -> TunedLens:
+        """A tuned lens of this model that was saved."""
+        from glassformer.observe.tuned_lens import load_tuned_lens
+
+        return load_tuned_lens(path, self)
+
+    def load_probes(self, path: str | os.PathLike[str]) -> TrainedProbes:
+        """Linear probes of this model that were saved."""
+        from glassformer.observe.probes import load_probes
+
+        return load_probes(path, self)
 
     def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
         """A prompt's journey to the next token, without generating more than that.

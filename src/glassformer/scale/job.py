@@ -17,9 +17,9 @@ from typing import Any
 from glassformer.arguments import checked
 from glassformer.errors import ExecutorError, GlassError, current_spelling
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
-from glassformer.jobs.fingerprint import differences
 from glassformer.jobs.formats.row_format import Row
 from glassformer.jobs.job import JobProgress, JobSummary, answer_file
+from glassformer.observe.fingerprint import differences
 from glassformer.scale.cluster import Allotment, allot, connect, machines
 from glassformer.scale.row_groups import RowGroup, RowGroups
 from glassformer.scale.worker import Delivery, Load, Worker, WorkerProfile

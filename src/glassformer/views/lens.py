@@ -34,6 +34,7 @@ class Lens(View):
     tokens: tuple[str, ...]  # those at the positions
     layers: tuple[str, ...]  # 'embedding', then the blocks by number
     predictions: tuple[tuple[LayerPrediction, ...], ...]  # by layer, then by position
+    tuned: bool = False  # each layer read through a map of its own
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -59,7 +60,7 @@ class Lens(View):
 
 def draw(view: Lens, everything: bool = False) -> Page:
     parts: list[PagePart] = [
-        Heading(title := f"{view.model}: what each layer would predict next"),
+        Heading(title := f"{view.model}: what each layer would predict next{', by a tuned lens' if view.tuned else ''}"),
         Paragraph(
             "each column is a token of the text, each cell the best next token there; shades are its probability", "dim"
         ),

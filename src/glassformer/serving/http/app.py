@@ -27,6 +27,7 @@ from glassformer.serving.http import (
     site_views,
     studio,
     text,
+    text_views,
     views,
 )
 from glassformer.serving.http import training as training_routes
@@ -43,7 +44,7 @@ from glassformer.serving.registry import Registry
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router,
-    site_views.router, circuit_views.router, gradient_views.router, patching_views.router, training_routes.router,
+    site_views.router, circuit_views.router, gradient_views.router, patching_views.router, text_views.router, training_routes.router,
     monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path

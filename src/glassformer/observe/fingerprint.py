@@ -1,4 +1,7 @@
-"""What makes a job the same job: its input, model and settings. A job goes on only where none of them has changed."""
+"""What a model is, by what it computes, and what of it has changed since something was made with it.
+
+A job goes on, and activations, probes and lenses that were kept are used, only where the model is still the same.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 from glassformer.changes import Change, FunctionChange, change_data
 from glassformer.checkpoint.content_digest import content_digest, stored_files
 from glassformer.errors import SettingError
-from glassformer.runtime.model import Model
+from glassformer.observe.protocols import ModelLike
 
 DIGESTS = {  # what changed, where the value is a digest that tells a person nothing
     "input": "the input file", "weights": "the model's weights", "config": "the model's config",
@@ -19,10 +22,10 @@ DIGESTS = {  # what changed, where the value is a digest that tells a person not
 }  # fmt: skip
 
 
-def model_fingerprint(model: Model) -> dict[str, Any]:
+def model_fingerprint(model: ModelLike) -> dict[str, Any]:
     """A model by what it computes, wherever it lies. `executor` too: another one rounds differently."""
     fingerprint: dict[str, Any] = {
-        "weights": _weights_digest(model),
+        "weights": weights_digest(model),
         "config": json_digest(model.config.to_dict()),
         "tokenizer": _tokenizer_digest(model),
         "model settings": json_digest(model.settings.to_dict()),
@@ -69,7 +72,8 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _weights_digest(model: Model) -> str:
+def weights_digest(model: ModelLike) -> str:
+    """A SHA-256 of everything that a model's weights are made of."""
     digest = hashlib.sha256()
     tensors = getattr(model.opened, "tensors", None)
     if tensors is None:  # a module in memory
@@ -83,12 +87,12 @@ def _weights_digest(model: Model) -> str:
     return digest.hexdigest()
 
 
-def _tokenizer_digest(model: Model) -> str:
+def _tokenizer_digest(model: ModelLike) -> str:
     tokenizer = model.tokenizer
     return json_digest([tokenizer.backend.to_str(), tokenizer.chat_template])
 
 
 def _change_digest(site: str, change: Change) -> str:
     if isinstance(change, FunctionChange):
-        raise SettingError(f"a batch job that can be resumed has no function at {site}: another one would not be noticed.")
+        raise SettingError(f"what can be resumed has no function at {site}: another one would not be noticed.")
     return json_digest(change_data(change))

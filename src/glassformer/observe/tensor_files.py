@@ -1,0 +1,63 @@
+"""Tensors that belong to a model, as safetensors with the digest of its weights: probes, lenses, statistics, shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.atomic_files import atomic_file, write_error
+from glassformer.checkpoint.folder import read_safetensors
+from glassformer.errors import CheckpointError, InputError
+from glassformer.observe.fingerprint import weights_digest
+from glassformer.observe.protocols import Floats, ModelLike
+
+
+def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Arrays as a safetensors file, written whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    try:
+        with atomic_file(path) as part:
+            save_file(whole, os.fspath(part), None if metadata is None else dict(metadata))
+    except SafetensorError as error:  # its errors of writing are no OSError
+        raise write_error(path, str(error)) from error
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"{str(path)!r} cannot be written: {error}.") from error
+
+
+def model_metadata(model: ModelLike, kind: str, **more: str) -> dict[str, str]:
+    """What a file of a model's says of itself."""
+    return {"format": kind, "model": model.name, "weights": weights_digest(model), **more}
+
+
+def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Floats], dict[str, str]]:
+    """The tensors in float32, and the metadata, of a file of this kind that was made with this model."""
+    from safetensors import SafetensorError, safe_open
+
+    what = kind.removeprefix("glassformer.").partition("/")[0].replace("-", " ")
+    try:
+        tensors = read_safetensors(path)
+        with safe_open(path, framework="np") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+    except (CheckpointError, OSError, SafetensorError, UnicodeEncodeError) as error:
+        raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({error}).") from error
+    if metadata.get("format") != kind:
+        raise InputError(f"{path}: not a {what} file of this version. Train one.")
+    if metadata.get("weights") != weights_digest(model):
+        raise InputError(
+            f"{path}: was trained with other weights ({metadata.get('model')}) than {model.name}'s. "
+            "Train one with this model."
+        )
+    if wrong := [name for name, tensor in tensors.items() if tensor.kind not in ("F32", "F16")]:
+        raise InputError(f"{path}: {wrong[0]!r} is of {tensors[wrong[0]].kind}, and not of F32. Train it again.")
+    values = {name: tensor.to_float32() for name, tensor in tensors.items()}
+    if wrong := [name for name, value in values.items() if not np.isfinite(value).all()]:
+        raise InputError(f"{path}: {wrong[0]!r} has values that are no numbers. Train it again.")
+    return values, metadata

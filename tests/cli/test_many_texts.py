@@ -1,0 +1,105 @@
+"""`glass activations`, `glass probe` and a lens that is trained: what is written where, and calls that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from glassformer.observe.recorded_activations import RecordedActivations
+from tests.cli.test_cli import failed, glass
+from tests.cli.test_view_verbs import ran
+from tests.observe.models import folder
+
+pytestmark = pytest.mark.usefixtures("one_thread", "command_folder")
+LINES = ["the cat sat", "a dog", "on the mat"]
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> str:
+    return str(folder("gpt2", "causal")[0])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "lines.txt").write_text("\n\n".join(LINES))
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps({'text': line, 'other': 'x'})}\n" for line in LINES))
+    (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
+    (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{number},{line}\n" for number, line in enumerate(LINES)))
+    labelled = [f"{'the' if number % 2 else 'a'} cat {number}" for number in range(12)]
+    (tmp_path / "labelled.csv").write_text("text,label\n" + "".join(f"{text},{text.split()[0]}\n" for text in labelled))
+    return tmp_path
+
+
+def test_texts_of_every_kind_of_file(gpt2: str, files: Path) -> None:
+    for name, more in (("lines.txt", ()), ("rows.jsonl", ()), ("texts.jsonl", ()), ("rows.csv", ("--column", "body"))):
+        told = json.loads(ran(
+            "activations", "-m", gpt2, "--texts", name, *more, "--site", "embedding", "--out", f"{name}.acts", "--json"
+        ))  # fmt: skip
+        assert (told["texts"], told["complete"]) == (3, True)
+        assert [text.text for text in RecordedActivations(files / f"{name}.acts")] == LINES
+
+
+def test_a_recording_goes_on(gpt2: str, files: Path) -> None:
+    words = ("activations", "-m", gpt2, "--texts", "lines.txt", "--site", "blocks.*.residual", "--out", "acts")
+    last = ("--positions", "last", "--stored-dtype", "float16")
+    assert "of the last token of each text a row in float16: 3 rows" in " ".join(ran(*words, *last).split())
+    assert "3 rows" in " ".join(ran(*words, *last, "--resume").split())
+    assert "Go on with --resume, or choose another folder" in failed(glass(*words, *last))
+    assert "dtype was" in failed(glass(*words, "--resume"))
+
+
+def test_statistics_and_their_arrays(gpt2: str, files: Path) -> None:
+    words = ("activations", "-m", gpt2, "--texts", "lines.txt", "--site", "blocks.0.mlp.hidden")
+    shown = ran(*words, "--neuron", "5", "--arrays", "all.safetensors", "--covariance")
+    assert "the neurons' strongest tokens" in shown
+    arrays = load_file(files / "all.safetensors")
+    width = len(arrays["blocks.0.mlp.hidden.mean"])
+    assert arrays["blocks.0.mlp.hidden.covariance"].shape == (width, width)
+    assert "more sites (--all)" not in shown
+
+
+def test_probes_and_their_file(gpt2: str, files: Path) -> None:
+    words = ("probe", "-m", gpt2, "--data", "labelled.csv", "--position", "mean", "--held-out", "50")
+    told = json.loads(ran(*words, "--out", "probes.safetensors", "--json"))
+    assert (told["train"], told["held_out"]) == (6, 6)
+    assert len(told["sites"]) == 3
+    assert (files / "probes.safetensors").exists()
+    assert "held-out accuracy" in ran(*words)
+    assert "blocks.0.mlp.update" in ran(*words, "--site", "blocks.0.mlp.update", "--text-column", "text")
+
+
+def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
+    shown = ran("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors", "--steps", "2")
+    assert "2 steps in" in shown
+    assert "by a tuned lens" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("activations",), "Give --texts FILE and --site PATTERN"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--neuron", "1"), "Leave one out"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--resume"), "go with --out DIR"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--covariance"), "Give --arrays FILE with --covariance"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "x.npz"), "must end in .safetensors"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--column", "x"), "Leave --column out"),
+        (("activations", "-f", "absent.txt", "--site", "embedding"), "absent.txt: cannot be read"),
+        (("activations", "-f", "rows.csv", "--site", "embedding"), "names no column 'text'"),
+        (("activations", "-f", "rows.jsonl", "--site", "embedding", "--column", "no"), "rows.jsonl, row 1: lacks 'no'"),
+        (("activations", "-f", "lines.txt", "--site", "embeding"), "Did you mean 'embedding'?"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--positions", "some"), "positions"),
+        (("probe",), "Give --data FILE"),
+        (("probe", "--data", "labelled.csv", "--position", "first"), "it must be last or mean"),
+        (("probe", "--data", "labelled.csv", "--out", "x.bin"), "must end in .safetensors"),
+        (("lens", "--train", "lines.txt"), "Give --out with the name of a .safetensors file"),
+        (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
+        (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),
+        (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "Leave --tuned out"),
+        (("lens", "hi", "--tuned", "x.safetensors"), "'x.safetensors': cannot be read as a tuned lens file"),
+    ],
+)
+def test_bad_calls_are_refused(words: tuple[str, ...], message: str, gpt2: str, files: Path) -> None:
+    assert message in failed(glass(*words, "-m", gpt2))

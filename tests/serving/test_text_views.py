@@ -1,0 +1,50 @@
+"""Views of many texts over HTTP: the same data as in Python, and requests that are too large are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.serving.test_views import refusal, see
+
+TEXTS = [f"{'the' if number % 2 else 'a'} cat sat on mat {number}" for number in range(12)]
+LABELS = [text.split()[0] for text in TEXTS]
+
+
+def rejected(client: httpx.Client, view: str, **fields: Any) -> str:
+    response = client.post(f"/glass/{view}", json={"model": "tiny", **fields})
+    assert response.status_code in (400, 422), response.text
+    return response.text
+
+
+def test_a_probe_is_the_models_own(client: httpx.Client, model: Any) -> None:
+    answer = see(client, "probe", texts=TEXTS, labels=LABELS, position="mean", sites=["blocks.*.residual"])
+    own = model.read_many(TEXTS).probe(LABELS, "blocks.*.residual", position="mean").view.to_dict()
+    assert {**answer, "model": ""} == {**own, "model": ""}
+
+
+def test_statistics_are_the_models_own(client: httpx.Client, model: Any) -> None:
+    answer = see(client, "activations", texts=TEXTS, sites=["blocks.0.mlp.hidden"], neurons=[3], examples=2, length=8)
+    own = model.read_many(TEXTS, length=8).statistics("blocks.0.mlp.hidden", examples=2).view([3]).to_dict()
+    assert {**answer, "model": ""} == {**own, "model": ""}
+
+
+def test_bad_requests_are_refused(client: httpx.Client) -> None:
+    site = ["blocks.0.residual"]
+    assert "different labels" in refusal(client, "probe", texts=TEXTS, labels=["a"] * 12, sites=site)
+    assert "11 labels for 12 texts" in refusal(client, "probe", texts=TEXTS, labels=LABELS[1:], sites=site)
+    many = [str(number) for number in range(34) for _ in range(2)]
+    assert "more than 16 different labels" in refusal(client, "probe", texts=many, labels=many, sites=site)
+    assert "for each pair of tokens" in refusal(client, "activations", texts=TEXTS, sites=["blocks.0.attention.pattern"])
+    rejected(client, "activations", texts=["a"] * 257, sites=site)
+    rejected(client, "activations", texts=["a" * 20_001], sites=site)
+    rejected(client, "activations", texts=[""], sites=site)
+    rejected(client, "activations", texts=["a"], sites=["embedding"] * 65)
+    rejected(client, "activations", texts=["a"], sites=site, length=257)
+    rejected(client, "activations", texts=["a"], sites=site, examples=21)
+
+
+def test_more_sites_than_allowed_are_refused(client: httpx.Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr("glassformer.serving.http.text_views.MAX_SITES", 1)
+    assert "more than 1 sites" in refusal(client, "activations", texts=["a"], sites=["blocks.*.residual"])
