@@ -27,6 +27,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
+    "steer": "Make a steering vector from pairs of texts, or list those that there are; glass run --steer applies them.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",
     "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
     "models": "List, fetch, inspect, quantize and remove models.",

@@ -86,7 +86,24 @@ class ModelGroup(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ChangeableModelGroup(ModelGroup):
+class SteerableModelGroup(ModelGroup):
+    """The same, steered."""
+
+    steer: Annotated[
+        list[str] | None,
+        option("--steer", metavar="NAME=STRENGTH", help="Add a steering vector, by name or path; repeatable."),
+    ] = None
+
+    def load(self, name: str | None = None, **overrides: Any) -> Model:
+        return self.steered(super().load(name, **overrides))
+
+    def steered(self, model: Model) -> Model:
+        steer = parse_steering(self.steer)
+        return model.steered(steer) if steer else model
+
+
+@dataclass(frozen=True)
+class ChangeableModelGroup(SteerableModelGroup):
     """The same, with changes inside the model."""
 
     change: Annotated[
@@ -95,8 +112,9 @@ class ChangeableModelGroup(ModelGroup):
     ] = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
-        model, changes = super().load(name, **overrides), parse_changes(self.change)
-        return model.changed(changes) if changes else model
+        changes, model = parse_changes(self.change), ModelGroup.load(self, name, **overrides)
+        model = model.changed(changes) if changes else model  # and then steered: what is added is not changed again
+        return self.steered(model)
 
 
 @dataclass(frozen=True)
@@ -137,8 +155,22 @@ class OutputGroup(OptionGroup):
         common.show(view, as_json=self.as_json, everything=self.everything, save=self.save)
 
 
-MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), ChangeableModelGroup()
+MODEL_GROUP, STEERABLE_MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), SteerableModelGroup(), ChangeableModelGroup()
 PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
+
+
+def parse_steering(arguments: list[str] | None) -> list[dict[str, Any]]:
+    """The values of --steer, NAME=STRENGTH."""
+    entries = []
+    for argument in arguments or []:
+        name, equals, strength = argument.rpartition("=")
+        try:
+            entries.append({"name": name, "strength": float(strength)})
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise SettingError(f"--steer {argument!r} is not NAME=STRENGTH, such as formal=4.")
+    return entries
 
 
 def parse_changes(arguments: list[str] | None) -> dict[str, Change]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
-from glassformer.changes import Change, SiteFunction
+from glassformer.changes import Change, SiteFunction, in_sequence
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.checkpoint.stored_tensors import ComputedFile
@@ -46,11 +46,14 @@ from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
+    from glassformer.steering.library import Library
+    from glassformer.steering.steer import Steering
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
     from glassformer.views.receipt import Receipt, Replay
+    from glassformer.views.steering import MadeSteeringVector
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
     from glassformer.views.tree import Tree
@@ -144,6 +147,7 @@ class Model:
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
     executor_override: Executor | None = None  # instead of its own, around which it stands
     name_override: str | None = None  # instead of the one that it was loaded by
+    library: Annotated[Library | None, OWN_CHECK] = None  # where names of steering vectors lead; None: on this machine
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -169,6 +173,10 @@ class Model:
         """The same model run by another executor: one around its own, that reports or takes turns."""
         return replace(self, executor_override=executor)
 
+    def with_library(self, library: Annotated[Library, OWN_CHECK]) -> Self:
+        """The same model, which knows steering vectors and features by the names of this library alone."""
+        return replace(self, library=library)
+
     def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Self:
         """The same model with some of its values zeroed, scaled, replaced, or given to a function of your own.
 
@@ -182,6 +190,25 @@ class Model:
             )
         expanded = Watch.parse(changes, *self.blueprint.block_counts).changes
         return replace(self, changes={**self.changes, **expanded})
+
+    def steered(self, steer: Annotated[Steering, OWN_CHECK]) -> Self:
+        """The same model steered: by vectors with their strengths, such as `{"formal": 4.0}`, each by name or path.
+
+        A list says more: `[{"name": "formal", "strength": 4.0}, …]`. What is steered is also what was changed before.
+        """
+        from glassformer.steering.steer import steering_changes
+
+        changes = steering_changes(steer, self.library, self.blueprint, self.name, lambda: self.weights_digest)
+        return replace(
+            self, changes={**self.changes, **{s: in_sequence(self.changes.get(s), c) for s, c in changes.items()}}
+        )
+
+    @property
+    def weights_digest(self) -> str:
+        """A SHA-256 of its weights, by which what was made for them knows them again."""
+        from glassformer.runtime.weights_digest import weights_digest
+
+        return weights_digest(self.opened)
 
     @property
     def name(self) -> str:
@@ -668,6 +695,37 @@ class Model:
         PromptOptions.of(prompt_options, self.patch)
         source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
+
+    def steering(
+        self,
+        pairs: Annotated[Sequence[tuple[Prompt, Prompt]], OWN_CHECK],
+        site: str,
+        *,
+        tokens: Literal["last", "all"] = "last",
+        method: Literal["mean", "pca"] = "mean",
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> MadeSteeringVector:
+        """A steering vector from pairs of texts, of which the first has what the second lacks; `.save` writes it.
+
+        Args:
+            site: where it is read and will be added: `blocks.12.residual`, or a pattern for several.
+            tokens: what is read of each text: its last token, or the mean of all.
+            method: the mean of the pairs' differences, or their first principal component, of the same length.
+            progress: called as (pairs so far, total).
+        """
+        from glassformer.observe.steering import make_steering_vector
+
+        PromptOptions.of(prompt_options, self.steering)
+        return make_steering_vector(
+            self,
+            pairs,
+            site,
+            lambda text: self.read(text, **prompt_options),
+            tokens=tokens,
+            method=method,
+            progress=progress,
+        )
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

@@ -173,6 +173,24 @@ def system(session: Session, argument: str) -> None:
         print_result(session, conversation.system or "there is no system message.")
 
 
+@command("[NAME [STRENGTH]]")
+def steer(session: Session, argument: str) -> None:
+    """steer answers by a vector, by name or path; strength 0 ends it; - ends all; alone shows them"""
+    name, _, strength = argument.rpartition(" ") if " " in argument else (argument, "", "1")
+    if not argument:
+        shown = [f"{name} {strength:g}" for name, strength in session.steering.items()]
+        print_result(session, ", ".join(shown) or "answers are not steered.")
+        return
+    others = {} if argument == "-" else {key: value for key, value in session.steering.items() if key != name.strip()}
+    try:
+        added = {} if argument == "-" or float(strength) == 0 else {name.strip(): float(strength)}
+    except ValueError:
+        raise SettingError(f"/steer {argument} is not NAME STRENGTH, such as /steer formal 4.") from None
+    session.steer({**others, **added})
+    steered = [f"{name} {strength:g}" for name, strength in session.steering.items()]
+    common.note(f"steered by {', '.join(steered)} from now on." if steered else "answers are no longer steered.")
+
+
 def split_setting(argument: str) -> tuple[str, bool, str]:
     """A setting's name, whether it is to be changed, and the value.
 
