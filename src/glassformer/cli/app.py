@@ -26,6 +26,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
     "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
+    "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
     "steer": "Make a steering vector from pairs of texts, or list those that there are; glass run --steer applies them.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",

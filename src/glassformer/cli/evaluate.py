@@ -70,8 +70,9 @@ def _evaluate_task(task: str, data: Path, name: str | None, length: int | None, 
     from glassformer.training.task_kinds import find_kind
 
     kind = find_kind(task)
-    if model.change or model.steer:
-        raise SettingError(f"{'--change' if model.change else '--steer'} goes with --text. Leave one of them out.")
+    for changed in ("change", "steer", "clamp"):
+        if getattr(model, changed):
+            raise SettingError(f"--{changed} goes with --text. Leave one of them out.")
     loaded = model.load(name)
     if loaded.head != kind.head:
         raise InputError(

@@ -91,15 +91,22 @@ class SteerableModelGroup(ModelGroup):
 
     steer: Annotated[
         list[str] | None,
-        option("--steer", metavar="NAME=STRENGTH", help="Add a steering vector, by name or path; repeatable."),
+        option("--steer", metavar="NAME=STRENGTH", help="Add a steering vector, or a feature (SAE/NUMBER); repeatable."),
+    ] = None
+    clamp: Annotated[
+        list[str] | None,
+        option("--clamp", metavar="SAE/NUMBER=VALUE", help="Hold a feature of an autoencoder at a value; 0 ablates."),
     ] = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         return self.steered(super().load(name, **overrides))
 
     def steered(self, model: Model) -> Model:
-        steer = parse_steering(self.steer)
-        return model.steered(steer) if steer else model
+        return model.steered(self.steering) if self.steering else model
+
+    @property
+    def steering(self) -> list[dict[str, Any]]:
+        return [*parse_steering(self.steer), *parse_steering(self.clamp, "--clamp", "clamp", "SAE/NUMBER=VALUE")]
 
 
 @dataclass(frozen=True)
@@ -159,17 +166,22 @@ MODEL_GROUP, STEERABLE_MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), Steer
 PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
 
 
-def parse_steering(arguments: list[str] | None) -> list[dict[str, Any]]:
-    """The values of --steer, NAME=STRENGTH."""
+def parse_steering(
+    arguments: list[str] | None, option: str = "--steer", how: str = "strength", form: str = "NAME=STRENGTH"
+) -> list[dict[str, Any]]:
+    """The values of --steer or --clamp."""
+    from glassformer.steering.steer import steering_entry
+
     entries = []
     for argument in arguments or []:
-        name, equals, strength = argument.rpartition("=")
+        name, equals, number = argument.rpartition("=")
         try:
-            entries.append({"name": name, "strength": float(strength)})
+            entries.append(steering_entry(name, **{how: float(number)}))
         except ValueError:
             equals = ""
         if not equals or not name:
-            raise SettingError(f"--steer {argument!r} is not NAME=STRENGTH, such as formal=4.")
+            example = "formal=4" if how == "strength" else "resid-8/123=0"
+            raise SettingError(f"{option} {argument!r} is not {form}, such as {example}.")
     return entries
 
 

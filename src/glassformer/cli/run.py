@@ -63,7 +63,7 @@ def run(
     if replay is not None:
         constraints = {
             "stop": stop, "schema": schema, "regex": regex, "choice": choice,
-            "change": model_options.change, "steer": model_options.steer,
+            "change": model_options.change, "steer": model_options.steer, "clamp": model_options.clamp,
         }  # fmt: skip
         if prompt is not None:
             raise SettingError("--replay takes its prompt from the file. Leave the prompt out.")

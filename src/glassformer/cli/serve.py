@@ -53,15 +53,19 @@ class ServedModelsGroup(ModelGroup):
         Path | None, option("--steering", metavar="DIR", help="A folder of steering vectors, which clients can name.")
     ] = None
 
+    features: Annotated[
+        Path | None, option("--features", metavar="DIR", help="A folder of sparse autoencoders, which clients can name.")
+    ] = None
+
     @property
     def library(self) -> Library:
         """What clients can name, of the folders that exist."""
         from glassformer.steering.library import Library
 
-        for name, folder in (("--steering", self.steering),):
+        for name, folder in (("--steering", self.steering), ("--features", self.features)):
             if folder is not None and not folder.is_dir():
                 raise SettingError(f"{name} {str(folder)!r} is no folder. Make it, or name another.")
-        return Library(self.steering)
+        return Library(self.steering, self.features)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.features.dictionary import FeatureDictionary
     from glassformer.observe.reading import Reading
     from glassformer.steering.library import Library
     from glassformer.steering.steer import Steering
@@ -194,7 +195,8 @@ class Model:
     def steered(self, steer: Annotated[Steering, OWN_CHECK]) -> Self:
         """The same model steered: by vectors with their strengths, such as `{"formal": 4.0}`, each by name or path.
 
-        A list says more: `[{"name": "formal", "strength": 4.0}, …]`. What is steered is also what was changed before.
+        A list says more: `[{"name": "formal", "strength": 4.0}, {"feature": "resid-8/123", "clamp": 6.0}, …]`, where a
+        feature is held at a value, or its direction is added so many times. Steering comes after the model's changes.
         """
         from glassformer.steering.steer import steering_changes
 
@@ -726,6 +728,21 @@ class Model:
             method=method,
             progress=progress,
         )
+
+    def dictionary(
+        self, name: str | os.PathLike[str], site: str | None = None, site_out: str | None = None
+    ) -> FeatureDictionary:
+        """A sparse autoencoder or a transcoder, by name or path, for `read(…).features`, and to clamp and steer by.
+
+        SAELens' folders, Gemma Scope's .npz and .safetensors files. `site`, `site_out`: where it reads and what it predicts,
+        if its files do not say.
+        """
+        from glassformer.steering.library import local_library
+        from glassformer.steering.steer import check_dictionary
+
+        dictionary = (self.library or local_library()).dictionary(os.fspath(name), site, site_out)
+        check_dictionary(dictionary, self.blueprint, self.name)
+        return dictionary
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

@@ -11,7 +11,7 @@ import click
 
 from glassformer.cli import bars, common, settings
 from glassformer.cli.command import option
-from glassformer.cli.options import STEERABLE_MODEL_GROUP, SteerableModelGroup, parse_steering
+from glassformer.cli.options import STEERABLE_MODEL_GROUP, SteerableModelGroup
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import GlassError, spelled_by
 
@@ -39,13 +39,12 @@ def chat(
     saved = None if file is None else Conversation.load(file)
     source = context.get_parameter_source("model")
     default_model = source is not None and source.name == "DEFAULT"
-    steer = parse_steering(model_options.steer)
-    model = replace(model_options, steer=None).load(saved.model if saved is not None and default_model else None)
+    model = replace(model_options, steer=None, clamp=None).load(saved.model if saved is not None and default_model else None)
     with bars.spinner(f"loading {model.name}"):
         model = model.with_prefix_cache()
         about = model.executor.describe()
     session = Session(model, Conversation(model.name), terminal=sys.stdin.isatty(), as_json=as_json)
-    session.steer({entry["name"]: entry["strength"] for entry in steer})
+    session.steer(model_options.steering)
     if saved is not None:
         session.resume(saved)
     conversation = session.conversation

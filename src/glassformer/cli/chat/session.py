@@ -32,7 +32,7 @@ class Session:
 
     def __init__(self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
         self.model = self._unsteered = model
-        self.steering: dict[str, float] = {}  # strengths by name
+        self.steering: list[dict[str, Any]] = []
         self.terminal = terminal  # whether stdin is a terminal
         self.as_json = as_json
         self.over = False
@@ -96,10 +96,10 @@ class Session:
         self.conversation = conversation
         return settings
 
-    def steer(self, steering: Mapping[str, float]) -> None:
-        """Steer the answers from now on by these vectors, with these strengths, and by no others."""
+    def steer(self, steering: Sequence[dict[str, Any]]) -> None:
+        """Steer the answers from now on by these vectors and features, and by no others."""
         self.model = self._unsteered.steered(steering) if steering else self._unsteered
-        self.steering = dict(steering)
+        self.steering = list(steering)
 
     def resume(self, saved: Conversation) -> None:
         """Continue a saved conversation."""

@@ -16,7 +16,17 @@ from starlette.responses import Response
 
 from glassformer.errors import GlassError
 from glassformer.serving.followed_training import FollowedTraining
-from glassformer.serving.http import anthropic, monitoring, ollama, rerank, steering_views, studio, text, views
+from glassformer.serving.http import (
+    anthropic,
+    feature_views,
+    monitoring,
+    ollama,
+    rerank,
+    steering_views,
+    studio,
+    text,
+    views,
+)
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
@@ -30,8 +40,8 @@ from glassformer.serving.registry import Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, steering_views.router, training_routes.router,
-    monitoring.router, studio.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, steering_views.router, feature_views.router,
+    training_routes.router, monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
     Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),

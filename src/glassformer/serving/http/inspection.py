@@ -57,12 +57,17 @@ def site_changes(changes: Mapping[str, SiteChange]) -> dict[str, Change]:
 
 
 class Steer(BaseModel):
-    """A steering vector of this server, by its name, and how many times it is added."""
+    """A steering vector of this server, or a feature of one of its autoencoders, and how many times it is added.
+
+    A feature, AUTOENCODER/NUMBER, can be clamped to a value instead.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    strength: float = 1.0
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    feature: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    strength: float | None = None
+    clamp: float | None = None
 
 
 Steering: TypeAlias = Steer | Annotated[list[Steer], Field(max_length=16)]

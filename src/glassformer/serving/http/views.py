@@ -238,7 +238,7 @@ def _prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
     return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
-async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
+async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
     """What a function makes of the request's model."""
 
     def work(model: Model) -> Any:
@@ -272,7 +272,7 @@ async def run(request: Request, body: RunRequest) -> Json:
         receipt = served_receipt(text)
         return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/record", responses=view_answer(Recording, streams=True))
@@ -290,13 +290,13 @@ async def record(request: Request, body: RecordRequest) -> Response:
     def look(model: Model) -> Any:
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/look", responses=view_answer(Journey))
 async def look(request: Request, body: PromptRequest) -> Json:
     """A prompt's journey to the next token: ids, shapes, scores."""
-    return await _see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options))
+    return await see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options))
 
 
 @router.post("/tree", responses=view_answer(Tree))
@@ -306,13 +306,13 @@ async def tree(request: Request, body: TreeRequest) -> Json:
     def look(model: Model) -> Any:
         return model.tree(body.prompt_of(model), width=body.width, depth=body.depth, **body.prompt_options)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/trace", responses=view_answer(Trace))
 async def trace(request: Request, body: PromptRequest) -> Json:
     """What the model thought of each token of a text."""
-    return await _see(request, body, lambda model: model.read(body.prompt_of(model), **body.prompt_options).trace())
+    return await see(request, body, lambda model: model.read(body.prompt_of(model), **body.prompt_options).trace())
 
 
 @router.post("/lens", responses=view_answer(Lens))
@@ -322,7 +322,7 @@ async def lens(request: Request, body: LensRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).lens(body.positions)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/attention", responses=view_answer(AttentionMap))
@@ -332,25 +332,25 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).attention(body.layer, body.head, kind=body.kind)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/attention-maps", responses=view_answer(AttentionMaps))
 async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
     """Every head's attention in a text, a byte for each weight."""
-    return await _see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
+    return await see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
 
 
 @router.post("/experts", responses=view_answer(Experts))
 async def experts(request: Request, body: ExpertsRequest) -> Json:
     """To which experts of a mixture each token went."""
-    return await _see(request, body, lambda model: body.reading(model).experts())
+    return await see(request, body, lambda model: body.reading(model).experts())
 
 
 @router.post("/inside", responses=view_answer(Inside))
 async def inside(request: Request, body: InsideRequest) -> Json:
     """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
-    return await _see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
+    return await see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
 
 
 @router.post("/compare", responses=view_answer(TextComparison))
@@ -361,7 +361,7 @@ async def compare_texts(request: Request, body: CompareRequest) -> Json:
         first, second = (model.read(text, **body.prompt_options) for text in (body.first, body.second))
         return compare(first, second, token=body.token)
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/patch", responses=view_answer(Patching))
@@ -374,7 +374,7 @@ async def patch(request: Request, body: PatchRequest) -> Json:
             **body.prompt_options,
         )  # fmt: skip
 
-    return await _see(request, body, look)
+    return await see(request, body, look)
 
 
 @router.post("/model", responses=view_answer(ModelDescription))
