@@ -79,7 +79,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     },
     "jobs.input_rows": set(),
     "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
-    "training": {"adapters", "compat", "opened", "views", "jobs.input_rows", *MODELS, *TORCH},
+    "training": {"features", "adapters", "compat", "opened", "views", "jobs.input_rows", *MODELS, *TORCH},
     "scale": {"jobs", "serving", "tasks", "runtime"},
     "scratch": {"compat"},
     "cli": {"*"},

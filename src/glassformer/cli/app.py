@@ -18,6 +18,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "train": "Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.",
+    "train-features": "Train a sparse autoencoder on a model's activations, and see it learn: losses, dead features.",
     "learning": "Show how a model learned: its curves; or of a text, what the model made of it after each of some steps.",
     "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
@@ -35,7 +36,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
-MODULES = {"eval": "evaluate"}  # of verbs whose name a function cannot have
+MODULES = {"eval": "evaluate", "train-features": "train_features"}  # of verbs whose name a function cannot have
 SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 
