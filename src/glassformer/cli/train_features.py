@@ -24,7 +24,7 @@ def train_features(
     features: Annotated[int | None, option("--features", minimum=1, help="How many; by default 8 for each number.")] = None,
     kind: Annotated[str, option("--kind", help="topk; batchtopk, written as a JumpReLU; or l1.")] = "topk",
     k: Annotated[int, option("-k", minimum=1, help="Active features of a token.")] = 32,
-    l1: Annotated[float, option("--l1", help="What activations cost, of the kind l1.")] = 0.05,
+    l1: Annotated[float, option("--l1", help="What activations cost, of the kind l1.")] = 1.0,
     steps: Annotated[int, option("--steps", minimum=1, help="Steps of the training.")] = 2000,
     batch_size: Annotated[int, option("--batch-size", minimum=1, help="Tokens of a step.")] = 512,
     learning_rate: Annotated[float, option("--learning-rate", help="At its highest.")] = 1e-3,

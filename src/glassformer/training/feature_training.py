@@ -1,9 +1,9 @@
 """Training a sparse autoencoder on rows of activations, in minutes for small ones.
 
-Three kinds: `topk` keeps each row's k largest activations (https://arxiv.org/abs/2406.04093); `batchtopk` keeps k for a row on
-average, and is written as a JumpReLU with the threshold that this comes to (https://arxiv.org/abs/2412.06410); `l1` pays for
-the sum of activations (https://transformer-circuits.pub/2023/monosemantic-features). Rows of the decoder have the length 1.
-A feature that no row has activated for a while is dead: it begins anew as what a badly explained row lacks.
+Three kinds: `topk` keeps each row's k largest activations (https://arxiv.org/abs/2406.04093); `batchtopk` keeps k for a row
+on average, and is written as a JumpReLU with the threshold that this comes to (https://arxiv.org/abs/2412.06410); `l1` pays
+for the sum of activations (https://transformer-circuits.pub/2023/monosemantic-features). Rows of the decoder have the length
+1. A feature that no row has activated for a while is dead: it begins anew as what a badly explained row lacks.
 
 Rows come from anywhere, in batches of any size: they are mixed in a buffer, and the first of them are held out.
 
@@ -42,7 +42,7 @@ class FeatureTrainingSettings:
     features: int  # how many
     kind: FeatureKind = "topk"
     k: int = 32  # active features of a row; of the kind l1, not used
-    l1: float = 0.05  # what a unit of activation costs; of the kind l1 alone
+    l1: float = 1.0  # what a unit of activation costs; of the kind l1 alone
     steps: int = 2000
     batch_size: int = 512  # rows
     learning_rate: float = 1e-3  # at its highest; it falls to 0 over the last fifth
@@ -161,7 +161,7 @@ class _Batches:
 
 
 class _Training:
-    """The weights and their optimizer. Rows are scaled to have the mean square 1, and the weights are scaled back at the end."""
+    """The weights and their optimizer. Rows are scaled to the mean square 1, and the weights are scaled back at the end."""
 
     def __init__(self, held_out: Floats, settings: FeatureTrainingSettings) -> None:
         self.settings = settings
@@ -256,11 +256,8 @@ class _Training:
             self.decoder[dead] = directions
             self.encoder[:, dead] = directions.T * length
             self.encoder_bias[dead] = 0
-            for parameter, index in (
-                (self.decoder, (dead,)),
-                (self.encoder, (slice(None), dead)),
-                (self.encoder_bias, (dead,)),
-            ):
+            places: Any = ((self.decoder, dead), (self.encoder, (slice(None), dead)), (self.encoder_bias, dead))
+            for parameter, index in places:
                 for moment in ("exp_avg", "exp_avg_sq"):
                     self.optimizer.state[parameter][moment][index] = 0
         self.idle[dead] = 0

@@ -47,8 +47,8 @@ def draw(view: FeatureTraining, everything: bool = False) -> Page:
     title = f"{view.size:,} features ({view.kind}) of {where}"
     last = view.points[-1]
     summary = (
-        f"{pluralize(last.rows, 'row')} of {view.width} numbers in {last.step:,} steps, {view.seconds:.0f} s. On held-out rows "
-        f"it explains {1 - last.unexplained:.1%} of the variance with {last.active:.1f} active features; "
+        f"{pluralize(last.rows, 'row')} of {view.width} numbers in {last.step:,} steps, {view.seconds:.0f} s. On held-out "
+        f"rows it explains {1 - last.unexplained:.1%} of the variance with {last.active:.1f} active features; "
         f"{pluralize(last.dead, 'feature')} {'is' if last.dead == 1 else 'are'} dead."
     )
     charts = (
