@@ -79,6 +79,7 @@ def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> Non
     """On a tiny model: what a text becomes does not matter here."""
     tiny = str(folder("gpt2", "causal")[0])
     Path("text.txt").write_text("Hi dog, how are you?")
+    Path("pairs.jsonl").write_text('{"positive": "Hi dog", "negative": "Hi cat"}')
     training_folder(Path("book"), [step_line(1, 5.0)], ("gpt2",))
     for row in COMMANDS:
         _, *words = shlex.split(row.command.strip("`"))
