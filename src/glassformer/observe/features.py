@@ -174,7 +174,7 @@ def _reconstruction(
     cosines = (outputs * rebuilt).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
     loss, spliced, zeroed = _losses(reading, dictionary, rebuilt)
     recovered = None
-    if loss is not None and spliced is not None and zeroed is not None and abs(zeroed - loss) > 1e-9:
+    if loss is not None and spliced is not None and zeroed is not None and zeroed > loss:
         recovered = (zeroed - spliced) / (zeroed - loss)
     return Reconstruction(
         float(errors / outputs.size), float(1 - errors / deviations) if deviations > 0 else None, float(cosines.mean()),

@@ -59,7 +59,7 @@ class Reconstruction:
     loss: float | None  # nats for a token, as the model is; None: it predicts no next token
     spliced_loss: float | None  # with the reconstruction in the place of the numbers
     zeroed_loss: float | None  # with zeros there
-    loss_recovered: float | None
+    loss_recovered: float | None  # None: zeros cost nothing
 
 
 @dataclass(frozen=True)
