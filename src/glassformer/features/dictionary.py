@@ -59,7 +59,7 @@ class FeatureDictionary:
     @property
     def size(self) -> int:
         """How many features it has."""
-        return self.decoder.shape[0]
+        return int(self.decoder.shape[0])
 
     @property
     def is_transcoder(self) -> bool:

@@ -21,7 +21,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 class Encoder(Protocol):
     """Of a dictionary, what is needed here."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def encode_some(self, inputs: Floats, features: Sequence[int]) -> Floats: ...
 
@@ -53,7 +54,8 @@ class FeatureChange(ComputedChange):
         except ValueError as error:
             raise SiteError(f"{self.dictionary.name} does not fit {where.site}: {error}.") from error
         directions = np.stack([self.dictionary.direction(feature) for feature in self.features])
-        added = from_token_rows((missing @ directions) * self.dictionary.output_scale(inputs)[0], axis, shape)
+        rows: Floats = missing @ directions * np.asarray(self.dictionary.output_scale(inputs)[0], np.float32)
+        added = from_token_rows(rows, axis, shape)
         if isinstance(value, np.ndarray):
             return (value + added).astype(value.dtype)
         return value + value.new_tensor(added)

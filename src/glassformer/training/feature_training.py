@@ -214,7 +214,7 @@ class _Training:
 
     def activations(self, rows: torch.Tensor, *, learning: bool = False) -> torch.Tensor:
         settings = self.settings
-        before = ((rows - self.decoder_bias) @ self.encoder + self.encoder_bias).relu()
+        before: torch.Tensor = ((rows - self.decoder_bias) @ self.encoder + self.encoder_bias).relu()
         if settings.kind == "l1":
             return before
         if settings.kind == "topk":
@@ -228,7 +228,7 @@ class _Training:
 
     def _unexplained(self, rows: torch.Tensor, activations: torch.Tensor) -> torch.Tensor:
         """The share of the variance that the reconstruction leaves."""
-        errors = (rows - activations @ self.decoder - self.decoder_bias).pow(2).sum()
+        errors: torch.Tensor = (rows - activations @ self.decoder - self.decoder_bias).pow(2).sum()
         return errors / (rows - rows.mean(0)).pow(2).sum().clamp_min(1e-12)
 
     # Dead features ----------------------------------------------------------------------------------------------
@@ -277,10 +277,13 @@ class _Training:
 
     def dictionary(self, site: str, model: str, name: str) -> FeatureDictionary:
         """The weights for rows as they come, not scaled."""
-        encoder, bias, decoder, decoder_bias = (np.array(parameter.detach().numpy()) for parameter in self.parameters)
-        settings, scale = self.settings, np.float32(self.scale)
-        threshold = np.full(settings.features, self.threshold, np.float32) if settings.kind == "batchtopk" else None
+        scales = (1.0, self.scale, 1.0, self.scale)
+        weights = [
+            np.array((parameter.detach() / scale).numpy()) for parameter, scale in zip(self.parameters, scales, strict=True)
+        ]
+        settings, threshold = self.settings, np.float32(self.threshold / self.scale)
         return FeatureDictionary(
-            encoder, bias / scale, decoder, decoder_bias / scale, site=site, site_out=site, name=name, model=model,
-            threshold=None if threshold is None else threshold / scale, k=settings.k if settings.kind == "topk" else None,
+            *weights, site=site, site_out=site, name=name, model=model,
+            threshold=np.full(settings.features, threshold) if settings.kind == "batchtopk" else None,
+            k=settings.k if settings.kind == "topk" else None,
         )  # fmt: skip
