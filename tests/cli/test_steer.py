@@ -13,6 +13,7 @@ from glassformer.cli.app import app
 from glassformer.errors import GlassError
 from tests.observe.models import both, folder
 
+PLAIN = ("--executor", "plain")  # in a new home the native library would be built anew
 PAIRS = [{"positive": "the cat sat", "negative": "a dog ran"}, {"with": "the mat", "without": "a mat"}]
 
 
@@ -42,16 +43,18 @@ def refused(*words: str) -> str:
 
 
 def test_a_vector_is_made_listed_and_applied_by_name(model: str, home: Path) -> None:
-    made = glass("steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "formal", "-m", model)
+    made = glass(
+        "steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "formal", "-m", model, *PLAIN
+    )
     assert (home / "steering" / "formal.safetensors").is_file()
     assert "from 2 pairs" in made.stdout
-    listed = json.loads(glass("steer", "list", "-m", model, "--json").stdout)
+    listed = json.loads(glass("steer", "list", "-m", model, *PLAIN, "--json").stdout)
     assert [vector["name"] for vector in listed["vectors"]] == ["formal"]
-    run: Any = json.loads(glass("run", "the cat", "-n", "5", "--steer", "formal=9", "-m", model, "--json").stdout)
+    run: Any = json.loads(glass("run", "the cat", "-n", "5", "--steer", "formal=9", "-m", model, *PLAIN, "--json").stdout)
     expected = both("gpt2").model.steered({str(home / "steering" / "formal.safetensors"): 9.0})
     assert run["ids"] == list(expected.watch("the cat", max_new_tokens=5).ids)
     said = "/steer formal 9\nthe cat\n/steer\n/steer formal 0\n/steer\n"
-    chatted = glass("chat", "-n", "5", "-m", model, text=said)
+    chatted = glass("chat", "-n", "5", "-m", model, *PLAIN, text=said)
     assert "answers are steered by formal 9." in chatted.output
     assert "answers are not steered." in chatted.output
 
@@ -72,14 +75,14 @@ def test_features_are_trained_shown_and_clamped(model: str) -> None:
         "--out",
         "sae",
     )
-    glass("train-features", *words, "-m", model)
+    glass("train-features", *words, "-m", model, *PLAIN)
     assert {path.name for path in Path("sae").iterdir()} == {
         "cfg.json", "sae_weights.safetensors", "training.html", "training.json",
     }  # fmt: skip
-    assert "is there already" in refused("train-features", *words, "-m", model)
-    view = json.loads(glass("features", "the cat", "--sae", "sae", "-m", model, "--json").stdout)
+    assert "is there already" in refused("train-features", *words, "-m", model, *PLAIN)
+    view = json.loads(glass("features", "the cat", "--sae", "sae", "-m", model, *PLAIN, "--json").stdout)
     assert (view["dictionary"], view["size"]) == ("sae", 16)
-    run = glass("run", "the cat", "-n", "3", "--clamp", "sae/3=2", "--steer", "sae/4=1", "-m", model)
+    run = glass("run", "the cat", "-n", "3", "--clamp", "sae/3=2", "--steer", "sae/4=1", "-m", model, *PLAIN)
     assert "changed: blocks.0.residual" in run.stderr
 
 
@@ -98,4 +101,4 @@ def test_features_are_trained_shown_and_clamped(model: str) -> None:
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )
 def test_refused_options(words: tuple[str, ...], message: str, model: str) -> None:
-    assert message in refused(*words, "-m", model)
+    assert message in refused(*words, "-m", model, *PLAIN)
