@@ -18,6 +18,7 @@ TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/
 ELSEWHERE = (
     "batch-jobs.md",
     "decoding.md",
+    "features.md",
     "json.md",
     "many-texts.md",
     "scaling.md",

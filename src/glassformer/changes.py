@@ -126,13 +126,27 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionChange(Change):
+class ComputedChange(Change):
+    """A change that is more than a few numbers, so that no receipt holds it and no other process is sent it."""
+
+    @property
+    def label(self) -> str:
+        """What it is, in a few words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionChange(ComputedChange):
     """A function of one's own, called with a copy of each value, as a tensor, and where it stands.
 
     It returns what the model goes on with; where it returns nothing, the copy is taken, as the function left it.
     """
 
     function: SiteFunction = field(default=lambda value, where: value)
+
+    @property
+    def label(self) -> str:
+        return str(getattr(self.function, "__qualname__", brief(self.function)))
 
     def apply(self, value: Any, where: Where) -> Any:
         import torch  # only here: without own functions, the CPU engine needs none of it
@@ -154,6 +168,31 @@ class FunctionChange(Change):
         return result.to(own) if isinstance(value, torch.Tensor) else result.detach().to(own).numpy()
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeSequence(Change):
+    """Several changes of one site, each of what the one before it left."""
+
+    changes: tuple[Change, ...] = ()
+
+    def apply(self, value: Any, where: Where) -> Any:
+        for change in self.changes:
+            value = change.apply(value, where)
+        return value
+
+
+def in_sequence(*changes: Change | None) -> Change:
+    """Changes of one site as a single one; None stands for none."""
+    parts = [part for change in changes for part in parts_of(change)]
+    return parts[0] if len(parts) == 1 else ChangeSequence(changes=tuple(parts))
+
+
+def parts_of(change: Change | None) -> tuple[Change, ...]:
+    """What a change consists of: itself, or the changes of a sequence."""
+    if change is None:
+        return ()
+    return change.changes if isinstance(change, ChangeSequence) else (change,)
+
+
 def as_change(declared: Change | SiteFunction, site: str) -> Change:
     """A change, or a function in place of one."""
     if isinstance(declared, Change):
@@ -170,9 +209,11 @@ def as_change(declared: Change | SiteFunction, site: str) -> Change:
 
 
 def change_data(change: Change) -> dict[str, Any]:
-    """A change as JSON has it: what is not the default. A function is only named: no file can hold it."""
-    if isinstance(change, FunctionChange):
-        return {"function": getattr(change.function, "__qualname__", brief(change.function))}
+    """A change as JSON has it: what is not the default. What is computed is only named: no file can hold it."""
+    if isinstance(change, ChangeSequence):
+        return {"sequence": [change_data(part) for part in change.changes]}
+    if isinstance(change, ComputedChange):
+        return {"function": change.label}
     data: dict[str, Any] = {}
     for name in ("scale", "shift", "onto", "away_from"):
         if (value := getattr(change, name)) is not None:
@@ -185,6 +226,12 @@ def change_data(change: Change) -> dict[str, Any]:
 
 def change_from_data(data: Mapping[str, Any]) -> Change:
     """The change that such data describe; TypeError, ValueError or OverflowError where they are damaged."""
+    if "sequence" in data:
+        return ChangeSequence(changes=tuple(_plain_change(part) for part in data["sequence"]))
+    return _plain_change(data)
+
+
+def _plain_change(data: Mapping[str, Any]) -> Change:
     arrays: dict[str, Any] = {
         name: value if isinstance(value, (int, float)) else np.asarray(value, np.float32)
         for name in ("scale", "shift", "onto", "away_from")

@@ -80,6 +80,7 @@ def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> Non
     tiny = str(folder("gpt2", "causal")[0])
     Path("text.txt").write_text("Hi dog, how are you?")
     Path("pairs.jsonl").write_text('{"first": "Hi dog", "second": "Hi cat", "answer": "#4", "against": "#5"}')
+    Path("contrasts.jsonl").write_text('{"positive": "Hi dog", "negative": "Hi cat"}')
     Path("lines.txt").write_text("Hi dog\nHi cat\n")
     Path("labelled.csv").write_text("text,label\nHi dog,a\nHi,b\nA dog,a\nA,b\n")
     training_folder(Path("book"), [step_line(1, 5.0)], ("gpt2",))

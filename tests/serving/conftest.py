@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.http.server import GlassServer
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.steering.library import Library
+from tests.features.dictionaries import random_tensors, write_folder
 from tests.parity.reference import write
 from tests.tasks.conftest import Make, make
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
@@ -39,10 +42,21 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path
 
 
 @pytest.fixture(scope="session")
-def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
+def autoencoders(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3: Path) -> Path:
+    """A folder with a sparse autoencoder of the model that writes."""
+    folder = tmp_path_factory.mktemp("autoencoders")
+    width = json.loads((tiny_qwen3 / "config.json").read_text("utf-8"))["hidden_size"]
+    write_folder(folder / "resid-0", "jumprelu", random_tensors("jumprelu", width, width))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sources(tiny_qwen3: Path, tiny_encoder: Path, autoencoders: Path) -> tuple[ModelSource, ...]:
     """A model that writes, also by an alias, and one that only reads."""
+    library = Library(features=autoencoders)
+    names = ("gpt-4o", "text-davinci-003")
     return (
-        ModelSource("tiny", lambda: glassformer.load(tiny_qwen3), aliases=("gpt-4o", "text-davinci-003")),
+        ModelSource("tiny", lambda: glassformer.load(tiny_qwen3), aliases=names, library=library),
         ModelSource("encoder", lambda: glassformer.load(tiny_encoder)),
     )
 

@@ -12,6 +12,7 @@ import pytest
 
 import glassformer
 from glassformer.changes import Change
+from glassformer.features.dictionary import FeatureDictionary
 from glassformer.observe.caching import caching
 from glassformer.observe.compare import compare
 from glassformer.observe.learning import learning
@@ -20,10 +21,14 @@ from glassformer.observe.sweep import STRATEGIES, strategies
 from glassformer.observe.tokens import batch, tokenized
 from glassformer.observe.training_log import read_training
 from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation
+from glassformer.views.feature_training import FeatureTraining, FeatureTrainingPoint
+from glassformer.views.features import FeatureDictionaries, KnownDictionary
 from glassformer.views.journey import Journey
 from glassformer.views.lens_training import LayerDivergence, LensTraining
 from glassformer.views.probes import LabelCount, Probes, SiteProbe
+from glassformer.views.steering import KnownVector, SteeringVectors
 from glassformer.views.text_to_text import TextToTextEvaluation, WrittenAnswer
+from tests.features.dictionaries import random_tensors
 from tests.observe.models import both
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 from tests.views import golden as golden_files
@@ -147,6 +152,32 @@ DIVERGENCES = tuple(
 )
 
 
+def make_steering(model: Any) -> dict[str, Any]:
+    """Steering vectors and features, of given numbers where training would make them."""
+    pairs = [("the cat sat", "a dog ran"), ("the mat", "a mat")]
+    known = (
+        KnownVector("formal", ("blocks.1.residual",), 3.21, "tiny", "mean", 12, None),
+        KnownVector(
+            "happy", ("blocks.1.residual", "blocks.2.residual"), 1.5, "llama", "control vector", 0, "no site matches"
+        ),
+    )
+    points = [FeatureTrainingPoint(20 * n, 2560 * n, 1 / n, 0.9 / n, 4.0, 12 - n, n % 2) for n in range(1, 11)]
+    dictionaries = (KnownDictionary("resid-0", "blocks.0.residual", "blocks.0.residual", 4096, None),)
+    return {
+        "steering": model.steering(pairs, "blocks.1.residual"),
+        "steering-vectors": SteeringVectors("tiny", known),
+        "features": model.read("the cat").features(example_dictionary()),
+        "feature-training": FeatureTraining("tiny", "blocks.0.residual", "topk", 96, 48, 12.0, tuple(points)),
+        "feature-dictionaries": FeatureDictionaries("tiny", dictionaries),
+    }
+
+
+def example_dictionary() -> FeatureDictionary:
+    tensors, site = random_tensors(), "blocks.0.residual"
+    weights = (tensors[name] for name in ("W_enc", "b_enc", "W_dec", "b_dec"))
+    return FeatureDictionary(*weights, site=site, site_out=site, name="resid-0", k=3)
+
+
 def make_views(folder: Path) -> dict[str, Any]:
     """Every view of a model's inside, with fixed times, paths and versions."""
     model = both("gpt2").model
@@ -211,6 +242,7 @@ def make_views(folder: Path) -> dict[str, Any]:
         "tree": model.tree("the cat", width=2, depth=3),
         "parameters": model.parameters(),
         "training-curves": read_training(training),
+        **make_steering(model),
         "learning": learning(training, lambda path: both("gpt2").model.read("the cat sat"), position=2, layer=1),
     }
 
@@ -227,7 +259,7 @@ NAMES = (
     "saliency-integrated", "patching-pairs", "path-patching", "activation-files", "activation-statistics", "probes",
     "lens-training",
     "receipt", "tree", "parameters", "inside-block", "inside-attention", "inside-head", "inside-score", "inside-neuron",
-    "training-curves", "learning",
+    "training-curves", "learning", "steering", "steering-vectors", "features", "feature-training", "feature-dictionaries",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "train": "Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.",
+    "train-features": "Train a sparse autoencoder on a model's activations, and see it learn: losses, dead features.",
     "learning": "Show how a model learned: its curves; or of a text, what the model made of it after each of some steps.",
     "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
@@ -30,16 +31,22 @@ VERBS = {  # a module of this package each, and what its help begins with
     "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
     "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
+    "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
     "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
     "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",
     "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss, by gradients.",
+    "steer": "Make a steering vector from pairs of texts, or list those that there are; glass run --steer applies them.",
     "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",
     "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
     "models": "List, fetch, inspect, quantize and remove models.",
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
-MODULES = {"attribution-patch": "attribution_patch", "eval": "evaluate"}  # of verbs whose name a function cannot have
+MODULES = {
+    "attribution-patch": "attribution_patch",
+    "eval": "evaluate",
+    "train-features": "train_features",
+}  # verbs whose name a function cannot have
 SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 

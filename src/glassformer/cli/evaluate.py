@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
+from glassformer.cli.text_input import read_text_file
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -53,12 +54,7 @@ def evaluate(
 def _evaluate_text(text: Path, name: str | None, window: int, stride: int | None, model: ChangeableModelGroup) -> View:
     from glassformer.observe.perplexity import evaluate as evaluate_text
 
-    try:
-        content = text.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{text}: not UTF-8 text ({error.reason} at byte {error.start}). Convert it first.") from error
-    except OSError as error:
-        raise InputError(f"{text}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+    content = read_text_file(text)
     loaded = model.load(name)
     with bars.counter_bar("scoring tokens") as progress:
         return evaluate_text(loaded, content, window=window, stride=stride, progress=progress)
@@ -70,8 +66,9 @@ def _evaluate_task(task: str, data: Path, name: str | None, length: int | None, 
     from glassformer.training.task_kinds import find_kind
 
     kind = find_kind(task)
-    if model.change:
-        raise SettingError("--change goes with --text. Leave one of them out.")
+    for changed in ("change", "steer", "clamp"):
+        if getattr(model, changed):
+            raise SettingError(f"--{changed} goes with --text. Leave one of them out.")
     loaded = model.load(name)
     if loaded.head != kind.head:
         raise InputError(

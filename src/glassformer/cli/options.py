@@ -86,7 +86,31 @@ class ModelGroup(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ChangeableModelGroup(ModelGroup):
+class SteerableModelGroup(ModelGroup):
+    """The same, steered."""
+
+    steer: Annotated[
+        list[str] | None,
+        option("--steer", metavar="NAME=STRENGTH", help="Add a steering vector, or a feature (SAE/NUMBER); repeatable."),
+    ] = None
+    clamp: Annotated[
+        list[str] | None,
+        option("--clamp", metavar="SAE/NUMBER=VALUE", help="Hold a feature of an autoencoder at a value; 0 ablates."),
+    ] = None
+
+    def load(self, name: str | None = None, **overrides: Any) -> Model:
+        return self.steered(super().load(name, **overrides))
+
+    def steered(self, model: Model) -> Model:
+        return model.steered(self.steering) if self.steering else model
+
+    @property
+    def steering(self) -> list[dict[str, Any]]:
+        return [*parse_steering(self.steer), *parse_steering(self.clamp, "--clamp", "clamp", "SAE/NUMBER=VALUE")]
+
+
+@dataclass(frozen=True)
+class ChangeableModelGroup(SteerableModelGroup):
     """The same, with changes inside the model."""
 
     change: Annotated[
@@ -95,8 +119,9 @@ class ChangeableModelGroup(ModelGroup):
     ] = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
-        model, changes = super().load(name, **overrides), parse_changes(self.change)
-        return model.changed(changes) if changes else model
+        changes, model = parse_changes(self.change), ModelGroup.load(self, name, **overrides)
+        model = model.changed(changes) if changes else model  # and then steered: what is added is not changed again
+        return self.steered(model)
 
 
 @dataclass(frozen=True)
@@ -137,8 +162,27 @@ class OutputGroup(OptionGroup):
         common.show(view, as_json=self.as_json, everything=self.everything, save=self.save)
 
 
-MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), ChangeableModelGroup()
+MODEL_GROUP, STEERABLE_MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), SteerableModelGroup(), ChangeableModelGroup()
 PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
+
+
+def parse_steering(
+    arguments: list[str] | None, option: str = "--steer", how: str = "strength", form: str = "NAME=STRENGTH"
+) -> list[dict[str, Any]]:
+    """The values of --steer or --clamp."""
+    from glassformer.steering.steer import steering_entry
+
+    entries = []
+    for argument in arguments or []:
+        name, equals, number = argument.rpartition("=")
+        try:
+            entries.append(steering_entry(name, **{how: float(number)}))
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            example = "formal=4" if how == "strength" else "resid-8/123=0"
+            raise SettingError(f"{option} {argument!r} is not {form}, such as {example}.")
+    return entries
 
 
 def parse_changes(arguments: list[str] | None) -> dict[str, Change]:

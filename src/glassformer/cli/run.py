@@ -61,7 +61,10 @@ def run(
 ) -> None:
     """Answer a prompt, streaming the answer; or each row of a file."""
     if replay is not None:
-        constraints = {"stop": stop, "schema": schema, "regex": regex, "choice": choice, "change": model_options.change}
+        constraints = {
+            "stop": stop, "schema": schema, "regex": regex, "choice": choice,
+            "change": model_options.change, "steer": model_options.steer, "clamp": model_options.clamp,
+        }  # fmt: skip
         if prompt is not None:
             raise SettingError("--replay takes its prompt from the file. Leave the prompt out.")
         if settings.drop_unset(**asdict(generation), **constraints):

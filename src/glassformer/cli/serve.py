@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from glassformer.serving.http.security import Security
     from glassformer.serving.limits import Limits
     from glassformer.serving.registry import ModelSource
+    from glassformer.steering.library import Library
 
 EXAMPLE = (
     "Example: glass serve   ·   glass serve -m smollm2 -m embedder=minilm --port 9000   ·   "
@@ -48,6 +49,23 @@ class ServedModelsGroup(ModelGroup):
             help="A model to serve, by the name that clients use; repeatable. By default all models that are here.",
         ),
     ] = None  # type: ignore[assignment]  # fmt: skip
+    steering: Annotated[
+        Path | None, option("--steering", metavar="DIR", help="A folder of steering vectors, which clients can name.")
+    ] = None
+
+    features: Annotated[
+        Path | None, option("--features", metavar="DIR", help="A folder of sparse autoencoders, which clients can name.")
+    ] = None
+
+    @property
+    def library(self) -> Library:
+        """What clients can name, of the folders that exist."""
+        from glassformer.steering.library import Library
+
+        for name, folder in (("--steering", self.steering), ("--features", self.features)):
+            if folder is not None and not folder.is_dir():
+                raise SettingError(f"{name} {str(folder)!r} is no folder. Make it, or name another.")
+        return Library(self.steering, self.features)
 
 
 @dataclass(frozen=True)
@@ -109,7 +127,7 @@ def serve(
     common.log_to_stderr()
     if access_log:
         logging.getLogger("glassformer.access").setLevel(logging.INFO)
-    make_sources = partial(model_sources, served_names(models), models.load)
+    make_sources = partial(model_sources, served_names(models), models.load, models.library)
     sources = make_sources()
     with ExitStack() as stack:
         app: Starlette
@@ -172,7 +190,7 @@ def parse_limits(pairs: list[str] | None) -> Limits:
     return Limits(**values)
 
 
-def model_sources(names: Sequence[str], load: Callable[[str], Model]) -> list[ModelSource]:
+def model_sources(names: Sequence[str], load: Callable[[str], Model], library: Library | None = None) -> list[ModelSource]:
     """The models to serve, located and opened, so that a wrong name is noticed now; they are loaded when asked for."""
     from glassformer.opened import open_model
     from glassformer.serving.registry import ModelSource
@@ -184,7 +202,8 @@ def model_sources(names: Sequence[str], load: Callable[[str], Model]) -> list[Mo
             _ = open_model(name, progress=progress).config
         public = Path(name).stem if Path(name).exists() else name  # clients need not know where it lies
         aliases = () if alias in (None, public) else (alias,)
-        sources.append(ModelSource(public, partial(load, name), tuple(filter(None, aliases))))
+        known = {} if library is None else {"library": library}
+        sources.append(ModelSource(public, partial(load, name), tuple(filter(None, aliases)), **known))
     return sources
 
 

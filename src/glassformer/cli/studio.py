@@ -37,7 +37,7 @@ def studio(
     common.log_to_stderr()
     if training is not None and not training.is_dir():
         raise InputError(f"{training}: there is no such folder. Name that of a training: glass train --out {training}")
-    sources = model_sources(served_names(models), models.load)
+    sources = model_sources(served_names(models), models.load, models.library)
     server = GlassServer(create_app(Registry(sources), training=training), port=port)
     collect_as_usual()
     page = "" if training is None else "#view=training"

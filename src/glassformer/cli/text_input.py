@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import sys
+from pathlib import Path
 
 import click
 
@@ -45,6 +46,16 @@ def _checked_prompt(text: str) -> str:
     if not text.strip():
         raise InputError("the prompt is empty. Say something.")
     return text
+
+
+def read_text_file(path: Path) -> str:
+    """The text of a file."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}). Convert it first.") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
 
 
 def not_text_error(error: UnicodeDecodeError | UnicodeEncodeError) -> InputError:

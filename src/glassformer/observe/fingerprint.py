@@ -11,8 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.changes import Change, FunctionChange, change_data
-from glassformer.checkpoint.content_digest import content_digest, stored_files
+from glassformer.changes import Change, ComputedChange, change_data, parts_of
 from glassformer.errors import SettingError
 from glassformer.observe.protocols import ModelLike
 
@@ -25,7 +24,7 @@ DIGESTS = {  # what changed, where the value is a digest that tells a person not
 def model_fingerprint(model: ModelLike) -> dict[str, Any]:
     """A model by what it computes, wherever it lies. `executor` too: another one rounds differently."""
     fingerprint: dict[str, Any] = {
-        "weights": weights_digest(model),
+        "weights": model.weights_digest,
         "config": json_digest(model.config.to_dict()),
         "tokenizer": _tokenizer_digest(model),
         "model settings": json_digest(model.settings.to_dict()),
@@ -72,27 +71,12 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def weights_digest(model: ModelLike) -> str:
-    """A SHA-256 of everything that a model's weights are made of."""
-    digest = hashlib.sha256()
-    tensors = getattr(model.opened, "tensors", None)
-    if tensors is None:  # a module in memory
-        for name, weight in model.module.state_dict().items():
-            digest.update(name.encode())
-            digest.update(weight.detach().float().cpu().numpy().tobytes())
-        return digest.hexdigest()
-    files, recipes = stored_files(tensor.file for tensor in tensors.values())
-    for part in (*(content_digest(files[path]) for path in sorted(files)), *recipes):
-        digest.update(part.encode())
-    return digest.hexdigest()
-
-
 def _tokenizer_digest(model: ModelLike) -> str:
     tokenizer = model.tokenizer
     return json_digest([tokenizer.backend.to_str(), tokenizer.chat_template])
 
 
 def _change_digest(site: str, change: Change) -> str:
-    if isinstance(change, FunctionChange):
+    if any(isinstance(part, ComputedChange) for part in parts_of(change)):
         raise SettingError(f"what can be resumed has no function at {site}: another one would not be noticed.")
     return json_digest(change_data(change))

@@ -60,6 +60,10 @@ class ModelLike(Protocol):
         """What is changed inside it, by site."""
 
     @property
+    def weights_digest(self) -> str:
+        """A SHA-256 of its weights."""
+
+    @property
     def executor(self) -> Executor: ...
 
     @property

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError
+from glassformer.features.dictionary import FeatureDictionary
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
 from glassformer.observe.attribution_graph import THRESHOLD, attribution_graph
 from glassformer.observe.circuits import BEST, text_circuit
 from glassformer.observe.experts import experts
+from glassformer.observe.features import TOP as TOP_FEATURES
+from glassformer.observe.features import features
 from glassformer.observe.inside import inside
 from glassformer.observe.lens import lens
 from glassformer.observe.protocols import Floats
@@ -26,6 +29,7 @@ from glassformer.views.attribution import Attribution
 from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.circuit import HeadCircuit
 from glassformer.views.experts import Experts
+from glassformer.views.features import Features
 from glassformer.views.inside import Inside
 from glassformer.views.lens import Lens
 from glassformer.views.saliency import Baseline, MetricName, Saliency, SaliencyMethod
@@ -156,6 +160,13 @@ class Reading(Activations):
     def experts(self, *, progress: Progress | None = None) -> Experts:
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""
         return experts(self, progress=progress)
+
+    def features(self, dictionary: Annotated[FeatureDictionary, OWN_CHECK], best: int = TOP_FEATURES) -> Features:
+        """What a sparse autoencoder or a transcoder finds in the text: `model.dictionary(…)` opens one.
+
+        `best`: how many features of each token.
+        """
+        return features(self, dictionary, best)
 
     def inside(self, path: str = "", position: int | str = -1) -> Inside:
         """One level of the model with this text's numbers, at one position.

@@ -200,9 +200,10 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
     """What was changed inside the model."""
     changes = {}
     for site, entry in data["changes"].items():
-        if "function" in entry:
+        parts = entry["sequence"] if isinstance(entry.get("sequence"), list) else [entry]
+        if function := next((part["function"] for part in parts if isinstance(part, Mapping) and "function" in part), None):
             raise InputError(
-                f"this receipt cannot be replayed: {entry['function']}, a function, changed {site}, and no file can hold it."
+                f"this receipt cannot be replayed: {function}, a function, changed {site}, and no file can hold it."
             )
         try:
             changes[site] = change_from_data(entry)

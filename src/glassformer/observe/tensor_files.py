@@ -13,7 +13,6 @@ import numpy.typing as npt
 from glassformer.atomic_files import atomic_file, write_error
 from glassformer.checkpoint.folder import read_safetensors
 from glassformer.errors import CheckpointError, InputError
-from glassformer.observe.fingerprint import weights_digest
 from glassformer.observe.protocols import Floats, ModelLike
 
 
@@ -34,7 +33,7 @@ def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
 
 def model_metadata(model: ModelLike, kind: str, **more: str) -> dict[str, str]:
     """What a file of a model's says of itself."""
-    return {"format": kind, "model": model.name, "weights": weights_digest(model), **more}
+    return {"format": kind, "model": model.name, "weights": model.weights_digest, **more}
 
 
 def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Floats], dict[str, str]]:
@@ -50,7 +49,7 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
         raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({error}).") from error
     if metadata.get("format") != kind:
         raise InputError(f"{path}: not a {what} file of this version. Train one.")
-    if metadata.get("weights") != weights_digest(model):
+    if metadata.get("weights") != model.weights_digest:
         raise InputError(
             f"{path}: was trained with other weights ({metadata.get('model')}) than {model.name}'s. "
             "Train one with this model."

@@ -18,7 +18,6 @@ import numpy as np
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError
 from glassformer.observe.activations import residual_sites
-from glassformer.observe.fingerprint import weights_digest
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
 from glassformer.views.lens_training import LensTraining
@@ -56,7 +55,7 @@ class TunedLens:
 
     def check(self, model: ModelLike) -> None:
         """Refuse a model that it was not trained with."""
-        if model is not self.model and weights_digest(model) != weights_digest(self.model):
+        if model is not self.model and model.weights_digest != self.model.weights_digest:
             raise InputError(f"the tuned lens was trained with {self.model.name}, not with {model.name}. Train one with it.")
 
     def save(self, path: str | os.PathLike[str]) -> Path:

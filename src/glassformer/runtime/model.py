@@ -20,7 +20,7 @@ import numpy.typing as npt
 from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
 from glassformer.candidates import EntropyStats, entropy_stats
-from glassformer.changes import Change, SiteFunction
+from glassformer.changes import Change, SiteFunction, in_sequence
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.checkpoint.stored_tensors import ComputedFile
@@ -54,12 +54,15 @@ from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
+    from glassformer.features.dictionary import FeatureDictionary
     from glassformer.observe.circuits import Circuits
     from glassformer.observe.patching_pairs import Metric
     from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
     from glassformer.observe.readings import Readings
     from glassformer.observe.tuned_lens import TunedLens
+    from glassformer.steering.library import Library
+    from glassformer.steering.steer import Steering
     from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.journey import Journey
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from glassformer.views.path_patching import PathPatching
     from glassformer.views.receipt import Receipt, Replay
     from glassformer.views.site_names import SiteNames
+    from glassformer.views.steering import MadeSteeringVector
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
     from glassformer.views.tree import Tree
@@ -162,6 +166,7 @@ class Model:
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
     executor_override: Executor | None = None  # instead of its own, around which it stands
     name_override: str | None = None  # instead of the one that it was loaded by
+    library: Annotated[Library | None, OWN_CHECK] = None  # where names of steering vectors lead; None: on this machine
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -194,6 +199,10 @@ class Model:
         """The same model run by another executor: one around its own, that reports or takes turns."""
         return replace(self, executor_override=executor)
 
+    def with_library(self, library: Annotated[Library, OWN_CHECK]) -> Self:
+        """The same model, which knows steering vectors and features by the names of this library alone."""
+        return replace(self, library=library)
+
     def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Self:
         """The same model with some of its values zeroed, scaled, replaced, or given to a function of your own.
 
@@ -201,6 +210,26 @@ class Model:
         A function gets a tensor and where it stands, and returns the tensor to go on with: `{"blocks.3.mlp.hidden": f}`.
         """
         return replace(self, changes={**self.changes, **expand_changes(changes, *self.blueprint.block_counts)})
+
+    def steered(self, steer: Annotated[Steering, OWN_CHECK]) -> Self:
+        """The same model steered: by vectors with their strengths, such as `{"formal": 4.0}`, each by name or path.
+
+        A list says more: `[{"name": "formal", "strength": 4.0}, {"feature": "resid-8/123", "clamp": 6.0}, …]`, where a
+        feature is held at a value, or its direction is added so many times. Steering comes after the model's changes.
+        """
+        from glassformer.steering.steer import steering_changes
+
+        changes = steering_changes(steer, self.library, self.blueprint, self.name, lambda: self.weights_digest)
+        return replace(
+            self, changes={**self.changes, **{s: in_sequence(self.changes.get(s), c) for s, c in changes.items()}}
+        )
+
+    @property
+    def weights_digest(self) -> str:
+        """A SHA-256 of its weights, by which what was made for them knows them again."""
+        from glassformer.runtime.weights_digest import weights_digest
+
+        return weights_digest(self.opened)
 
     @property
     def name(self) -> str:
@@ -810,6 +839,52 @@ class Model:
         return path_patching(
             source, target_text, sender, ends, positions, **tokens, freeze_mlps=freeze_mlps, progress=progress
         )
+
+    def steering(
+        self,
+        pairs: Annotated[Sequence[tuple[Prompt, Prompt]], OWN_CHECK],
+        site: str,
+        *,
+        tokens: Literal["last", "all"] = "last",
+        method: Literal["mean", "pca"] = "mean",
+        progress: Progress | None = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> MadeSteeringVector:
+        """A steering vector from pairs of texts, of which the first has what the second lacks; `.save` writes it.
+
+        Args:
+            site: where it is read and will be added: `blocks.12.residual`, or a pattern for several.
+            tokens: what is read of each text: its last token, or the mean of all.
+            method: the mean of the pairs' differences, or their first principal component, of the same length.
+            progress: called as (pairs so far, total).
+        """
+        from glassformer.observe.steering import make_steering_vector
+
+        PromptOptions.of(prompt_options, self.steering)
+        return make_steering_vector(
+            self,
+            pairs,
+            site,
+            lambda text: self.read(text, **prompt_options),
+            tokens=tokens,
+            method=method,
+            progress=progress,
+        )
+
+    def dictionary(
+        self, name: str | os.PathLike[str], site: str | None = None, site_out: str | None = None
+    ) -> FeatureDictionary:
+        """A sparse autoencoder or a transcoder, by name or path, for `read(…).features`, and to clamp and steer by.
+
+        SAELens' folders, Gemma Scope's .npz and .safetensors files. `site`, `site_out`: where it reads and what it predicts,
+        if its files do not say.
+        """
+        from glassformer.steering.library import local_library
+        from glassformer.steering.steer import check_dictionary
+
+        dictionary = (self.library or local_library()).dictionary(os.fspath(name), site, site_out)
+        check_dictionary(dictionary, self.blueprint, self.name)
+        return dictionary
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

@@ -16,6 +16,7 @@ from glassformer.errors import CheckpointError, GlassError, ModelNotFound, Queue
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
 from glassformer.serving.scheduler import Event, Scheduler
+from glassformer.steering.library import Library
 
 Deliver = Callable[[Sequence[Event]], None]
 log = logging.getLogger("glassformer")
@@ -29,6 +30,7 @@ class ModelSource:
     name: str
     load: Callable[[], Model]
     aliases: tuple[str, ...] = ()
+    library: Library = field(default_factory=Library)  # the steering vectors and features that clients can name
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
 
 
@@ -133,7 +135,7 @@ class Registry:
     def _load(source: ModelSource) -> Model:
         """A model under the name that clients know; where it lies, and what is wrong with it there, is for the log."""
         try:
-            return source.load().with_name(source.name)
+            return source.load().with_name(source.name).with_library(source.library)
         except GlassError as error:
             log.warning(f"{source.name} cannot be loaded: {error}")
             raise CheckpointError(f"{source.name} cannot be loaded; the server's log says why.") from error

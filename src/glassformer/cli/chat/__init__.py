@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from glassformer.cli import bars, common, settings
 from glassformer.cli.command import option
-from glassformer.cli.options import MODEL_GROUP, ModelGroup
+from glassformer.cli.options import STEERABLE_MODEL_GROUP, SteerableModelGroup
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import GlassError, spelled_by
 
@@ -26,7 +27,7 @@ def chat(
     generation: GenerationGroup = GENERATION_GROUP,
     template: common.TemplateOption = None,
     file: Annotated[str | None, option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
-    model_options: ModelGroup = MODEL_GROUP,
+    model_options: SteerableModelGroup = STEERABLE_MODEL_GROUP,
     as_json: common.JsonOption = False,
 ) -> None:
     """Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves."""
@@ -38,11 +39,12 @@ def chat(
     saved = None if file is None else Conversation.load(file)
     source = context.get_parameter_source("model")
     default_model = source is not None and source.name == "DEFAULT"
-    model = model_options.load(saved.model if saved is not None and default_model else None)
+    model = replace(model_options, steer=None, clamp=None).load(saved.model if saved is not None and default_model else None)
     with bars.spinner(f"loading {model.name}"):
         model = model.with_prefix_cache()
         about = model.executor.describe()
     session = Session(model, Conversation(model.name), terminal=sys.stdin.isatty(), as_json=as_json)
+    session.steer(model_options.steering)
     if saved is not None:
         session.resume(saved)
     conversation = session.conversation
@@ -52,7 +54,7 @@ def chat(
         messages=conversation.messages if system is None else (Message("system", system), *conversation.dialogue),
     )
     if session.terminal:
-        common.note(settings.status_line(model, session.check(session.conversation), about, raw=False))
+        common.note(settings.status_line(session.model, session.check(session.conversation), about, raw=False))
         common.note("/help lists the commands, Ctrl-D leaves.")
     if session.no_template_note:
         common.note(session.no_template_note)

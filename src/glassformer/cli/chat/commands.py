@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli import common
@@ -17,6 +18,7 @@ from glassformer.decoding.settings import THIS_CALL
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
 from glassformer.page.format import escape_control, format_percent, pluralize, visible
+from glassformer.steering.steer import steering_entry
 
 if TYPE_CHECKING:
     from glassformer.runtime.run import Run
@@ -171,6 +173,30 @@ def system(session: Session, argument: str) -> None:
         common.note("the system message is set.")
     else:
         print_result(session, conversation.system or "there is no system message.")
+
+
+@command("[NAME [STRENGTH]]")
+def steer(session: Session, argument: str) -> None:
+    """steer answers by a vector or SAE/FEATURE; strength 0 ends it, - ends all; alone shows them"""
+    if argument:
+        name, number = [*argument.rsplit(None, 1), "1"][:2]
+        others = [] if name == "-" else [entry for entry in session.steering if steered_by(entry) != name]
+        try:
+            strength = 0.0 if name == "-" else float(number)
+        except ValueError:
+            raise SettingError(f"/steer {argument} is not NAME STRENGTH, such as /steer formal 4.") from None
+        session.steer([*others, *([steering_entry(name, strength=strength)] if strength else [])])
+    shown = [
+        f"{steered_by(entry)} {'held at ' if 'clamp' in entry else ''}{entry.get('strength', entry.get('clamp')):g}"
+        for entry in session.steering
+    ]
+    text = f"answers are steered by {', '.join(shown)}." if shown else "answers are not steered."
+    (common.note if argument else partial(print_result, session))(text)
+
+
+def steered_by(entry: dict[str, Any]) -> str:
+    """The name of a vector or a feature."""
+    return str(entry.get("name") or entry["feature"])
 
 
 def split_setting(argument: str) -> tuple[str, bool, str]:

@@ -31,7 +31,8 @@ class Session:
     """A model and a conversation with it."""
 
     def __init__(self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
-        self.model = model
+        self.model = self._unsteered = model
+        self.steering: list[dict[str, Any]] = []
         self.terminal = terminal  # whether stdin is a terminal
         self.as_json = as_json
         self.over = False
@@ -94,6 +95,11 @@ class Session:
         settings = self.check(conversation)
         self.conversation = conversation
         return settings
+
+    def steer(self, steering: Sequence[dict[str, Any]]) -> None:
+        """Steer the answers from now on by these vectors and features, and by no others."""
+        self.model = self._unsteered.steered(steering) if steering else self._unsteered
+        self.steering = list(steering)
 
     def resume(self, saved: Conversation) -> None:
         """Continue a saved conversation."""
@@ -237,7 +243,8 @@ def dim_note(text: str) -> None:
 
 def _same_input(first: Run, second: Run) -> bool:
     """Whether two runs must give the same answer."""
-    return first.prompt_ids == second.prompt_ids and first.settings == second.settings
+    same_model = first.model is second.model  # steering makes another one of it
+    return same_model and first.prompt_ids == second.prompt_ids and first.settings == second.settings
 
 
 def _why_same(run: Run) -> str:

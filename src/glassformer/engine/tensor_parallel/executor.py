@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import Change, FunctionChange, as_array
+from glassformer.changes import Change, ComputedChange, as_array, in_sequence, parts_of
 from glassformer.engine import checks
 from glassformer.engine.protocol import (
     AheadFunctions,
@@ -166,7 +166,11 @@ def _as_data(watch: Watch) -> Watch:
 
 
 def _without_tensors(site: str, change: Change) -> Change:
-    if isinstance(change, FunctionChange):
+    return in_sequence(*(_part_without_tensors(site, part) for part in parts_of(change)))
+
+
+def _part_without_tensors(site: str, change: Change) -> Change:
+    if isinstance(change, ComputedChange):
         raise SiteError(f"a function cannot be sent to the other processes of a split model. Give {site} a Change.")
     arrays = {name: getattr(change, name) for name in ("scale", "shift", "onto", "away_from")}
     return replace(change, **{name: as_array(value) for name, value in arrays.items() if hasattr(value, "detach")})

@@ -19,12 +19,14 @@ from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,
     circuit_views,
+    feature_views,
     gradient_views,
     monitoring,
     ollama,
     patching_views,
     rerank,
     site_views,
+    steering_views,
     studio,
     text,
     text_views,
@@ -43,9 +45,9 @@ from glassformer.serving.registry import Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router,
-    site_views.router, circuit_views.router, gradient_views.router, patching_views.router, text_views.router, training_routes.router,
-    monitoring.router, studio.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
+    gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
+    training_routes.router, monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
     Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),

@@ -6,7 +6,7 @@ A client that does not know the field sees nothing of it, and who does not ask p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -56,6 +56,30 @@ def site_changes(changes: Mapping[str, SiteChange]) -> dict[str, Change]:
     return {site: change.change(site) for site, change in changes.items()}
 
 
+class Steer(BaseModel):
+    """A steering vector of this server, or a feature of one of its autoencoders, and how many times it is added.
+
+    A feature, AUTOENCODER/NUMBER, can be clamped to a value instead.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    feature: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    strength: float | None = None
+    clamp: float | None = None
+
+
+Steering: TypeAlias = Steer | Annotated[list[Steer], Field(max_length=16)]
+
+
+def changed_model(model: Model, change: Mapping[str, SiteChange], steer: Steering) -> Model:
+    """A model with a request's changes, and then steered."""
+    model = model.changed(site_changes(change)) if change else model
+    entries = [entry.model_dump(exclude_none=True) for entry in (steer if isinstance(steer, list) else [steer])]
+    return model.steered(entries) if entries else model
+
+
 class Inspection(BaseModel):
     """What a request wants to see of its texts, or to change inside the model for them alone."""
 
@@ -65,6 +89,7 @@ class Inspection(BaseModel):
     waterfall: bool = False  # what each rule did to them
     sites: list[str] = []  # what is read there for each token: at the position that predicted it
     change: dict[str, SiteChange] = {}  # by site
+    steer: Steering = []  # by what it is steered, after these changes
     receipt: bool = False  # all that is needed to write the text again
 
     @property
@@ -78,7 +103,7 @@ class Inspection(BaseModel):
 
     def changed(self, model: Model) -> Model:
         """The model with this request's changes."""
-        return model.changed(site_changes(self.change)) if self.change else model
+        return changed_model(model, self.change, self.steer)
 
     def watch(self, model: Model, limits: Limits) -> Watch | None:
         """What is read and changed in the passes of a changed model's texts."""

@@ -20,7 +20,7 @@ from glassformer.runtime.prompt import PromptKeywords
 from glassformer.runtime.run import Run
 from glassformer.serving.http.context import call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
-from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
+from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, Steering, changed_model, served_receipt
 from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.openapi import schema_answer, view_answer, view_reference
 from glassformer.serving.http.recording_stream import stream_recording
@@ -79,6 +79,7 @@ class ModelRequest(BaseModel):
 
     model: str | None = None
     change: dict[str, SiteChange] = {}
+    steer: Steering = []
     raw: bool = False  # texts as they are, without the chat template
     system: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -88,7 +89,7 @@ class ModelRequest(BaseModel):
         return {"raw": self.raw, "system": self.system, "template": self.chat_template_kwargs}
 
     def changed(self, model: Model) -> Model:
-        return model.changed(site_changes(self.change)) if self.change else model
+        return changed_model(model, self.change, self.steer)
 
 
 class PromptRequest(ModelRequest):

@@ -1,0 +1,51 @@
+"""`glass features`: what a sparse autoencoder finds in a text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from glassformer.cli import bars, common
+from glassformer.cli.command import option
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+)
+from glassformer.cli.text_input import read_prompt
+
+EXAMPLE = (
+    'Example: glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
+    'glass features --sae params.npz --site blocks.20.residual "how are you?"'
+)
+
+
+def features(
+    prompt: common.PromptArgument = None,
+    sae: Annotated[str, option("--sae", metavar="DIR", help="A sparse autoencoder or a transcoder, by name or path.")] = "",
+    site: Annotated[str | None, option("--site", help="Where it reads, if its files do not say.")] = None,
+    site_out: Annotated[str | None, option("--site-out", help="What it predicts, if its files do not say.")] = None,
+    best: Annotated[int, option("--best", minimum=1, maximum=1000, help="Features to keep of each token.")] = 10,
+    target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
+    new: Annotated[int, option("-n", minimum=0, maximum=100_000, help="Tokens to generate first.")] = 0,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
+) -> None:
+    """Show which features of a sparse autoencoder a text activates, and how well they explain it.
+
+    Without --sae, list the autoencoders in GLASS_HOME/features.
+    """
+    model = model_options.load()
+    if not sae:
+        from glassformer.observe.features import known_dictionaries
+
+        output.show(known_dictionaries(model, model.library))
+        return
+    dictionary = model.dictionary(sae, site, site_out)
+    reading = prompt_options.read(model, read_prompt(prompt), target, new)
+    with bars.spinner("reading features"):
+        view = reading.features(dictionary, best)
+    output.show(view)

@@ -1,0 +1,155 @@
+"""A dictionary of features: a sparse autoencoder, or a transcoder, which reads at one site and predicts another.
+
+    activations = activation(normed input · encoder + bias)        reconstruction = activations · decoder + bias
+
+The activation is a ReLU; one with a threshold for each feature (JumpReLU, https://arxiv.org/abs/2407.14435); one that keeps
+the k largest (https://arxiv.org/abs/2406.04093); or a gate (https://arxiv.org/abs/2404.16014).
+
+Shapes: inputs (tokens, width), activations (tokens, features), outputs (tokens, output width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.changes import Change
+from glassformer.errors import InputError, SettingError
+from glassformer.features.feature_change import FeatureChange
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Normalization: TypeAlias = Literal["none", "layer_norm", "constant_norm_rescale"]
+NORM_EPSILON = 1e-5  # of SAELens' layer_norm
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """What a gated autoencoder has beside: which features are open, and how strong they are then."""
+
+    bias: Floats  # (features)
+    magnitude: Floats  # the logarithm of what pre-activations are multiplied by, (features)
+    magnitude_bias: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureDictionary:
+    """The weights of an autoencoder or a transcoder, and where they are attached."""
+
+    encoder: Floats  # (width, features)
+    encoder_bias: Floats  # (features)
+    decoder: Floats  # (features, output width)
+    decoder_bias: Floats  # (output width)
+    site: str = ""  # where it reads
+    site_out: str = ""  # what it reconstructs: the same site, or a transcoder's other one
+    name: str = ""
+    threshold: Floats | None = None  # (features): below it a feature is 0
+    k: int | None = None  # only so many of a token's features are not 0
+    gate: Gate | None = None
+    skip: Floats | None = None  # of a transcoder, a linear path beside the features, (output width, width)
+    subtracts_bias: bool = True  # the decoder's bias, from the input
+    normalization: Normalization = "none"
+    rescaled: bool = False  # activations are counted in lengths of the decoder's rows
+    model: str = ""  # the one that it was trained on, as its file says
+
+    @property
+    def size(self) -> int:
+        """How many features it has."""
+        return int(self.decoder.shape[0])
+
+    @property
+    def is_transcoder(self) -> bool:
+        return self.site != self.site_out
+
+    @cached_property
+    def _lengths(self) -> Floats:
+        lengths: Floats = np.linalg.norm(self.decoder, axis=1).astype(np.float32)
+        return lengths
+
+    # Forward ----------------------------------------------------------------------------------------------------
+
+    def encode(self, inputs: Floats) -> Floats:
+        """The activations of all features."""
+        return self._activate(self._normed(inputs) @ self.encoder, slice(None))
+
+    def encode_some(self, inputs: Floats, features: Sequence[int]) -> Floats:
+        """The activations of a few features, (tokens, chosen): without the others, unless they compete for k places."""
+        if self.k is not None:
+            return self.encode(inputs)[:, features]
+        return self._activate(self._normed(inputs) @ self.encoder[:, features], features)
+
+    def decode(self, activations: Floats, inputs: Floats) -> Floats:
+        """The reconstruction by these activations; `inputs` say how they were normed."""
+        scale, offset = self.output_scale(inputs)
+        weights = activations / self._lengths if self.rescaled else activations
+        outputs: Floats = ((weights @ self.decoder + self.decoder_bias) * scale + offset).astype(np.float32)
+        return outputs if self.skip is None else outputs + inputs @ self.skip.T
+
+    def direction(self, feature: int) -> Floats:
+        """What one unit of a feature adds to its site."""
+        row: Floats = self.decoder[feature]
+        return row / self._lengths[feature] if self.rescaled else row
+
+    def output_scale(self, inputs: Floats) -> tuple[Floats | float, Floats | float]:
+        """What the reconstruction of each token is multiplied by, and what is added: the inverse of how it was normed."""
+        if self.normalization == "none" or self.is_transcoder:
+            return 1.0, 0.0
+        if self.normalization == "constant_norm_rescale":
+            lengths: Floats = np.linalg.norm(inputs, axis=-1, keepdims=True) / np.sqrt(inputs.shape[-1])
+            return lengths, 0.0
+        return inputs.std(axis=-1, keepdims=True, ddof=1), inputs.mean(axis=-1, keepdims=True)
+
+    def _normed(self, inputs: Floats) -> Floats:
+        if self.normalization == "constant_norm_rescale":
+            lengths = np.linalg.norm(inputs, axis=-1, keepdims=True)
+            inputs = inputs * np.float32(inputs.shape[-1] ** 0.5) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        elif self.normalization == "layer_norm":
+            centred = inputs - inputs.mean(axis=-1, keepdims=True)
+            inputs = centred / (centred.std(axis=-1, keepdims=True, ddof=1) + np.float32(NORM_EPSILON))
+        return inputs - self.decoder_bias if self.subtracts_bias else inputs
+
+    def _activate(self, products: Floats, chosen: slice | Sequence[int]) -> Floats:
+        """Activations from products with the encoder, of all features or of the chosen ones."""
+        if self.gate is not None:
+            magnitudes = products * np.exp(self.gate.magnitude[chosen]) + self.gate.magnitude_bias[chosen]
+            opened: Floats = np.maximum(magnitudes, 0) * (products + self.gate.bias[chosen] > 0)
+            return opened
+        before = products + self.encoder_bias[chosen]
+        if self.rescaled:
+            before = before * self._lengths[chosen]
+        activations: Floats = np.maximum(before, 0)
+        if self.threshold is not None:
+            activations = activations * (before > self.threshold[chosen])
+        return activations if self.k is None else largest(activations, self.k)
+
+    # Changes ----------------------------------------------------------------------------------------------------
+
+    def check_feature(self, feature: int) -> int:
+        if isinstance(feature, bool) or not isinstance(feature, int) or not 0 <= feature < self.size:
+            name = self.name or "the dictionary"
+            raise InputError(f"{name} has no feature {feature!r}: they count from 0 to {self.size - 1}.")
+        return feature
+
+    def clamp(self, values: Mapping[int, float]) -> dict[str, Change]:
+        """Features held at values of your choice at every token; 0 ablates. What the dictionary does not explain stays."""
+        if self.is_transcoder:
+            raise SettingError(
+                f"{self.name or 'this'} is a transcoder: its features are read at {self.site} and written at "
+                f"{self.site_out}, so they cannot be clamped. Steer by their strength."
+            )
+        features = tuple(self.check_feature(feature) for feature in values)
+        return {self.site: FeatureChange(dictionary=self, features=features, values=tuple(map(float, values.values())))}
+
+
+def largest(activations: Floats, k: int) -> Floats:
+    """Activations with all but each row's k largest set to 0."""
+    if k >= activations.shape[-1]:
+        return activations
+    kept = np.argpartition(activations, -k, axis=-1)[..., -k:]
+    sparse = np.zeros_like(activations)
+    np.put_along_axis(sparse, kept, np.take_along_axis(activations, kept, -1), -1)
+    return sparse

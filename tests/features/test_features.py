@@ -1,0 +1,267 @@
+"""Features of a text: the view against the same by hand, and models whose features are clamped and steered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from glassformer import Change, GlassError
+from glassformer.features.dictionary import FeatureDictionary
+from glassformer.observe.features import known_dictionaries
+from glassformer.steering.library import Library
+from glassformer.views.schema import schema
+from tests.features.dictionaries import random_tensors, write_folder
+from tests.observe.models import EXECUTORS, both, encoder
+
+TEXT = "the cat sat on the mat"
+SITE = "blocks.0.residual"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "resid-0", "jumprelu")
+
+
+def reference_loss(pair: Any, ids: Any, replace: Any = None) -> float:
+    """The reference's loss, with a hook in the place of block 0's output."""
+
+    def hook(module: Any, arguments: Any, output: Any) -> Any:
+        return (replace(output[0]), *output[1:]) if isinstance(output, tuple) else replace(output)
+
+    handle = pair.reference.model.layers[0].register_forward_hook(hook) if replace else None
+    try:
+        with torch.no_grad():
+            return float(pair.reference(torch.tensor([ids]), labels=torch.tensor([ids])).loss)
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_view_is_what_the_dictionary_gives(executor: str, folder: Path) -> None:
+    pair = both("llama", executor)
+    dictionary = pair.model.dictionary(str(folder))
+    reading = pair.model.read(TEXT)
+    view = reading.features(dictionary, best=3)
+    states = reading.at(SITE)
+    activations = dictionary.encode(states)
+    rebuilt = dictionary.decode(activations, states)
+    for token, row, state, back in zip(view.tokens, activations, states, rebuilt, strict=True):
+        order = np.argsort(-row)[:3]
+        assert [each.feature for each in token.features] == [int(n) for n in order if row[n] > 0]
+        assert [each.activation for each in token.features] == pytest.approx([float(row[n]) for n in order if row[n] > 0])
+        assert token.active == (row > 0).sum()
+        assert token.error == pytest.approx(np.linalg.norm(state - back), rel=1e-5)
+    best = view.features[0]
+    assert best.feature == activations.max(axis=0).argmax()
+    assert best.positions[0] == activations[:, best.feature].argmax()
+    assert (best.largest, best.mean) == pytest.approx((activations.max(), activations[:, best.feature].mean()), rel=1e-5)
+    assert best.active_tokens == (activations[:, best.feature] > 0).sum()
+    result = view.reconstruction
+    errors = states - rebuilt
+    assert result.mean_squared_error == pytest.approx((errors**2).mean(), rel=1e-4)
+    variance = 1 - (errors**2).sum() / ((states - states.mean(axis=0)) ** 2).sum()
+    assert result.explained_variance == pytest.approx(variance, rel=1e-4)
+    assert result.active == pytest.approx((activations > 0).sum(axis=1).mean())
+
+    def splice(value: Any) -> Any:
+        rows = value[0].numpy()
+        return torch.from_numpy(dictionary.decode(dictionary.encode(rows), rows))[None]
+
+    losses = [reference_loss(pair, reading.ids, replace) for replace in (None, splice, torch.zeros_like)]
+    assert [result.loss, result.spliced_loss, result.zeroed_loss] == pytest.approx(losses, abs=1e-3)
+    recovered = (losses[2] - losses[1]) / (losses[2] - losses[0]) if losses[2] > losses[0] else None
+    assert result.loss_recovered == pytest.approx(recovered, abs=2e-2)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kind", ["standard", "jumprelu", "topk", "gated"])
+def test_a_clamped_feature_has_its_value_and_the_error_stays(kind: str, executor: str, tmp_path: Path) -> None:
+    model = both("llama", executor).model
+    dictionary = model.dictionary(write_folder(tmp_path / "sae", kind, normalize_activations="layer_norm"))
+    before = model.read(TEXT).at(SITE)
+    after = model.changed(dictionary.clamp({3: 4.0, 5: 0.0})).read(TEXT).at(SITE)
+    activations = dictionary.encode(before)
+    wanted = activations.copy()
+    wanted[:, 3], wanted[:, 5] = 4.0, 0.0
+    expected = dictionary.decode(wanted, before) + (before - dictionary.decode(activations, before))
+    np.testing.assert_allclose(after, expected, atol=1e-4)
+
+
+def test_the_loss_recovered_is_that_of_the_spliced_one() -> None:
+    """On a model that has learned something: zeros cost much, a perfect reconstruction nothing."""
+    from glassformer.observe import features as module
+
+    losses = iter([1.0, 2.0, 5.0])
+    model = both("llama").model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_loss", lambda reading, watch: next(losses))
+        assert model.read(TEXT).features(silent(48)).reconstruction.loss_recovered == 0.75
+
+
+def test_a_function_of_the_same_is_the_same(folder: Path) -> None:
+    """Bit for bit, and while generating."""
+    model = both("llama", "cpu").model
+    dictionary = model.dictionary(folder)
+
+    def hold(value: Any, where: Any) -> Any:
+        rows = value[0].numpy()
+        missing = np.array([6.0], np.float32) - dictionary.encode_some(rows, [7])
+        return value + torch.from_numpy(missing @ dictionary.direction(7)[None])
+
+    runs = [
+        model.changed(change).watch("the cat", max_new_tokens=8) for change in (dictionary.clamp({7: 6.0}), {SITE: hold})
+    ]
+    assert runs[0].ids == runs[1].ids
+    assert [step.logprob for step in runs[0].steps] == [step.logprob for step in runs[1].steps]
+    assert runs[0].ids != model.watch("the cat", max_new_tokens=8).ids
+    with pytest.raises(GlassError, match=r"cannot be replayed: resid-0 \(features held: 7 at 6\)"):
+        model.replay(runs[0].receipt)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_steering_by_features(executor: str, folder: Path) -> None:
+    model = both("llama", executor).model
+    dictionary = model.dictionary(folder)
+    name = f"{folder}/9"
+    steered = model.steered({name: 2.0})
+    shift = np.float32(2) * dictionary.direction(9)
+    np.testing.assert_array_equal(steered.read(TEXT).at(SITE), model.read(TEXT).at(SITE) + shift)
+    run = steered.watch("the cat", max_new_tokens=4)
+    assert model.replay(run.receipt).identical  # plain numbers, which a receipt holds
+    clamped = model.steered([{"feature": name, "clamp": 3.0}])
+    np.testing.assert_array_equal(clamped.read(TEXT).at(SITE), model.changed(dictionary.clamp({9: 3.0})).read(TEXT).at(SITE))
+    entries: Any = [{"feature": name, "clamp": 3.0}, {"feature": name, "strength": 1}]
+    both_at_once = model.changed({SITE: Change(scale=0)}).steered(entries)
+    zeros = np.zeros((1, 48), np.float32)
+    expected = (3 - dictionary.encode_some(zeros, [9])) * dictionary.direction(9) + dictionary.direction(9)
+    np.testing.assert_allclose(both_at_once.read(TEXT).at(SITE)[0], expected[0], atol=1e-5)
+    with pytest.raises(GlassError, match="cannot be replayed"):
+        model.replay(both_at_once.watch("the cat", max_new_tokens=2).receipt)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_heads_lie_side_by_side(executor: str, tmp_path: Path) -> None:
+    model = both("gpt2", executor).model
+    heads, _, head_size = model.read(TEXT).shape("blocks.0.attention.heads")
+    folder = write_folder(tmp_path / "z", "standard", random_tensors(width=heads * head_size, out=heads * head_size),
+                          metadata={"hook_name": "blocks.0.attn.hook_z"})  # fmt: skip
+    dictionary = model.dictionary(folder)
+    before = model.read(TEXT).at("blocks.0.attention.heads")
+    flat = before.transpose(1, 0, 2).reshape(before.shape[1], -1)
+    view = model.read(TEXT).features(dictionary)
+    assert view.tokens[2].features[0].activation == pytest.approx(dictionary.encode(flat)[2].max(), rel=1e-5)
+    assert view.reconstruction.spliced_loss is not None
+    after = model.changed(dictionary.clamp({1: 2.0})).read(TEXT).at("blocks.0.attention.heads")
+    expected = flat + (2 - dictionary.encode(flat)[:, [1]]) * dictionary.direction(1)
+    np.testing.assert_allclose(after.transpose(1, 0, 2).reshape(flat.shape), expected, atol=1e-4)
+    steered = model.steered({f"{folder}/1": 2.0}).read(TEXT).at("blocks.0.attention.heads")
+    np.testing.assert_allclose(steered.transpose(1, 0, 2).reshape(flat.shape), flat + 2 * dictionary.direction(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_transcoder_predicts_another_site(executor: str, tmp_path: Path) -> None:
+    model = both("llama", executor).model
+    hooks = {"hook_name": "blocks.1.ln2.hook_normalized", "hook_name_out": "blocks.1.hook_mlp_out"}
+    dictionary = model.dictionary(write_folder(tmp_path / "mlp-1", "transcoder", metadata=hooks))
+    reading = model.read(TEXT)
+    inputs, outputs = reading.at("blocks.1.mlp.input"), reading.at("blocks.1.mlp.update")
+    view = reading.features(dictionary)
+    errors = outputs - dictionary.decode(dictionary.encode(inputs), inputs)
+    assert view.reconstruction.mean_squared_error == pytest.approx((errors**2).mean(), rel=1e-4)
+    assert (view.site, view.site_out) == ("blocks.1.mlp.input", "blocks.1.mlp.update")
+    spliced = model.changed({"blocks.1.mlp.update": Change(0.0, (outputs - errors), list(range(len(reading))))})
+    logits = torch.from_numpy(spliced.read(TEXT).at("scores"))
+    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(reading.ids[1:]))
+    assert view.reconstruction.spliced_loss == pytest.approx(float(loss), abs=1e-4)
+    steered = model.steered({f"{tmp_path / 'mlp-1'}/4": 3.0}).read(TEXT).at("blocks.1.mlp.update")
+    np.testing.assert_allclose(steered, outputs + 3 * dictionary.direction(4), atol=1e-5)
+
+
+def test_encoders_and_encoder_decoders(tmp_path: Path) -> None:
+    bert = encoder("bert").model
+    width = bert.config.hidden_size
+    folder = write_folder(tmp_path / "bert", "topk", random_tensors("topk", width, width))
+    view = bert.read("the cat").features(bert.dictionary(folder))
+    assert view.reconstruction.loss is None
+    assert len(view.tokens) == len(bert.read("the cat"))
+    t5 = both("t5", "cpu").model
+    width = t5.config.hidden_size
+    folder = write_folder(tmp_path / "t5", "standard", random_tensors(width=width, out=width),
+                          metadata={"hook_name": "encoder.blocks.0.residual"})  # fmt: skip
+    view = t5.read(TEXT, "a dog sat").features(t5.dictionary(folder))
+    assert [token.token for token in view.tokens] == [token.text for token in t5.read(TEXT).source_tokens]
+    assert view.reconstruction.spliced_loss is not None
+    assert view.features[0].promotes == ()
+
+
+def test_every_form_of_the_view(folder: Path, tmp_path: Path) -> None:
+    model = both("llama").model
+    view = model.read(TEXT).features(model.dictionary(folder))
+    data = json.loads(view.save(tmp_path / "features.json").read_text("utf-8"))
+    jsonschema.validate(data, schema(type(view)))
+    assert data["schema"] == "glassformer.features/1"
+    assert "of the variance" in " ".join(str(view).split())
+    assert str(view.features[0].feature) in view.save(tmp_path / "features.html").read_text("utf-8")
+    quiet = model.read("the cat").features(silent(48))
+    assert (quiet.features, quiet.reconstruction.active, quiet.tokens[0].features) == ((), 0.0, ())
+    assert "On average 0.0 are active" in str(quiet)
+
+
+def silent(width: int) -> FeatureDictionary:
+    """A dictionary none of whose features is ever active."""
+    zeros, bias = np.zeros((width, 4), np.float32), np.zeros(width, np.float32)
+    return FeatureDictionary(zeros, np.full(4, -1, np.float32), zeros.T.copy(), bias, SITE, SITE, "silent")
+
+
+def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+    model = both("llama").model
+    with pytest.raises(GlassError, match="is for 48 numbers at blocks.0.mlp.hidden"):
+        model.dictionary(folder, "blocks.0.mlp.hidden")
+    with pytest.raises(GlassError, match="no site matches"):
+        model.dictionary(folder, "blocks.77.residual")
+    with pytest.raises(GlassError, match="there is no dictionary of features 'nowhere'"):
+        model.dictionary("nowhere")
+    with pytest.raises(GlassError, match="at least 1"):
+        model.read(TEXT).features(model.dictionary(folder), best=0)
+    for steer, message in (
+        ({"feature": "resid-0"}, "needs a strength, or a value to clamp"),
+        ({"feature": "resid-0", "strength": 1.0}, "is named DICTIONARY/NUMBER"),
+        ({"feature": 3, "strength": 1.0}, "is named DICTIONARY/NUMBER"),
+        ({"feature": "x/1", "strength": 1.0, "clamp": 2.0}, "one of the two"),
+        ({"feature": "x/1", "name": "y", "clamp": 2.0}, "each in an entry of its own"),
+        ({"name": "y", "clamp": 2.0}, "a clamp is for a feature"),
+        ({"feature": f"{folder}/96", "clamp": 2.0}, "has no feature 96"),
+        ({"feature": f"{folder}/1", "clamp": float("inf")}, "must be finite"),
+    ):
+        with pytest.raises(GlassError, match=message):
+            model.steered([steer])
+
+
+def test_the_dictionaries_of_a_library(folder: Path, tmp_path: Path) -> None:
+    model = both("llama").model
+    write_folder(tmp_path / "wide", "standard", random_tensors(width=8, out=8))
+    write_folder(tmp_path / "broken", "topk", k=0)
+    library = Library(features=tmp_path)
+    listed = {each.name: each.problem for each in known_dictionaries(model, library).dictionaries}
+    assert listed["resid-0"] is None
+    assert "is for 8 numbers" in (listed["wide"] or "")
+    assert listed["broken"] == "the dictionary of features 'broken' cannot be opened; the server's log says why."
+    served = model.with_library(library)
+    assert served.steered([{"feature": "resid-0/3", "clamp": 1.0}]).changes.keys() == {SITE}
+    with pytest.raises(GlassError, match="There are: broken, resid-0, wide"):
+        served.dictionary(str(folder))
+
+
+def test_a_dictionary_that_was_changed_is_read_again(folder: Path) -> None:
+    model = both("llama").model
+    first = model.dictionary(folder)
+    assert model.dictionary(folder) is first
+    write_folder(folder, "topk", k=2)
+    assert model.dictionary(folder).k == 2

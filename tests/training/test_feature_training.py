@@ -1,0 +1,130 @@
+"""Sparse autoencoders learn the features that rows were made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from glassformer.errors import GlassError
+from glassformer.features.files import read_dictionary, write_dictionary
+from glassformer.observe.activation_rows import activation_rows
+from glassformer.training.feature_training import FeatureTrainingSettings, train_features
+from glassformer.views.schema import schema
+from tests.observe.models import both
+
+WIDTH, PLANTED, ACTIVE = 24, 32, 3
+
+
+def planted(count: int = 4000, seed: int = 0) -> tuple[Any, Any]:
+    """Directions, and rows that are each a sum of a few of them, around a mean."""
+    generator = np.random.default_rng(seed)
+    directions = generator.normal(size=(PLANTED, WIDTH))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    strengths = np.zeros((count, PLANTED))
+    for row in strengths:
+        row[generator.choice(PLANTED, ACTIVE, replace=False)] = generator.uniform(1, 2, ACTIVE)
+    return directions, (40 * (strengths @ directions) + 15).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["topk", "batchtopk", "l1"])
+def test_planted_features_are_found(kind: Any, tmp_path: Path) -> None:
+    directions, rows = planted()
+    sparsity: Any = {"kind": kind, "k": ACTIVE, "l1": 2.0}
+    settings = FeatureTrainingSettings(features=64, steps=500, batch_size=128, learning_rate=5e-3, **sparsity)
+    dictionary, view = train_features([rows], settings, site="blocks.0.residual", model="tiny")
+    cosines = directions @ dictionary.decoder.T
+    assert np.mean(cosines.max(axis=1) > 0.9) > 0.9  # of the planted ones
+    np.testing.assert_allclose(np.linalg.norm(dictionary.decoder, axis=1), 1, atol=1e-5)
+    _, unseen = planted(500, seed=0)
+    activations = dictionary.encode(unseen)
+    errors = unseen - dictionary.decode(activations, unseen)
+    explained = 1 - (errors**2).sum() / ((unseen - unseen.mean(0)) ** 2).sum()
+    assert explained > (0.7 if kind == "l1" else 0.9)
+    last = view.points[-1]
+    assert 1 - last.unexplained == pytest.approx(explained, abs=0.05)
+    assert last.active == pytest.approx((activations > 0).sum(1).mean(), rel=0.2)
+    assert len(view.points) == 50
+    assert view.points[0].loss > last.loss
+    again = read_dictionary(write_dictionary(dictionary, tmp_path / "sae"))
+    np.testing.assert_array_equal(again.encode(unseen[:5]), dictionary.encode(unseen[:5]))
+    jsonschema.validate(json.loads(view.save(tmp_path / "view.json").read_text("utf-8")), schema(type(view)))
+    assert "of the variance" in " ".join(str(view).split())
+
+
+def test_dead_features_are_counted_and_revived() -> None:
+    """With more features than rows need, some are dead at first, and begin anew."""
+    _, rows = planted(1000)
+    settings = FeatureTrainingSettings(features=256, k=2, steps=200, batch_size=64, learning_rate=1e-3)
+    _, view = train_features([rows], settings)
+    assert max(point.dead for point in view.points) > 0
+    assert sum(point.revived for point in view.points) > 0
+    assert all(point.revived == 0 for point in view.points if point.step > 160)
+
+
+def test_a_seed_gives_the_same_features() -> None:
+    _, rows = planted(1000)
+    settings = FeatureTrainingSettings(features=32, k=3, steps=60, batch_size=64, buffer=256, seed=4)
+    parts = [rows[at : at + 77] for at in range(0, len(rows), 77)]
+    first, second = (train_features(stream, settings)[0] for stream in (parts, [rows]))
+    np.testing.assert_array_equal(first.decoder, second.decoder)  # however the rows come
+    once: Iterator[Any] = iter(parts)  # which cannot be read again
+    assert train_features(once, settings)[0].decoder.shape == (32, WIDTH)
+
+
+def test_straight_from_a_model(tmp_path: Path) -> None:
+    model = both("llama", "cpu").model
+    rows = activation_rows(model, "the cat sat on the mat. a dog ran. " * 12, "blocks.0.residual", length=16)
+    assert next(iter(rows)).shape == (15, rows.width)
+    np.testing.assert_array_equal(next(iter(rows)), model.read_ids(rows.windows[0]).at("blocks.0.residual")[1:])
+    settings = FeatureTrainingSettings(features=64, k=4, steps=80, batch_size=64)
+    dictionary, view = train_features(rows, settings, site=rows.site, model=model.name, name="cats")
+    seen = model.read("the cat sat").features(dictionary)
+    assert seen.dictionary == "cats"
+    assert view.points[-1].unexplained < 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"features": 0}, "features is 0"),
+        ({"features": 8, "k": 9}, "k is 9, and there are only 8"),
+        ({"features": 8, "kind": "topl"}, "Did you mean 'topk'"),
+        ({"features": 8, "k": 2.5}, "k is 2.5"),
+        ({"features": 8, "k": 2, "learning_rate": "fast"}, "learning_rate is 'fast'"),
+        ({"features": 8, "k": 2, "seed": True}, "seed is True"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be(settings: Any, message: str) -> None:
+    with pytest.raises(GlassError, match=message):
+        FeatureTrainingSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "too few"),
+        ([np.zeros((5, 4), np.float32)], "5 rows of activations are too few"),
+        ([np.zeros(5, np.float32)], "came where"),
+        ([np.zeros((50, 4), np.float32), np.zeros((50, 3), np.float32)], r"\[50, 3\] came where \(rows, 4\)"),
+        ([np.full((50, 4), np.nan, np.float32)], "not numbers"),
+    ],
+    ids=range(5),
+)
+def test_rows_that_cannot_be_learned_from(rows: Any, message: str) -> None:
+    with pytest.raises(GlassError, match=message):
+        train_features(rows, FeatureTrainingSettings(features=8, k=2, steps=3))
+
+
+def test_a_training_that_explodes_says_so() -> None:
+    _, rows = planted(500)
+    settings = FeatureTrainingSettings(features=8, k=2, steps=2000, learning_rate=10.0)
+    spoiled = np.concatenate([rows, np.full((400, WIDTH), 3e18, np.float32)])
+    with pytest.raises(GlassError, match="Take a smaller learning rate"):
+        train_features([rows[:400] * 1e-18, spoiled], settings)
