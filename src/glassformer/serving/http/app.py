@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from glassformer.errors import GlassError
 from glassformer.serving.followed_training import FollowedTraining
-from glassformer.serving.http import anthropic, monitoring, ollama, rerank, studio, text, views
+from glassformer.serving.http import anthropic, monitoring, ollama, rerank, studio, text, view_list, views
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
@@ -30,7 +30,7 @@ from glassformer.serving.registry import Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, training_routes.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, view_list.router, training_routes.router,
     monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
