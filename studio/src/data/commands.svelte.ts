@@ -1,7 +1,7 @@
 // What can be done with the page as a whole, by a button, a key or the palette.
 import { getContext, setContext } from "svelte";
 import type { Recording } from "../api/types";
-import { viewsOf } from "../views/registry";
+import { hasOwnView, viewsOf } from "../views/registry";
 import { percent, visible } from "./format";
 import { DEFAULT_SERVER, type Host } from "./host";
 import { runId } from "./run-id";
@@ -75,7 +75,9 @@ export class Commands {
     this.notice = "Reading the run's attention, to save it too…";
     try {
       const slices = await readRunSlices(source, run);
-      download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), slices));
+      const { results } = this.studio.experiments;
+      const held = results.length ? { ...slices, experiments: results } : slices;
+      download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), held));
       const attention = Object.keys(slices).length ? "." : ", without its attention: the model that wrote it is not here.";
       this.notice = `Saved as run.html: a page that opens without a server${attention}`;
     } catch (error) {
@@ -100,6 +102,11 @@ export class Commands {
     }
   }
 
+  openPalette(): void {
+    this.panel = "palette";
+    this.studio.experiments.load().catch(() => {}); // the palette works without them, and their view says what is wrong
+  }
+
   list(): Command[] {
     return [...this.views(), ...this.actions(), ...this.tokens()];
   }
@@ -108,7 +115,10 @@ export class Commands {
     const { studio } = this;
     const open = (view: string | null) => () => studio.select({ view });
     const conversation: Command = { kind: "view", label: "Conversation", detail: "The prompt and the answer", run: open(null) };
-    return [conversation, ...viewsOf(studio.run, studio.selection.view).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
+    const experiments = studio.experiments.views
+      .filter(({ name }) => !hasOwnView(name))
+      .map(({ name, title, description }): Command => ({ kind: "view", label: title, detail: description, run: () => studio.select({ view: "experiments", experiment: name, asked: null }) }));
+    return [conversation, ...viewsOf(studio.run, studio.selection.view).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) })), ...experiments];
   }
 
   private actions(): Command[] {

@@ -22,6 +22,7 @@ import {
   withLens,
 } from "./conversation";
 import { type Sampling, sameSampling, samplingOf } from "./distribution";
+import { Experiments } from "./experiments.svelte";
 import { FrameBuffer, grownBy } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
 import { describeModel } from "./models";
@@ -58,6 +59,7 @@ export class Studio {
   maxTokens = $state.raw(MAX_TOKENS);
   draft = $state.raw(""); // what is typed and not sent yet
   asking = $state.raw<string | null>(null); // what was sent and is not answered yet
+  readonly experiments: Experiments;
   private branchCount = 0; // of this page, for their keys
   private receiving = $state.raw<ReadonlySet<number>>(new Set()); // the keys of branches whose stream is open
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
@@ -65,7 +67,9 @@ export class Studio {
   constructor(
     readonly source: Source,
     private readonly address: Address,
-  ) {}
+  ) {
+    this.experiments = new Experiments(source);
+  }
 
   /** The turn that is looked into. */
   get turn(): Turn | null {
@@ -196,13 +200,13 @@ export class Studio {
     return true;
   }
 
-  /** A selection, as far as there is such a branch and such a token. */
+  /** A selection, as far as there is such a branch and such a token; where it names no token, the one that was selected stays. */
   private inside(selection: Selection): Selection {
     const turn = selection.turn !== null && selection.turn < this.turns.length - 1 ? selection.turn : null;
     const branches = this.turns[turn ?? this.turns.length - 1]?.branches ?? [];
     const branch = selection.branch < branches.length ? selection.branch : 0;
     const steps = branches[branch]?.run.steps.length ?? 0;
-    const token = selection.token === null || !steps ? null : Math.min(selection.token, steps - 1);
+    const token = steps ? Math.min(selection.token ?? this.selection.token ?? 0, steps - 1) : null;
     return { ...selection, turn, branch, token };
   }
 
