@@ -18,6 +18,7 @@ export interface SliceRequest {
     | "model"
     | "parameters"
     | "patch"
+    | "steering"
     | "tokens"
     | "trace"
     | "tree"
