@@ -111,14 +111,19 @@ export class Commands {
     return [...this.views(), ...this.actions(), ...this.tokens()];
   }
 
+  /** The server's views that have no other place. */
+  experiments(): Command[] {
+    const { studio } = this;
+    const open = (name: string) => () => studio.select({ view: "experiments", experiment: name, asked: null });
+    const views = studio.experiments.views.filter(({ name }) => !hasOwnView(name));
+    return views.map(({ name, title, description }) => ({ kind: "view", label: title, detail: description, run: open(name) }));
+  }
+
   private views(): Command[] {
     const { studio } = this;
     const open = (view: string | null) => () => studio.select({ view });
     const conversation: Command = { kind: "view", label: "Conversation", detail: "The prompt and the answer", run: open(null) };
-    const experiments = studio.experiments.views
-      .filter(({ name }) => !hasOwnView(name))
-      .map(({ name, title, description }): Command => ({ kind: "view", label: title, detail: description, run: () => studio.select({ view: "experiments", experiment: name, asked: null }) }));
-    return [conversation, ...viewsOf(studio.run, studio.selection.view).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) })), ...experiments];
+    return [conversation, ...viewsOf(studio.run, studio.selection.view).map(({ id, label, title }): Command => ({ kind: "view", label, detail: title, run: open(id) }))];
   }
 
   private actions(): Command[] {
