@@ -1,4 +1,4 @@
-"""The studio's view Experiments: any view of the server, by a form that is made from its request, as a page of neutral parts."""
+"""The studio's view Experiments: any view of the server, by a form that is made from its request, as a page of parts."""
 
 from __future__ import annotations
 
