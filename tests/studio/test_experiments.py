@@ -209,6 +209,17 @@ def test_what_makes_no_sense_is_said_before_and_after_it_is_sent(open_page: Open
     expect(page.alert).to_contain_text("10000")
 
 
+def test_an_answer_that_is_no_page_is_refused(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    region = show(page, address, "trace", {"prompt": TEXT})
+    for data in ({"schema": "glassformer.trace/2"}, {**ALL_KINDS, "schema": "glassformer.page/2"}, {**ALL_KINDS, "parts": 1}):
+        answer_with(page, "trace", data)
+        with page.page.expect_response("**/glass/trace"):
+            region.get_by_role("button", name="Run", exact=True).click()
+        expect(page.alert).to_have_text(re.compile("^The server gave no page of this view that this studio can show."))
+        expect(region.get_by_role("article")).to_have_count(0)
+
+
 def test_running_can_be_cancelled(open_page: OpenPage, address: str) -> None:
     page = open_page()
     region = show(page, address, "trace", {"prompt": TEXT})

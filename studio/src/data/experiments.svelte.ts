@@ -1,7 +1,7 @@
 // Views that the page knows nothing of but what the server says: which there are, and what came of those that were asked for.
 import type { PageData, ViewDescription } from "../api/types";
 import { misfit, type Shape } from "./shape";
-import type { Source } from "./source";
+import { type Source, SourceError } from "./source";
 
 export interface ExperimentResult {
   readonly name: string; // of its view
@@ -12,7 +12,8 @@ export interface ExperimentResult {
 }
 
 const PAGE_SCHEMA = "glassformer.page/1";
-const RESULTS: Shape = [{ name: "string", title: "string", description: "string", body: {}, page: { title: "string", python: "string", parts: [{ kind: "string" }] } }];
+const PAGE: Shape = { title: "string", python: "string", parts: [{ kind: "string" }] };
+const RESULTS: Shape = [{ name: "string", title: "string", description: "string", body: {}, page: PAGE }];
 
 export class Experiments {
   views = $state.raw<readonly ViewDescription[]>([]);
@@ -44,6 +45,14 @@ export class Experiments {
   private async read(): Promise<void> {
     this.views = (await this.source.views?.()) ?? [];
   }
+}
+
+/** A server's answer as a page, or an error that says what it is instead. */
+export function asPage(data: unknown): PageData {
+  if (misfit(data, { ...PAGE, schema: "string" }) !== null || (data as PageData).schema !== PAGE_SCHEMA) {
+    throw new SourceError("The server gave no page of this view that this studio can show. Load the studio again: it may be of another version.", "refused");
+  }
+  return data as PageData;
 }
 
 /** Results that a saved page holds; none where they are damaged, or of another version. */

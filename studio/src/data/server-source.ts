@@ -1,5 +1,5 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
-import type { PageData, Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
 import { type RecordingEvent, serverSentEvents } from "./recording-events";
 import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
 
@@ -50,9 +50,9 @@ export class ServerSource implements Source {
     return views;
   }
 
-  async page(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<PageData> {
+  async page(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<unknown> {
     const { headers, ...options } = posted(body, signal);
-    return (await this.request(`./glass/${name}`, { ...options, headers: { ...headers, Accept: PAGE } })) as PageData;
+    return this.request(`./glass/${name}`, { ...options, headers: { ...headers, Accept: PAGE } });
   }
 
   async training(signal: AbortSignal): Promise<TrainingCurves> {

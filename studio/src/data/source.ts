@@ -1,6 +1,6 @@
 // Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
 // notebook's widget.
-import type { PageData, Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
 import type { ExperimentResult } from "./experiments.svelte";
 import type { RecordingEvent } from "./recording-events";
 import { misfit, optional, type Shape } from "./shape";
@@ -43,7 +43,7 @@ export interface Source {
   /** The views that `page` can be asked for. */
   views?(): Promise<ViewList>;
   /** Any view by its name, as a page. */
-  page?(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<PageData>;
+  page?(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<unknown>;
   /** Pages that were asked for before, and came with the run. */
   readonly results?: readonly ExperimentResult[];
   /** The training that the server follows, as far as it has come; hosts without a server have none. */
