@@ -212,7 +212,8 @@ def test_what_makes_no_sense_is_said_before_and_after_it_is_sent(open_page: Open
 def test_an_answer_that_is_no_page_is_refused(open_page: OpenPage, address: str) -> None:
     page = open_page()
     region = show(page, address, "trace", {"prompt": TEXT})
-    for data in ({"schema": "glassformer.trace/2"}, {**ALL_KINDS, "schema": "glassformer.page/2"}, {**ALL_KINDS, "parts": 1}):
+    later = {**ALL_KINDS, "schema": "glassformer.page/2"}
+    for data in ({"schema": "glassformer.trace/2"}, later, {**ALL_KINDS, "parts": 1}):
         answer_with(page, "trace", data)
         with page.page.expect_response("**/glass/trace"):
             region.get_by_role("button", name="Run", exact=True).click()

@@ -49,7 +49,7 @@ export class Experiments {
 
 /** A server's answer as a page, or an error that says what it is instead. */
 export function asPage(data: unknown): PageData {
-  if (misfit(data, { ...PAGE, schema: "string" }) !== null || (data as PageData).schema !== PAGE_SCHEMA) {
+  if (misfit(data, PAGE) !== null || (data as PageData).schema !== PAGE_SCHEMA) {
     throw new SourceError("The server gave no page of this view that this studio can show. Load the studio again: it may be of another version.", "refused");
   }
   return data as PageData;
