@@ -93,6 +93,7 @@ ROUTES = {
     "/glass/tokens": ListedRoute("POST", "/glass/tokens", {"text": "hi"}),
     "/glass/parameters": ListedRoute("POST", "/glass/parameters", {"only": "model.norm", "histogram": True}),
     "/glass/task/{task}": ListedRoute("POST", "/glass/task/embed", {"model": "encoder", "inputs": ["hi"]}),
+    "/glass/views": ListedRoute("GET", "/glass/views"),
     "/glass/training": ListedRoute("GET", "/glass/training"),
     "/glass/learning": ListedRoute("POST", "/glass/learning", {"prompt": "hi"}),
     "/health": ListedRoute("GET", "/health"),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies
 from schemathesis import Case, GenerationMode
 
 from glassformer.serving.http.app import create_app
+from glassformer.serving.http.openapi import PAGE
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import serving
@@ -66,12 +67,16 @@ def test_a_routes_answers_and_errors_are_as_documented(client: httpx.Client, doc
         content = responses[status]["content"]
         media_type = response.headers["Content-Type"].partition(";")[0]
         assert media_type in content or "*/*" in content, media_type
-        if media_type == "application/json" and "*/*" not in content:
+        if media_type in ("application/json", PAGE) and "*/*" not in content:
             jsonschema.validate(response.json(), {**content[media_type]["schema"], "components": document["components"]})
 
     response = client.request(route.method, route.path, json=route.body)
     assert response.status_code == 200, response.text
     fits(response, "200")
+    if PAGE in responses["200"]["content"]:
+        response = client.request(route.method, route.path, json=route.body, headers={"Accept": PAGE})
+        assert response.headers["Content-Type"] == PAGE, "the document promises the view's page"
+        fits(response, "200")
     if route.method == "POST":
         response = client.post(route.path, json=[])
         assert response.status_code == 400

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 from tests.conftest import unavailable
 from tests.studio.browser import OpenPage, StudioPage
+from tests.studio.test_experiments import ALL_KINDS, answer_with, run, show
 
 PROJECT = Path(__file__).parents[2] / "studio"
 AXE = "axe-core@4.12.1"  # as in package.json
@@ -67,6 +68,16 @@ def test_axe_finds_no_serious_fault_on_any_view(open_page: OpenPage, address: st
         page.page.get_by_role("dialog").wait_for()
         assert faults(page, rule, "dialog[open]") == [], key
         page.page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault_on_any_part_of_a_page(open_page: OpenPage, address: str, axe: str, dark: bool) -> None:
+    page = open_page(dark=dark)
+    region = show(page, address, "trace", {"prompt": "a cat"})
+    answer_with(page, "trace", ALL_KINDS)
+    run(region)
+    page.value(axe)
+    assert faults(page, part="section.left") == []
 
 
 def test_axe_finds_no_serious_fault_on_a_phone(open_page: OpenPage, address: str, axe: str) -> None:

@@ -115,3 +115,15 @@ def test_a_link_to_another_servers_run_says_so(open_page: OpenPage, address: str
     expect(page.notice).to_contain_text("This link is to a run that this page does not have")
     page.notice.get_by_role("button", name="Dismiss").click()
     expect(page.notice).to_have_text("")
+
+
+def test_an_address_that_is_typed_in_without_a_token_keeps_the_one_that_is_selected(
+    open_page: OpenPage, address: str
+) -> None:
+    page = open_page()
+    page.show(address, "token=2")
+    token = page.answer.nth(2).text_content() or ""
+    expect(page.why.locator(".token")).to_have_text(token)
+    page.value("void (location.hash = '#view=lens')")
+    expect(page.page.get_by_role("grid")).to_be_visible()
+    expect(page.why.locator(".token")).to_have_text(token)

@@ -24,13 +24,14 @@ SIMPLE: Mapping[Any, dict[str, Any]] = {
 def schema(view: type[View]) -> dict[str, Any]:
     """The JSON schema of `view.to_dict()`."""
     definitions: dict[str, Any] = {}
-    root = _object(view, definitions)
+    root = object_schema(view, definitions)
     root["properties"] = {"schema": {"const": view.SCHEMA}, **root["properties"]}
     root["required"] = ["schema", *root["required"]]
     return {"$schema": DRAFT, "title": view.SCHEMA, **root, "$defs": definitions}
 
 
-def _object(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a dataclass; those that it holds are put among the definitions."""
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.metadata.get("stored", True)]
     return {
@@ -48,7 +49,7 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         name = hint.__name__  # type: ignore[union-attr]
         if name not in definitions:
             definitions[name] = {}  # registered before it is complete: a tree holds trees
-            definitions[name] = _object(hint, definitions)  # type: ignore[arg-type]
+            definitions[name] = object_schema(hint, definitions)  # type: ignore[arg-type]
         return {"$ref": f"#/$defs/{name}"}
     origin, inside = get_origin(hint), get_args(hint)
     if origin is Literal:

@@ -1,5 +1,5 @@
 // The server's data by short names. schema.d.ts is generated: `make studio`.
-import type { components } from "./schema";
+import type { components, paths } from "./schema";
 
 type Schemas = components["schemas"];
 
@@ -26,5 +26,17 @@ export type RecordRequest = Schemas["RecordRequest"];
 export type TrainingCurves = Schemas["TrainingCurvesJson"];
 export type Learning = Schemas["LearningJson"];
 export type SnapshotReading = Schemas["SnapshotReading"];
+export type ViewList = paths["/glass/views"]["get"]["responses"][200]["content"]["application/json"]["views"];
+export type ViewDescription = ViewList[number];
+export type ViewField = ViewDescription["fields"][number];
+export type PageData = Schemas["PageJson"];
+export type PagePart = PageData["parts"][number];
+export type PageTable = Schemas["PageTable"];
+export type PageGrid = Schemas["PageGrid"];
+export type PageThumbnails = Schemas["PageThumbnailGrid"];
+export type PageTokenStrip = Schemas["PageTokenStrip"];
+export type PageHoverMap = Schemas["PageHoverMap"];
+export type PageBranch = Schemas["PageBranch"];
+export type PageLineChart = Schemas["PageLineChart"];
 export type Tree = Schemas["TreeJson"];
 export type TreeNode = Schemas["Node"];

@@ -1,7 +1,7 @@
 // What can be done with the page as a whole, by a button, a key or the palette.
 import { getContext, setContext } from "svelte";
 import type { Recording } from "../api/types";
-import { viewsOf } from "../views/registry";
+import { hasOwnView, viewsOf } from "../views/registry";
 import { percent, visible } from "./format";
 import { DEFAULT_SERVER, type Host } from "./host";
 import { runId } from "./run-id";
@@ -75,7 +75,9 @@ export class Commands {
     this.notice = "Reading the run's attention, to save it too…";
     try {
       const slices = await readRunSlices(source, run);
-      download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), slices));
+      const { results } = this.studio.experiments;
+      const held = results.length ? { ...slices, experiments: results } : slices;
+      download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), held));
       const attention = Object.keys(slices).length ? "." : ", without its attention: the model that wrote it is not here.";
       this.notice = `Saved as run.html: a page that opens without a server${attention}`;
     } catch (error) {
@@ -100,8 +102,21 @@ export class Commands {
     }
   }
 
+  openPalette(): void {
+    this.panel = "palette";
+    this.studio.experiments.load().catch(() => {}); // the palette works without them, and their view says what is wrong
+  }
+
   list(): Command[] {
     return [...this.views(), ...this.actions(), ...this.tokens()];
+  }
+
+  /** The server's views that have no other place. */
+  experiments(): Command[] {
+    const { studio } = this;
+    const open = (name: string) => () => studio.select({ view: "experiments", experiment: name, asked: null });
+    const views = studio.experiments.views.filter(({ name }) => !hasOwnView(name));
+    return views.map(({ name, title, description }) => ({ kind: "view", label: title, detail: description, run: open(name) }));
   }
 
   private views(): Command[] {

@@ -2,6 +2,7 @@
 // leaves another at some token, and goes on from a different candidate there.
 import type { RecordedLens, RecordedStep, Recording } from "../api/types";
 import type { Sampling } from "./distribution";
+import type { Steer } from "./steering";
 
 /** What was asked, and everything that is needed to ask it again. */
 export interface Question {
@@ -12,6 +13,7 @@ export interface Question {
   readonly sampling: Sampling;
   readonly seed: number | null; // null: drawn by the server
   readonly maxTokens: number;
+  readonly steer: readonly Steer[];
 }
 
 export type BranchState =
@@ -167,8 +169,9 @@ export function toLink(turns: readonly Turn[]): string | null {
   return turns.some(({ question, branches }) => question || branches.length > 1) ? JSON.stringify(links) : null;
 }
 
-function questionLink({ text, model, raw, thinking, sampling, maxTokens }: Question, seed: number | null): unknown[] {
-  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens, sampling.topK];
+function questionLink({ text, model, raw, thinking, sampling, maxTokens, steer }: Question, seed: number | null): unknown[] {
+  const steered = steer.length ? [steer.map(({ name, strength }) => [name, strength])] : [];
+  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens, sampling.topK, ...steered];
 }
 
 /** An answer that was stopped is as long the next time; draws begin anew wherever it was gone on with. */
@@ -195,7 +198,7 @@ export function fromLink(text: string | null): TurnLink[] | null {
   }
 }
 
-function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTokens, topK = 0]: unknown[]): Question {
+function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTokens, topK = 0, steer = []]: unknown[]): Question {
   return {
     text: string(text),
     model: model === null ? null : string(model),
@@ -204,6 +207,7 @@ function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTok
     sampling: { temperature: number(temperature, 0, 100), topK: count(topK), topP: number(topP, 0, 1) },
     seed: seed === null ? null : count(seed),
     maxTokens: Math.max(1, count(maxTokens)),
+    steer: (steer as unknown[][]).map(([name, strength]) => ({ name: string(name), strength: number(strength, -1000, 1000) })),
   };
 }
 

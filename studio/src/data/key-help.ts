@@ -19,6 +19,7 @@ export const KEYS: readonly KeyHelp[] = [
   { keys: ["←", "→", "↑", "↓"], effect: "In views: walk heads, cells, layers and tokens" },
   { keys: ["Tab"], effect: "Go to the next control" },
   { keys: ["Enter"], effect: "Run what is typed; press what is focused" },
+  { keys: [COMMAND, "Enter"], effect: "In “Experiments”: run what is filled in" },
   { keys: ["Shift", "Enter"], effect: "A new line in what is typed" },
   { keys: ["Esc"], effect: "Close what is open" },
 ];

@@ -11,11 +11,14 @@ export class Palette {
   masked = $state.raw<Color>([128, 128, 128]);
   paper = $state.raw<Color>([255, 255, 255]);
 
-  /** Read the scale `--NAME-0` to `--NAME-4` where an element stands; the returned function ends watching the theme. */
+  /** Read the scale `--NAME-0` to `--NAME-4` where an element stands; one without a first step begins with the paper.
+   *
+   * The returned function ends watching the theme.
+   */
   watch(element: Element, name: string): () => void {
     const read = (): void => {
       const style = getComputedStyle(element);
-      const color = (variable: string): Color => parseHex(style.getPropertyValue(variable));
+      const color = (variable: string): Color => parseHex(style.getPropertyValue(variable) || style.getPropertyValue("--paper"));
       const stops = Array.from({ length: STOPS }, (_, stop) => color(`--${name}-${stop}`));
       this.scale = Array.from({ length: LEVELS }, (_, level) => between(stops, level / (LEVELS - 1)));
       this.masked = color("--masked");

@@ -4,7 +4,7 @@ import type { AttentionMaps, Lens, Recording } from "../api/types";
 import { hasEncoder, readingFields } from "./reading";
 import type { SliceRequest, Source } from "./source";
 
-/** By name: "lens", and "attention-maps/" with the kind of attention. */
+/** By name: "lens", "attention-maps/" with the kind of attention, and "experiments", a list of results. */
 export type Slices = Readonly<Record<string, unknown>>;
 
 const PROMPT_TOKENS = 512; // of a prompt whose lens is saved, at most; as in glassformer/observe/recording.py

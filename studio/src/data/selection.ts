@@ -14,9 +14,11 @@ export interface Selection {
   readonly part: string | null; // which of several things a view shows
   readonly step: number | null; // of a training, after which its model is looked at; null: the last that was kept
   readonly text: string | null; // that a view was asked about, in place of the run
+  readonly experiment: string | null; // the server's view that is chosen under Experiments
+  readonly asked: string | null; // of it, as JSON
 }
 
-export const NOTHING: Selection = { view: null, run: null, shown: null, turn: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, step: null, text: null };
+export const NOTHING: Selection = { view: null, run: null, shown: null, turn: null, branch: 0, token: null, layer: null, head: null, cell: null, position: null, part: null, step: null, text: null, experiment: null, asked: null };
 
 /** As the part of an address behind #; what is not selected is left out. */
 export function toFragment(selection: Selection): string {
@@ -48,5 +50,7 @@ export function fromFragment(fragment: string): Selection {
     part: parameters.get("part"),
     step: index("step"),
     text: parameters.get("text"),
+    experiment: parameters.get("experiment"),
+    asked: parameters.get("asked"),
   };
 }

@@ -1,8 +1,9 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
-import type { Recording, RecordRequest, TrainingCurves } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
 import { type RecordingEvent, serverSentEvents } from "./recording-events";
 import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
 
+const PAGE = "application/vnd.glassformer.page+json";
 const LOST = "the connection to the server was lost.";
 
 export class ServerSource implements Source {
@@ -44,6 +45,16 @@ export class ServerSource implements Source {
     return data.map((model) => model.id);
   }
 
+  async views(): Promise<ViewList> {
+    const { views } = (await this.request("./glass/views", {})) as { views: ViewList };
+    return views;
+  }
+
+  async page(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<unknown> {
+    const { headers, ...options } = posted(body, signal);
+    return this.request(`./glass/${name}`, { ...options, headers: { ...headers, Accept: PAGE } });
+  }
+
   async training(signal: AbortSignal): Promise<TrainingCurves> {
     return (await this.request("./glass/training", { signal })) as TrainingCurves;
   }
@@ -78,7 +89,7 @@ export class ServerSource implements Source {
   }
 }
 
-function posted(body: unknown, signal?: AbortSignal): RequestInit {
+function posted(body: unknown, signal?: AbortSignal): RequestInit & { readonly headers: Readonly<Record<string, string>> } {
   return {
     method: "POST",
     headers: { "Content-Type": "application/json" },

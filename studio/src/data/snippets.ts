@@ -42,8 +42,12 @@ function commandLine(run: Recording, settings: readonly Setting[]): string {
 
 function curlLine(run: Recording, settings: readonly Setting[], server: string): string {
   const fields = Object.fromEntries(settings.map(([name, value]) => [REQUEST_NAMES[name] ?? name, value]));
-  const body = json({ model: run.model, prompt: run.prompt, raw: true, ...fields });
-  return `curl ${shellQuoted(`${server}glass/run`)} -H 'Content-Type: application/json' -d ${shellQuoted(body)}`;
+  return curlRequest(server, "run", { model: run.model, prompt: run.prompt, raw: true, ...fields });
+}
+
+/** What asks a server for a view by its name. */
+export function curlRequest(server: string, view: string, body: Readonly<Record<string, unknown>>): string {
+  return `curl ${shellQuoted(`${server}glass/${view}`)} -H 'Content-Type: application/json' -d ${shellQuoted(json(body))}`;
 }
 
 export function pythonString(text: string): string {

@@ -1,6 +1,7 @@
 // Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
 // notebook's widget.
-import type { Recording, RecordRequest, TrainingCurves } from "../api/types";
+import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
+import type { ExperimentResult } from "./experiments.svelte";
 import type { RecordingEvent } from "./recording-events";
 import { misfit, optional, type Shape } from "./shape";
 
@@ -17,6 +18,7 @@ export interface SliceRequest {
     | "model"
     | "parameters"
     | "patch"
+    | "steering"
     | "tokens"
     | "trace"
     | "tree"
@@ -38,6 +40,12 @@ export interface Source {
   stream?(request: RecordRequest, signal: AbortSignal): AsyncIterable<RecordingEvent>;
   /** The models that `stream` can be asked for. */
   models?(): Promise<string[]>;
+  /** The views that `page` can be asked for. */
+  views?(): Promise<ViewList>;
+  /** Any view by its name, as a page. */
+  page?(name: string, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<unknown>;
+  /** Pages that were asked for before, and came with the run. */
+  readonly results?: readonly ExperimentResult[];
   /** The training that the server follows, as far as it has come; hosts without a server have none. */
   training?(signal: AbortSignal): Promise<TrainingCurves>;
   /** The page that a run is saved in; hosts that cannot save have none. */

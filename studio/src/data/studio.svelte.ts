@@ -22,10 +22,12 @@ import {
   withLens,
 } from "./conversation";
 import { type Sampling, sameSampling, samplingOf } from "./distribution";
+import { Experiments } from "./experiments.svelte";
 import { FrameBuffer, grownBy } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
 import { describeModel } from "./models";
 import { keepRun, keptRun } from "./run-store";
+import { type Steer, steerFields, steeringVectors, type SteeringVector } from "./steering";
 import { type Source, SourceError } from "./source";
 
 export type Activity =
@@ -56,8 +58,11 @@ export class Studio {
   thinking = $state.raw(false); // whether the model is to think before it answers
   seed = $state.raw<number | null>(null); // of the next text; null: drawn
   maxTokens = $state.raw(MAX_TOKENS);
+  steering = $state.raw<readonly SteeringVector[]>([]); // that fit that model
+  steer = $state.raw<readonly Steer[]>([]); // what the next text is steered by
   draft = $state.raw(""); // what is typed and not sent yet
   asking = $state.raw<string | null>(null); // what was sent and is not answered yet
+  readonly experiments: Experiments;
   private branchCount = 0; // of this page, for their keys
   private receiving = $state.raw<ReadonlySet<number>>(new Set()); // the keys of branches whose stream is open
   private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
@@ -65,7 +70,9 @@ export class Studio {
   constructor(
     readonly source: Source,
     private readonly address: Address,
-  ) {}
+  ) {
+    this.experiments = new Experiments(source);
+  }
 
   /** The turn that is looked into. */
   get turn(): Turn | null {
@@ -196,13 +203,13 @@ export class Studio {
     return true;
   }
 
-  /** A selection, as far as there is such a branch and such a token. */
+  /** A selection, as far as there is such a branch and such a token; where it names no token, the one that was selected stays. */
   private inside(selection: Selection): Selection {
     const turn = selection.turn !== null && selection.turn < this.turns.length - 1 ? selection.turn : null;
     const branches = this.turns[turn ?? this.turns.length - 1]?.branches ?? [];
     const branch = selection.branch < branches.length ? selection.branch : 0;
     const steps = branches[branch]?.run.steps.length ?? 0;
-    const token = selection.token === null || !steps ? null : Math.min(selection.token, steps - 1);
+    const token = steps ? Math.min(selection.token ?? this.selection.token ?? 0, steps - 1) : null;
     return { ...selection, turn, branch, token };
   }
 
@@ -259,12 +266,17 @@ export class Studio {
   async choose(model: string | null): Promise<void> {
     this.model = model;
     this.description = null;
+    this.steering = [];
+    this.steer = [];
     const name = model ?? this.models[0];
     if (name === undefined) return;
     this.loading = true;
     try {
       const description = await describeModel(this.source, name);
       if (this.model === model) this.description = description;
+      void steeringVectors(this.source, name).then((vectors) => {
+        if (this.model === model) this.steering = vectors;
+      });
     } catch (error) {
       const known = error instanceof SourceError && error.kind !== "refused"; // asking for a text says it again
       if (this.model === model && !known) this.fail(error);
@@ -273,13 +285,19 @@ export class Studio {
     }
   }
 
+  /** Steer the next text by a vector; 0: not at all. */
+  setSteer(name: string, strength: number): void {
+    const others = this.steer.filter((steer) => steer.name !== name);
+    this.steer = strength === 0 ? others : [...others, { name, strength }];
+  }
+
   /** Ask the model; in a chat, after what was said before. */
   async ask(text: string): Promise<void> {
-    const { model, sampling, seed, maxTokens, description } = this;
+    const { model, sampling, seed, maxTokens, steer, description } = this;
     const raw = this.raw || description?.chat_template === false;
     const thinking = !raw && description?.thinking ? this.thinking : null;
     this.asking = text;
-    await this.put({ text, model, raw, thinking, sampling, seed, maxTokens });
+    await this.put({ text, model, raw, thinking, sampling, seed, maxTokens, steer });
     this.asking = null;
   }
 
@@ -292,7 +310,7 @@ export class Studio {
 
   /** `length`: the answer's own, where it is known from the last time. */
   private async put(question: Question, length: number | null = null): Promise<boolean> {
-    const { text, model, raw, thinking, sampling, seed, maxTokens } = question;
+    const { text, model, raw, thinking, sampling, seed, maxTokens, steer } = question;
     const last = this.lastTurn;
     const chosen = this.selection.turn === null ? this.selection.branch : (last?.chosen ?? 0);
     const said = raw || !last?.question || last.question.raw ? [] : [...this.turns.slice(0, -1), { ...last, chosen }];
@@ -305,6 +323,7 @@ export class Studio {
       temperature: sampling.temperature,
       ...(sampling.temperature > 0 ? { top_p: sampling.topP, top_k: sampling.topK } : {}),
       ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
+      ...steerFields(steer),
     } as unknown as RecordRequest;
     return this.write(request, { ...FROM_THE_START, length }, null, (run) => {
       const branch = this.firstBranch(run, { kind: "writing" });
@@ -368,6 +387,7 @@ export class Studio {
       temperature,
       ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}),
       ...(forced.length ? { forced_tokens: forced.map((id, number) => [number, id]) } : {}),
+      ...steerFields(this.turn?.question?.steer),
     } as unknown as RecordRequest;
     return this.write(request, { skipped: again, offset: had - again, length }, key, (start) => {
       const text = again ? "" : textBetween(run, start);
@@ -386,7 +406,8 @@ export class Studio {
     if (!this.branch || token === null) return;
     const { run, key } = this.branch;
     const ids = idsUpTo(run, token);
-    const body = { model: this.turn?.question?.model ?? this.model, prompt: ids, positions: [ids.length - 1] };
+    const question = this.turn?.question;
+    const body = { model: question?.model ?? this.model, prompt: ids, positions: [ids.length - 1], ...steerFields(question?.steer) };
     await this.attempt(async () => {
       const { predictions } = (await this.source.slice({ view: "lens", body })) as Lens;
       const column = predictions.flatMap(([prediction]) => (prediction ? [prediction] : []));

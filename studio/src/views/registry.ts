@@ -2,6 +2,7 @@
 import type { Component } from "svelte";
 import type { Recording } from "../api/types";
 import { hasExperts } from "../data/reading";
+import type { Source } from "../data/source";
 import type { Studio } from "../data/studio.svelte";
 
 /** What every view is given: the page's state, and the run that it shows. */
@@ -18,6 +19,10 @@ export interface ViewEntry {
   readonly title: string;
   /** Whether there is nothing in it without a model, so that a saved page has it for its Python alone. */
   readonly needsModel?: boolean;
+  /** Whether a page without a model has something in it all the same. */
+  readonly held?: (source: Source) => boolean;
+  /** The server's views that it shows, where they are others than the one of its id. */
+  readonly shows?: readonly string[];
   readonly load: () => Promise<{ readonly default: Component<ViewProps> }>;
   /** Whether there is anything to see of a run; without it there always is. */
   readonly fits?: (run: Recording) => boolean;
@@ -28,6 +33,7 @@ export const VIEWS: readonly ViewEntry[] = [
     id: "attention",
     label: "Attention",
     title: "Which tokens each token attends to, in every head",
+    shows: ["attention", "attention-maps"],
     load: () => import("./Attention.svelte"),
   },
   {
@@ -92,13 +98,29 @@ export const VIEWS: readonly ViewEntry[] = [
     load: () => import("./Parameters.svelte"),
   },
   {
+    id: "experiments",
+    label: "Experiments",
+    title: "Every other view that the server has: fill in what is asked, and see its page",
+    needsModel: true,
+    held: (source) => (source.results?.length ?? 0) > 0,
+    load: () => import("./Experiments.svelte"),
+  },
+  {
     id: "training",
     label: "Training",
     title: "A model as it learns: losses, samples, and one text at each of its snapshots",
+    shows: ["learning"],
     needsModel: true,
     load: () => import("./Training.svelte"),
   },
 ];
+
+const CONVERSATION_SHOWS: readonly string[] = ["look", "model"];
+
+/** Whether a view of the server's is shown by one of these, or by the conversation, in a way of its own. */
+export function hasOwnView(name: string): boolean {
+  return CONVERSATION_SHOWS.includes(name) || VIEWS.some(({ id, shows }) => (shows ?? [id]).includes(name));
+}
 
 /** The views of a run: those that do not fit it are left out, but for the one that is open. */
 export function viewsOf(run: Recording | null, open: string | null): readonly ViewEntry[] {

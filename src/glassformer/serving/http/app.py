@@ -30,6 +30,7 @@ from glassformer.serving.http import (
     studio,
     text,
     text_views,
+    view_list,
     views,
 )
 from glassformer.serving.http import training as training_routes
@@ -47,7 +48,7 @@ ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
     gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
-    training_routes.router, monitoring.router, studio.router,
+    view_list.router, training_routes.router, monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
     Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),

@@ -16,7 +16,9 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.settings import request_spelling
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.serving.http.views import (
     DescriptionRequest,
     ModelRequest,
@@ -76,7 +78,7 @@ async def attribution(request: Request, body: AttributionRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).attribution(body.position, body.token, body.against, centred=body.centred)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"{body.python_reading}.attribution(position, token, against, centred=centred)")
 
 
 @router.post("/graph", responses=view_answer(AttributionGraph))
@@ -88,7 +90,8 @@ async def graph(request: Request, body: GraphRequest) -> Json:
             body.position, body.token, body.against, centred=body.centred, threshold=body.threshold
         )
 
-    return await see(request, body, look)
+    call = "graph(position, token, against, centred=centred, threshold=threshold)"
+    return await see(request, body, look, f"{body.python_reading}.{call}")
 
 
 @router.post("/circuit", responses=view_answer(HeadCircuit))
@@ -103,16 +106,21 @@ async def circuit(request: Request, body: CircuitRequest) -> Json:
         reading = model.read(resolve_prompt(body.prompt, model), body.target, **body.prompt_options)
         return reading.circuit(body.layer, body.head, distance=body.distance, best=body.best)
 
-    return await see(request, body, look)
+    python = f"model.read(prompt, target, {OPTIONS}).circuit(layer, head, distance=distance, best=best)"
+    if body.prompt is None:
+        python = "model.circuits.head(layer, head, tokens, distance=distance, best=best)"
+    return await see(request, body, look, python)
 
 
 @router.post("/composition", responses=view_answer(Composition))
 async def composition(request: Request, body: CompositionRequest) -> Json:
     """How much heads read of what earlier heads write."""
 
+    form = ViewForm.of(request, body, "model.circuits.composition(layer, baseline=baseline)")
+
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
-            return model.circuits.composition(body.layer, baseline=body.baseline).to_dict()
+            return form.data(model.circuits.composition(body.layer, baseline=body.baseline))
 
     async with context_of(request).use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
-        return Json(await asyncio.to_thread(work, served.model))
+        return form.answer(await asyncio.to_thread(work, served.model))

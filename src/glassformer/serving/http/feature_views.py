@@ -13,6 +13,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.serving.http.views import DescriptionRequest, ReadingRequest, see
 from glassformer.views.features import FeatureDictionaries, Features
 
@@ -37,14 +38,14 @@ async def features(request: Request, body: FeaturesRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).features(model.dictionary(body.dictionary), body.best)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"{body.python_reading}.features(model.dictionary(dictionary), best)")
 
 
 @router.post("/feature-dictionaries", responses=view_answer(FeatureDictionaries))
 async def feature_dictionaries(request: Request, body: FeatureDictionariesRequest) -> Json:
     """The autoencoders of the folder that the operator named, and whether each fits the model."""
 
-    def work(model: Model) -> dict[str, Any]:
-        return known_dictionaries(model, model.library).to_dict()
-
-    return Json(await call_model(request, body.model, work))
+    form = ViewForm.of(request, body)
+    return form.answer(
+        await call_model(request, body.model, lambda model: form.data(known_dictionaries(model, model.library)))
+    )

@@ -13,6 +13,7 @@ from glassformer.observe.reading import Reading
 from glassformer.runtime.model import Model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.views import Number, PatchRequest, ReadingRequest, see
 from glassformer.views.attribution_patching import AttributionPatching
 from glassformer.views.saliency import Baseline, Saliency, SaliencyMethod
@@ -52,7 +53,8 @@ async def saliency(request: Request, body: SaliencyRequest) -> Json:
             steps=body.steps,
         )  # fmt: skip
 
-    return await see(request, body, look)
+    call = "saliency(token, against, position, metric=metric, method=method, baseline=baseline, steps=steps)"
+    return await see(request, body, look, f"{body.python_reading}.{call}")
 
 
 @router.post("/attribution-patch", responses=view_answer(AttributionPatching))
@@ -66,7 +68,8 @@ async def attribution_patch(request: Request, body: AttributionPatchRequest) -> 
             **body.prompt_options,
         )  # fmt: skip
 
-    return await see(request, body, look)
+    arguments = f"first, second, part, positions, answer=answer, against=against, check=check, {OPTIONS}"
+    return await see(request, body, look, f"model.attribution_patch({arguments})")
 
 
 def check_length(reading: Reading) -> None:

@@ -1,6 +1,7 @@
 """The OpenAPI document: what each route answers, and in which form it says that it cannot.
 
-A route under /glass answers with a view, whose schema stands among the document's components under its name and "Json".
+A route under /glass answers with a view, whose schema stands among the document's components under its name and "Json", or,
+where `PAGE` is accepted, with the view's page.
 Other routes give an example, from which their schema is derived, so that the two cannot differ.
 """
 
@@ -16,12 +17,14 @@ from fastapi import FastAPI
 
 import glassformer.views
 from glassformer.serving.http.errors import Dialect, Problem, dialect_of
+from glassformer.views.page_data import page_schema
 from glassformer.views.schema import schema
 from glassformer.views.view import View
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 COMPONENTS = "#/components/schemas/"
 JSON = "application/json"
+PAGE = "application/vnd.glassformer.page+json"
 EVENTS = "text/event-stream"
 METHODS = ("get", "post")
 REFUSED = "The request cannot be honoured: what is wrong with it, in a sentence."
@@ -29,8 +32,10 @@ OTHER_ERROR = "Any other error, in the same form: no key, no such model, a full 
 
 
 def view_answer(view: type[View], *, streams: bool = False) -> Responses:
-    """Of a route that answers with a view; on request as a stream of events."""
-    return schema_answer(view_reference(view), streams=streams)
+    """Of a route that answers with a view; on request with its page, or as a stream of events."""
+    answer = schema_answer(view_reference(view), streams=streams)
+    answer[200]["content"][PAGE] = {"schema": {"$ref": f"{COMPONENTS}PageJson"}}
+    return answer
 
 
 def view_reference(view: type[View]) -> dict[str, Any]:
@@ -89,6 +94,7 @@ class DocumentedApp(FastAPI):
             document = super().openapi()
             _document_errors(document, self.dialects)
             _add_views(document["components"]["schemas"])
+            _add_page(document["components"]["schemas"])
             self.openapi_schema = document
         return self.openapi_schema
 
@@ -119,8 +125,19 @@ def _add_views(components: dict[str, Any]) -> None:
         importlib.import_module(module.name)
     views = [view for view in View.__subclasses__() if view.__module__.startswith(f"{glassformer.views.__name__}.")]
     for view in sorted(views, key=lambda view: view.__name__):
-        root = json.loads(json.dumps(schema(view)).replace("#/$defs/", COMPONENTS))
-        for name, part in {f"{view.__name__}Json": root, **root.pop("$defs")}.items():
-            part.pop("$schema", None)
-            if components.setdefault(name, part) != part:
-                raise AssertionError(f"two schemas are called {name}. Rename one of the classes.")
+        _add(components, f"{view.__name__}Json", schema(view))
+
+
+def _add_page(components: dict[str, Any]) -> None:
+    """A page's schema, and its parts by the names of their classes after "Page"."""
+    _add(components, "PageJson", page_schema(), "Page")
+
+
+def _add(components: dict[str, Any], name: str, root: dict[str, Any], prefix: str = "") -> None:
+    """A schema, and what it defines under names with a prefix."""
+    root = json.loads(json.dumps(root).replace("#/$defs/", f"{COMPONENTS}{prefix}"))
+    parts = {f"{prefix}{part}": definition for part, definition in root.pop("$defs").items()}
+    for each, definition in {name: root, **parts}.items():
+        definition.pop("$schema", None)
+        if components.setdefault(each, definition) != definition:
+            raise AssertionError(f"two schemas are called {each}. Rename one of the classes.")

@@ -12,6 +12,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.views import ModelRequest, Number, see
 from glassformer.views.patching import PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching
@@ -66,7 +67,7 @@ async def patch_pairs(request: Request, body: PatchPairsRequest) -> Json:
         pairs = [pair.model_dump() for pair in body.pairs]
         return model.patch_pairs(pairs, body.part, body.positions, metric=body.metric, **body.prompt_options)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"model.patch_pairs(pairs, part, positions, metric=metric, {OPTIONS})")
 
 
 @router.post("/patch-path", responses=view_answer(PathPatching))
@@ -79,4 +80,7 @@ async def patch_path(request: Request, body: PatchPathRequest) -> Json:
             freeze_mlps=body.freeze_mlps, **body.prompt_options,
         )  # fmt: skip
 
-    return await see(request, body, look)
+    tokens = "answer=answer, against=against, freeze_mlps=freeze_mlps"
+    return await see(
+        request, body, look, f"model.patch_path(first, second, sender, receivers, positions, {tokens}, {OPTIONS})"
+    )

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.views.site_names import SiteNames
 
 router = APIRouter(tags=["glass"], prefix="/glass")
@@ -26,4 +27,5 @@ class SitesRequest(BaseModel):
 async def sites(request: Request, body: SitesRequest) -> Json:
     """Every site of a model, with its axes, its shape and its other names."""
     async with context_of(request).use(body.model) as served:
-        return Json(served.model.sites.to_dict())
+        form = ViewForm.of(request, body, "model.sites")
+        return form.answer(form.data(served.model.sites))

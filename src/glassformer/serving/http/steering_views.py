@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.requests import Request
 
 from glassformer.observe.steering import known_vectors
-from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.serving.http.views import DescriptionRequest
 from glassformer.views.steering import SteeringVectors
 
@@ -26,7 +24,5 @@ class SteeringRequest(DescriptionRequest):
 async def steering(request: Request, body: SteeringRequest) -> Json:
     """The steering vectors of the folder that the operator named, and whether each fits the model."""
 
-    def work(model: Model) -> dict[str, Any]:
-        return known_vectors(model, model.library).to_dict()
-
-    return Json(await call_model(request, body.model, work))
+    form = ViewForm.of(request, body)
+    return form.answer(await call_model(request, body.model, lambda model: form.data(known_vectors(model, model.library))))

@@ -15,6 +15,7 @@ from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.settings import request_spelling
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.views.activation_statistics import ActivationStatistics
 from glassformer.views.probes import Probes
 
@@ -62,6 +63,11 @@ class StatisticsRequest(TextsRequest):
 async def probe(request: Request, body: ProbeRequest) -> Json:
     """A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones."""
 
+    sites = "*sites" if body.sites else "'blocks.*.residual'"
+    form = ViewForm.of(
+        request, body, f"model.read_many(texts, length=length).probe(labels, {sites}, position=position).view"
+    )
+
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
             stream = "encoder.blocks.*.residual" if model.start is not None else "blocks.*.residual"
@@ -71,19 +77,22 @@ async def probe(request: Request, body: ProbeRequest) -> Json:
                 raise InputError(f"these are more than {MAX_LABELS} different labels. Give fewer.")
             view = model.read_many(body.texts, length=body.length).probe(body.labels, *sites, position=body.position).view
             assert view is not None
-            return view.to_dict()
+            return form.data(view)
 
-    return Json(await call_model(request, body.model, work))
+    return form.answer(await call_model(request, body.model, work))
 
 
 @router.post("/activations", responses=view_answer(ActivationStatistics))
 async def activations(request: Request, body: StatisticsRequest) -> Json:
     """What texts have in common at some sites: means, deviations, and where neurons are strongest."""
 
+    call = "model.read_many(texts, length=length).statistics(*sites, examples=examples).view(neurons)"
+    form = ViewForm.of(request, body, call)
+
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
             body.check_sites(model, body.sites)
             readings = model.read_many(body.texts, length=body.length)
-            return readings.statistics(*body.sites, examples=body.examples).view(body.neurons).to_dict()
+            return form.data(readings.statistics(*body.sites, examples=body.examples).view(body.neurons))
 
-    return Json(await call_model(request, body.model, work))
+    return form.answer(await call_model(request, body.model, work))

@@ -19,6 +19,7 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.streaming import disconnected
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.views.learning import Learning
 from glassformer.views.training_curves import TrainingCurves
 
@@ -40,7 +41,8 @@ class LearningRequest(BaseModel):
 @router.get("/training", responses=view_answer(TrainingCurves))
 async def training(request: Request) -> Json:
     """The losses and samples so far of the training that the server follows."""
-    return Json((await asyncio.to_thread(_followed(request).curves)).to_dict())
+    form = ViewForm.of(request)
+    return form.answer(form.data(await asyncio.to_thread(_followed(request).curves)))
 
 
 @router.post("/learning", responses=view_answer(Learning))
@@ -60,7 +62,8 @@ async def learning(request: Request, body: LearningRequest) -> Json:
         raise
     finally:
         leaving.cancel()
-    return Json(view.to_dict())
+    form = ViewForm.of(request)
+    return form.answer(form.data(view))
 
 
 def _followed(request: Request) -> FollowedTraining:

@@ -23,8 +23,10 @@ from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, Steering, changed_model, served_receipt
 from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.openapi import schema_answer, view_answer, view_reference
+from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
+from glassformer.serving.http.view_answers import ViewForm
 from glassformer.serving.limits import Limits
 from glassformer.tasks.model_description import describe_model
 from glassformer.tasks.registry import check_head, find_task
@@ -106,6 +108,11 @@ class ReadingRequest(PromptRequest):
 
     target: str | None = None  # an encoder-decoder's output
     answer_ids: list[Number] = []
+
+    @property
+    def python_reading(self) -> str:
+        """What gives `reading` in Python, for `_see`."""
+        return "model.read_ids(prompt, answer_ids)" if self.answer_ids else f"model.read(prompt, target, {OPTIONS})"
 
     def reading(self, model: Model) -> Reading:
         if not self.answer_ids:
@@ -238,15 +245,16 @@ def resolve_prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
     return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
-async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
-    """What a function makes of the request's model."""
+async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any], python: str = "") -> Json:
+    """What a function makes of the request's model; `python`: the call that gives the same, as `python_line` takes it."""
+    form = ViewForm.of(request, body, python)
 
-    def work(model: Model) -> Any:
+    def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
             seen = look(body.changed(model))
-            return seen if isinstance(seen, dict) else seen.to_dict()
+            return seen if isinstance(seen, dict) else form.data(seen)
 
-    return Json(await call_model(request, body.model, work))
+    return form.answer(await call_model(request, body.model, work))
 
 
 def _run_settings(body: TextRequest, limits: Limits) -> dict[str, Any]:
@@ -296,7 +304,8 @@ async def record(request: Request, body: RecordRequest) -> Response:
 @router.post("/look", responses=view_answer(Journey))
 async def look(request: Request, body: PromptRequest) -> Json:
     """A prompt's journey to the next token: ids, shapes, scores."""
-    return await see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options))
+    python = f"model.look(prompt, {OPTIONS})"
+    return await see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options), python)
 
 
 @router.post("/tree", responses=view_answer(Tree))
@@ -306,13 +315,17 @@ async def tree(request: Request, body: TreeRequest) -> Json:
     def look(model: Model) -> Any:
         return model.tree(body.prompt_of(model), width=body.width, depth=body.depth, **body.prompt_options)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"model.tree(prompt, width=width, depth=depth, {OPTIONS})")
 
 
 @router.post("/trace", responses=view_answer(Trace))
 async def trace(request: Request, body: PromptRequest) -> Json:
     """What the model thought of each token of a text."""
-    return await see(request, body, lambda model: model.read(body.prompt_of(model), **body.prompt_options).trace())
+
+    def look(model: Model) -> Any:
+        return model.read(body.prompt_of(model), **body.prompt_options).trace()
+
+    return await see(request, body, look, f"model.read(prompt, {OPTIONS}).trace()")
 
 
 @router.post("/lens", responses=view_answer(Lens))
@@ -322,7 +335,7 @@ async def lens(request: Request, body: LensRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).lens(body.positions)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"{body.python_reading}.lens(positions)")
 
 
 @router.post("/attention", responses=view_answer(AttentionMap))
@@ -332,25 +345,33 @@ async def attention(request: Request, body: AttentionRequest) -> Json:
     def look(model: Model) -> Any:
         return body.reading(model).attention(body.layer, body.head, kind=body.kind)
 
-    return await see(request, body, look)
+    return await see(request, body, look, f"{body.python_reading}.attention(layer, head, kind=kind)")
 
 
 @router.post("/attention-maps", responses=view_answer(AttentionMaps))
 async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
     """Every head's attention in a text, a byte for each weight."""
-    return await see(request, body, lambda model: body.reading(model).attention_maps(body.first, kind=body.kind))
+
+    def look(model: Model) -> Any:
+        return body.reading(model).attention_maps(body.first, kind=body.kind)
+
+    return await see(request, body, look, f"{body.python_reading}.attention_maps(first, kind=kind)")
 
 
 @router.post("/experts", responses=view_answer(Experts))
 async def experts(request: Request, body: ExpertsRequest) -> Json:
     """To which experts of a mixture each token went."""
-    return await see(request, body, lambda model: body.reading(model).experts())
+    return await see(request, body, lambda model: body.reading(model).experts(), f"{body.python_reading}.experts()")
 
 
 @router.post("/inside", responses=view_answer(Inside))
 async def inside(request: Request, body: InsideRequest) -> Json:
     """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
-    return await see(request, body, lambda model: body.reading(model).inside(body.path, body.position))
+
+    def look(model: Model) -> Any:
+        return body.reading(model).inside(body.path, body.position)
+
+    return await see(request, body, look, f"{body.python_reading}.inside(path, position)")
 
 
 @router.post("/compare", responses=view_answer(TextComparison))
@@ -361,7 +382,8 @@ async def compare_texts(request: Request, body: CompareRequest) -> Json:
         first, second = (model.read(text, **body.prompt_options) for text in (body.first, body.second))
         return compare(first, second, token=body.token)
 
-    return await see(request, body, look)
+    python = f"glassformer.compare(model.read(first, {OPTIONS}), model.read(second, {OPTIONS}), token=token)"
+    return await see(request, body, look, python)
 
 
 @router.post("/patch", responses=view_answer(Patching))
@@ -374,30 +396,38 @@ async def patch(request: Request, body: PatchRequest) -> Json:
             **body.prompt_options,
         )  # fmt: skip
 
-    return await see(request, body, look)
+    python = f"model.patch(first, second, part, positions, answer=answer, against=against, {OPTIONS})"
+    return await see(request, body, look, python)
 
 
 @router.post("/model", responses=view_answer(ModelDescription))
 async def describe(request: Request, body: DescriptionRequest) -> Json:
     """What a model is, and which tasks it is for."""
-    return Json(await call_model(request, body.model, lambda model: describe_model(model).to_dict()))
+    form = ViewForm.of(request)
+    return form.answer(await call_model(request, body.model, lambda model: form.data(describe_model(model))))
 
 
 @router.post("/tokens", responses=view_answer(TokenizedText))
 async def tokens(request: Request, body: TokensRequest) -> Json:
     """A text's tokens, each with its id, its bytes and its place in the text."""
-    return Json(await call_model(request, body.model, lambda model: model.tokens(body.text, special=body.special).to_dict()))
+    form = ViewForm.of(request, body, "model.tokens(text, special=special)")
+
+    def look(model: Model) -> dict[str, Any]:
+        return form.data(model.tokens(body.text, special=body.special))
+
+    return form.answer(await call_model(request, body.model, look))
 
 
 @router.post("/parameters", responses=view_answer(Parameters))
 async def parameters(request: Request, body: ParametersRequest) -> Json:
     """A model's parameters by module; on request with a histogram of their values."""
     context = context_of(request)
+    form = ViewForm.of(request, body, "model.parameters(only=only, histogram=histogram)")
 
     def work(model: Model) -> dict[str, Any]:
         listed = model.parameters(only=body.only)
         if not body.histogram:
-            return listed.to_dict()
+            return form.data(listed)
         if listed.tree.elements > (most := context.limits.parameter_values):
             raise HttpError(
                 400,
@@ -405,10 +435,10 @@ async def parameters(request: Request, body: ParametersRequest) -> Json:
                 "Name one tensor with 'only'.",
                 param="only",
             )
-        return model.parameters(only=body.only, histogram=True).to_dict()
+        return form.data(model.parameters(only=body.only, histogram=True))
 
     async with context.use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
-        return Json(await asyncio.to_thread(work, served.model))
+        return form.answer(await asyncio.to_thread(work, served.model))
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))
