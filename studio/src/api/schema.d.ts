@@ -204,6 +204,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/activations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Activations
+         * @description What texts have in common at some sites: means, deviations, and where neurons are strongest.
+         */
+        post: operations["activations_glass_activations_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/attention": {
         parameters: {
             query?: never;
@@ -244,6 +264,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/attribution": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attribution
+         * @description What each block and head added to a token's score.
+         */
+        post: operations["attribution_glass_attribution_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/attribution-patch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attribution Patch
+         * @description What patching each place would bring back of the first text's answer, estimated by one backward pass.
+         */
+        post: operations["attribution_patch_glass_attribution_patch_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/circuit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Circuit
+         * @description What an attention head looks for and what it writes, in tokens.
+         */
+        post: operations["circuit_glass_circuit_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/compare": {
         parameters: {
             query?: never;
@@ -264,6 +344,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/composition": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Composition
+         * @description How much heads read of what earlier heads write.
+         */
+        post: operations["composition_glass_composition_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/experts": {
         parameters: {
             query?: never;
@@ -278,6 +378,66 @@ export interface paths {
          * @description To which experts of a mixture each token went.
          */
         post: operations["experts_glass_experts_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/feature-dictionaries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Feature Dictionaries
+         * @description The autoencoders of the folder that the operator named, and whether each fits the model.
+         */
+        post: operations["feature_dictionaries_glass_feature_dictionaries_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/features": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Features
+         * @description The features of a text, token by token, and how well they explain it.
+         */
+        post: operations["features_glass_features_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/graph": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Graph
+         * @description From which tokens and parts, and through which heads, a token's score came.
+         */
+        post: operations["graph_glass_graph_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -424,6 +584,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/glass/patch-pairs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Patch Pairs
+         * @description What each place restores of the first texts' answers, on average over many pairs of texts.
+         */
+        post: operations["patch_pairs_glass_patch_pairs_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/patch-path": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Patch Path
+         * @description How much of the first text's answer goes from each sender to the receivers, past all other heads.
+         */
+        post: operations["patch_path_glass_patch_path_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/probe": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Probe
+         * @description A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones.
+         */
+        post: operations["probe_glass_probe_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/glass/record": {
         parameters: {
             query?: never;
@@ -458,6 +678,66 @@ export interface paths {
          * @description A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again.
          */
         post: operations["run_glass_run_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/saliency": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Saliency
+         * @description How much each token of a text matters to the next one, to a label or to the loss, by gradients.
+         */
+        post: operations["saliency_glass_saliency_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/sites": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sites
+         * @description Every site of a model, with its axes, its shape and its other names.
+         */
+        post: operations["sites_glass_sites_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/steering": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Steering
+         * @description The steering vectors of the folder that the operator named, and whether each fits the model.
+         */
+        post: operations["steering_glass_steering_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -558,6 +838,26 @@ export interface paths {
          * @description The likeliest continuations of a prompt.
          */
         post: operations["tree_glass_tree_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/views": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Views
+         * @description The views that this server can be asked for, each with the fields of its request.
+         */
+        get: operations["views_glass_views_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -828,6 +1128,31 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** glassformer.activation-files/1 */
+        ActivationFilesJson: {
+            complete: boolean;
+            cut: number;
+            dtype: string;
+            folder: string;
+            model: string;
+            positions: string;
+            rows: number;
+            /** @constant */
+            schema: "glassformer.activation-files/1";
+            shards: number;
+            sites: components["schemas"]["RecordedSite"][];
+            texts: number;
+            tokens: number;
+        };
+        /** glassformer.activation-statistics/1 */
+        ActivationStatisticsJson: {
+            model: string;
+            /** @constant */
+            schema: "glassformer.activation-statistics/1";
+            sites: components["schemas"]["SiteStatistics"][];
+            texts: number;
+            tokens: number;
+        };
         Answer: {
             about: string;
             candidates: components["schemas"]["Candidate"][];
@@ -930,6 +1255,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Target */
@@ -975,6 +1305,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Target */
@@ -991,10 +1326,33 @@ export interface components {
             text: string;
             what: string;
         };
+        /** glassformer.attribution-graph/1 */
+        AttributionGraphJson: {
+            against: string | null;
+            before: string;
+            biases: number | null;
+            centred: boolean;
+            edges: components["schemas"]["GraphEdge"][];
+            id: number;
+            model: string;
+            nodes: components["schemas"]["GraphNode"][];
+            position: number;
+            probability: number | null;
+            pruned: number | null;
+            rank: number;
+            rounding: number | null;
+            /** @constant */
+            schema: "glassformer.attribution-graph/1";
+            score: number | null;
+            sources: number | null;
+            text: string;
+            threshold: number | null;
+        };
         /** glassformer.attribution/2 */
         AttributionJson: {
             against: string | null;
             before: string;
+            centred: boolean;
             contributions: components["schemas"]["Contribution"][];
             heads: components["schemas"]["Contribution"][];
             id: number;
@@ -1006,6 +1364,121 @@ export interface components {
             schema: "glassformer.attribution/2";
             score: number | null;
             text: string;
+        };
+        /**
+         * AttributionPatchRequest
+         * @description POST /glass/attribution-patch: as /glass/patch, estimated; `check` patches too
+         */
+        AttributionPatchRequest: {
+            /** Against */
+            against?: number | string | null;
+            /** Answer */
+            answer?: number | string | null;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Check
+             * @default false
+             */
+            check: boolean;
+            /** First */
+            first: string;
+            /** Model */
+            model?: string | null;
+            /**
+             * Part
+             * @default residual
+             * @enum {string}
+             */
+            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            /** Positions */
+            positions?: (number | string)[] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /** Second */
+            second: string;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Token */
+            token?: number | string | null;
+        };
+        /** glassformer.attribution-patching/1 */
+        AttributionPatchingJson: {
+            check: components["schemas"]["EstimateCheck"] | null;
+            estimate: components["schemas"]["Patching"];
+            /** @constant */
+            schema: "glassformer.attribution-patching/1";
+        };
+        /**
+         * AttributionRequest
+         * @description POST /glass/attribution: a token's score at a position, by default the best one's after the last.
+         */
+        AttributionRequest: {
+            /** Against */
+            against?: number | string | null;
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Centred
+             * @default false
+             */
+            centred: boolean;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Position
+             * @default -1
+             */
+            position: number | string;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+            /** Token */
+            token?: number | string | null;
         };
         /** glassformer.batch/1 */
         BatchJson: {
@@ -1177,6 +1650,57 @@ export interface components {
                 [key: string]: unknown;
             }[] | null;
         };
+        /**
+         * CircuitRequest
+         * @description POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most.
+         */
+        CircuitRequest: {
+            /**
+             * Best
+             * @default 5
+             */
+            best: number;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Distance
+             * @default 0
+             */
+            distance: number;
+            /** Head */
+            head: number;
+            /** Layer */
+            layer: number;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+            /** Tokens */
+            tokens?: (number | string)[] | null;
+        };
         /** glassformer.classification/1 */
         ClassificationEvaluationJson: {
             accuracy: number | null;
@@ -1220,6 +1744,11 @@ export interface components {
             raw: boolean;
             /** Second */
             second: string;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Token */
@@ -1270,6 +1799,34 @@ export interface components {
             top_p?: number | null;
         } & {
             [key: string]: unknown;
+        };
+        /** glassformer.composition/1 */
+        CompositionJson: {
+            baseline: number | null;
+            earlier: components["schemas"]["HeadName"][];
+            key: ((number | null) | null)[][];
+            later: components["schemas"]["HeadName"][];
+            model: string;
+            query: ((number | null) | null)[][];
+            /** @constant */
+            schema: "glassformer.composition/1";
+            subtracted: boolean;
+            value: ((number | null) | null)[][];
+        };
+        /**
+         * CompositionRequest
+         * @description POST /glass/composition: of the heads of one layer with all earlier ones, or of all heads.
+         */
+        CompositionRequest: {
+            /**
+             * Baseline
+             * @default false
+             */
+            baseline: boolean;
+            /** Layer */
+            layer?: number | null;
+            /** Model */
+            model?: string | null;
         };
         /**
          * ContentBlock
@@ -1414,6 +1971,19 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        EstimateCheck: {
+            correlation: (number | null) | null;
+            mean_error: number | null;
+            misses: components["schemas"]["EstimateMiss"][];
+            patching: components["schemas"]["Patching"];
+        };
+        EstimateMiss: {
+            estimate: number | null;
+            layer: string;
+            patched: number | null;
+            place: string;
+            position: number | null;
+        };
         ExpertLayer: {
             layer: number;
             loads: components["schemas"]["ExpertLoad"][];
@@ -1469,6 +2039,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Target */
@@ -1481,6 +2056,114 @@ export interface components {
             removed_by: string | null;
             scores: ((number | null) | null)[];
             text: string;
+        };
+        FeatureActivation: {
+            activation: number | null;
+            feature: number;
+        };
+        /** glassformer.feature-dictionaries/1 */
+        FeatureDictionariesJson: {
+            dictionaries: components["schemas"]["KnownDictionary"][];
+            model: string;
+            /** @constant */
+            schema: "glassformer.feature-dictionaries/1";
+        };
+        /**
+         * FeatureDictionariesRequest
+         * @description POST /glass/feature-dictionaries
+         */
+        FeatureDictionariesRequest: {
+            /** Model */
+            model?: string | null;
+        };
+        FeatureSummary: {
+            active_tokens: number;
+            feature: number;
+            largest: number | null;
+            mean: number | null;
+            positions: number[];
+            promotes: string[];
+        };
+        /** glassformer.feature-training/1 */
+        FeatureTrainingJson: {
+            kind: string;
+            model: string;
+            points: components["schemas"]["FeatureTrainingPoint"][];
+            /** @constant */
+            schema: "glassformer.feature-training/1";
+            seconds: number | null;
+            site: string;
+            size: number;
+            width: number;
+        };
+        FeatureTrainingPoint: {
+            active: number | null;
+            dead: number;
+            loss: number | null;
+            revived: number;
+            rows: number;
+            step: number;
+            unexplained: number | null;
+        };
+        /** glassformer.features/1 */
+        FeaturesJson: {
+            dictionary: string;
+            features: components["schemas"]["FeatureSummary"][];
+            model: string;
+            reconstruction: components["schemas"]["Reconstruction"];
+            /** @constant */
+            schema: "glassformer.features/1";
+            site: string;
+            site_out: string;
+            size: number;
+            tokens: components["schemas"]["TokenFeatures"][];
+        };
+        /**
+         * FeaturesRequest
+         * @description POST /glass/features: a text, and an autoencoder by its name.
+         */
+        FeaturesRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Best
+             * @default 10
+             */
+            best: number;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Dictionary */
+            dictionary: string;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
         };
         /** Function */
         Function: {
@@ -1568,6 +2251,100 @@ export interface components {
             template?: string | null;
             /** Think */
             think?: boolean | string | null;
+        };
+        GraphEdge: {
+            source: number;
+            target: number;
+            value: number | null;
+        };
+        GraphNode: {
+            biases: number | null;
+            block: number | null;
+            followed: boolean;
+            head: number | null;
+            /** @enum {unknown} */
+            name: "score" | "embedding" | "attention" | "cross" | "mlp";
+            position: number;
+            pruned: number | null;
+            token: string;
+            value: number | null;
+        };
+        /**
+         * GraphRequest
+         * @description POST /glass/graph
+         */
+        GraphRequest: {
+            /** Against */
+            against?: number | string | null;
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Centred
+             * @default false
+             */
+            centred: boolean;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Position
+             * @default -1
+             */
+            position: number | string;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+            /**
+             * Threshold
+             * @default 0.02
+             */
+            threshold: number;
+            /** Token */
+            token?: number | string | null;
+        };
+        /** glassformer.circuit/1 */
+        HeadCircuitJson: {
+            chosen: boolean;
+            copying: number | null;
+            distance: number;
+            head: number;
+            key_value_head: number;
+            layer: number;
+            model: string;
+            positions: components["schemas"]["PositionWrites"][];
+            /** @constant */
+            schema: "glassformer.circuit/1";
+            tokens: components["schemas"]["TokenCircuit"][];
+        };
+        HeadName: {
+            head: number;
+            layer: number;
         };
         HeadRow: {
             best: number;
@@ -1684,6 +2461,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Target */
@@ -1716,6 +2498,11 @@ export interface components {
              * @default []
              */
             sites: string[];
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /**
              * Waterfall
              * @default false
@@ -1765,6 +2552,26 @@ export interface components {
             kind: string;
             tensors: number;
         };
+        KnownDictionary: {
+            name: string;
+            problem: string | null;
+            site: string;
+            site_out: string;
+            size: number;
+        };
+        KnownVector: {
+            made_with: string;
+            method: string;
+            name: string;
+            norm: number | null;
+            pairs: number;
+            problem: string | null;
+            sites: string[];
+        };
+        LabelCount: {
+            label: string;
+            texts: number;
+        };
         LabelScores: {
             f1: number | null;
             label: string;
@@ -1775,6 +2582,11 @@ export interface components {
         LayerDifference: {
             cosine: number | null;
             largest: number | null;
+            layer: string;
+        };
+        LayerDivergence: {
+            after: number | null;
+            before: number | null;
             layer: string;
         };
         LayerGuess: {
@@ -1840,6 +2652,7 @@ export interface components {
             /** @constant */
             schema: "glassformer.lens/2";
             tokens: string[];
+            tuned: boolean;
         };
         /**
          * LensRequest
@@ -1873,10 +2686,27 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Target */
             target?: string | null;
+        };
+        /** glassformer.lens-training/1 */
+        LensTrainingJson: {
+            held_out: number;
+            layers: components["schemas"]["LayerDivergence"][];
+            model: string;
+            /** @constant */
+            schema: "glassformer.lens-training/1";
+            seconds: number | null;
+            steps: number;
+            texts: number;
+            tokens: number;
         };
         LevelPart: {
             formula: string;
@@ -1888,6 +2718,18 @@ export interface components {
             shape: number[];
             site: string | null;
             strip: components["schemas"]["Strip"] | null;
+        };
+        /** glassformer.steering-vector/1 */
+        MadeSteeringVectorJson: {
+            directions: components["schemas"]["SteeringDirection"][];
+            /** @enum {unknown} */
+            method: "mean" | "pca";
+            model: string;
+            pairs: components["schemas"]["SteeringPair"][];
+            /** @constant */
+            schema: "glassformer.steering-vector/1";
+            /** @enum {unknown} */
+            tokens: "last" | "all";
         };
         /** MessageToolCall */
         MessageToolCall: {
@@ -1987,6 +2829,12 @@ export interface components {
             parameters: components["schemas"]["Parameter"][];
             tensors: number;
         };
+        NamedSite: {
+            axes: string[];
+            name: string;
+            other_names: string[];
+            shape: (number | string)[];
+        };
         NamedStrip: {
             name: string;
             site: string | null;
@@ -2001,6 +2849,20 @@ export interface components {
              * @constant
              */
             type: "function";
+        };
+        NeuronExample: {
+            after: string;
+            before: string;
+            position: number;
+            text: number;
+            token: string;
+            value: number | null;
+        };
+        NeuronStatistics: {
+            deviation: number | null;
+            examples: components["schemas"]["NeuronExample"][];
+            mean: number | null;
+            neuron: number;
         };
         Node: {
             children: components["schemas"]["Node"][];
@@ -2037,6 +2899,161 @@ export interface components {
              * @constant
              */
             type: "json_schema";
+        };
+        PageBranch: {
+            children: components["schemas"]["PageBranch"][];
+            /** @constant */
+            kind: "branch";
+            note: string;
+            /** @enum {unknown} */
+            style: "" | "strong" | "dim" | "special" | "chosen" | "out";
+            text: string;
+            value: (number | null) | null;
+        };
+        PageCollapsible: {
+            anchor: string;
+            expanded: boolean;
+            /** @constant */
+            kind: "collapsible";
+            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageCollapsible"])[];
+            title: string;
+        };
+        PageColumn: {
+            keep_end: boolean;
+            /** @enum {unknown} */
+            kind: "text" | "token" | "number" | "code" | "bar" | "signed bar";
+            min_width: number;
+            name: string;
+            priority: number;
+            wraps: boolean;
+        };
+        PageGrid: {
+            all_columns: boolean;
+            column_labels: string[];
+            keep_first: boolean;
+            /** @constant */
+            kind: "grid";
+            notes: string[][];
+            row_labels: string[];
+            texts: string[][];
+            texts_optional: boolean;
+            values: ((number | null) | null)[][];
+        };
+        PageHeading: {
+            /** @constant */
+            kind: "heading";
+            text: string;
+        };
+        PageHoverMap: {
+            /** @constant */
+            kind: "hover_map";
+            notes: string[][];
+            targets: string[];
+            tokens: string[];
+            values: ((number | null) | null)[][];
+        };
+        /** glassformer.page/1 */
+        PageJson: {
+            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageCollapsible"])[];
+            python: string;
+            /** @constant */
+            schema: "glassformer.page/1";
+            title: string;
+        };
+        PageLine: {
+            marked: boolean;
+            name: string;
+            points: [
+                number | null,
+                number | null
+            ][];
+        };
+        PageLineChart: {
+            from_zero: boolean;
+            /** @constant */
+            kind: "line_chart";
+            lines: components["schemas"]["PageLine"][];
+            title: string;
+            x_name: string;
+        };
+        PageParagraph: {
+            /** @constant */
+            kind: "paragraph";
+            /** @enum {unknown} */
+            style: "" | "strong" | "dim" | "special" | "chosen" | "out";
+            text: string;
+        };
+        PagePreformatted: {
+            highlights: string[];
+            /** @constant */
+            kind: "preformatted";
+            text: string;
+        };
+        PageShortenable: {
+            short: string;
+            text: string;
+        };
+        PageTable: {
+            columns: components["schemas"]["PageColumn"][];
+            /** @constant */
+            kind: "table";
+            rows: components["schemas"]["PageTableRow"][];
+        };
+        PageTableRow: {
+            cells: (string | (number | null) | components["schemas"]["PageShortenable"])[];
+            /** @enum {unknown} */
+            style: "" | "strong" | "dim" | "special" | "chosen" | "out";
+        };
+        PageThumbnailGrid: {
+            column_labels: string[];
+            /** @constant */
+            kind: "thumbnail_grid";
+            maps: {
+                bytes: string;
+                shape: number[];
+            };
+            row_labels: string[];
+        };
+        PageTokenStrip: {
+            /** @constant */
+            kind: "token_strip";
+            links: string[];
+            notes: string[];
+            tokens: string[];
+            values: (number | null)[];
+        };
+        /**
+         * PairOfTexts
+         * @description Two texts, and the tokens to tell apart, if they are not what each text leads to.
+         */
+        PairOfTexts: {
+            /** Against */
+            against?: number | string | null;
+            /** Answer */
+            answer?: number | string | null;
+            /** First */
+            first: string;
+            /** Second */
+            second: string;
+        };
+        /** glassformer.patching-pairs/1 */
+        PairPatchingJson: {
+            changes: string[];
+            counts: number[][];
+            heads: number;
+            layers: string[];
+            means: ((number | null) | null)[][];
+            metric: string;
+            model: string;
+            pairs: components["schemas"]["PatchedPair"][];
+            /** @enum {unknown} */
+            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            positions: number[];
+            /** @constant */
+            schema: "glassformer.patching-pairs/1";
+            sharing: number;
+            standard_errors: ((number | null) | null)[][];
+            values: ((number | null) | null)[][][];
         };
         Parameter: {
             bits: (number | null) | null;
@@ -2080,6 +3097,111 @@ export interface components {
             only?: string | null;
         };
         /**
+         * PatchPairsRequest
+         * @description POST /glass/patch-pairs: each pair's first text in its second's pass, and the mean of what that restores.
+         */
+        PatchPairsRequest: {
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Metric
+             * @default recovered
+             * @enum {string}
+             */
+            metric: "recovered" | "logit_difference" | "probability" | "kl";
+            /** Model */
+            model?: string | null;
+            /** Pairs */
+            pairs: components["schemas"]["PairOfTexts"][];
+            /**
+             * Part
+             * @default heads
+             * @enum {string}
+             */
+            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            /** Positions */
+            positions?: (number | string)[] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+        };
+        /**
+         * PatchPathRequest
+         * @description POST /glass/patch-path: a sender's value of the first text, as some receivers in the second see it.
+         */
+        PatchPathRequest: {
+            /** Against */
+            against?: number | string | null;
+            /** Answer */
+            answer?: number | string | null;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** First */
+            first: string;
+            /**
+             * Freeze Mlps
+             * @default false
+             */
+            freeze_mlps: boolean;
+            /** Model */
+            model?: string | null;
+            /** Positions */
+            positions?: (number | string)[] | null;
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Receivers
+             * @default [
+             *       "final"
+             *     ]
+             */
+            receivers: string[];
+            /** Second */
+            second: string;
+            /**
+             * Sender
+             * @default blocks.*.attention.heads
+             */
+            sender: string;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+        };
+        /**
          * PatchRequest
          * @description POST /glass/patch: the first text's activations in the second's pass.
          */
@@ -2118,10 +3240,70 @@ export interface components {
             raw: boolean;
             /** Second */
             second: string;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /** Token */
             token?: number | string | null;
+        };
+        PatchedPair: {
+            answers: [
+                components["schemas"]["AnswerToken"],
+                components["schemas"]["AnswerToken"]
+            ];
+            texts: [
+                string,
+                string
+            ];
+            unaligned: [
+                number[],
+                number[]
+            ];
+            unpatched: [
+                number | null,
+                number | null
+            ];
+        };
+        PatchedPath: {
+            block: number | null;
+            head: number | null;
+            sender: string;
+            value: number | null;
+        };
+        Patching: {
+            answers: [
+                components["schemas"]["AnswerToken"],
+                components["schemas"]["AnswerToken"]
+            ];
+            best: [
+                number,
+                number
+            ];
+            changes: string[];
+            differences: [
+                number | null,
+                number | null
+            ];
+            heads: number;
+            layers: string[];
+            model: string;
+            /** @enum {unknown} */
+            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            positions: number[];
+            sharing: number;
+            texts: [
+                string,
+                string
+            ];
+            tokens: [
+                string[],
+                string[]
+            ];
+            values: (number | null)[][];
         };
         /** glassformer.patching/1 */
         PatchingJson: {
@@ -2157,6 +3339,36 @@ export interface components {
             ];
             values: (number | null)[][];
         };
+        /** glassformer.path-patching/1 */
+        PathPatchingJson: {
+            answers: [
+                components["schemas"]["AnswerToken"],
+                components["schemas"]["AnswerToken"]
+            ];
+            changes: string[];
+            differences: [
+                number | null,
+                number | null
+            ];
+            frozen: string[];
+            model: string;
+            paths: components["schemas"]["PatchedPath"][];
+            positions: number[];
+            receivers: string[];
+            /** @constant */
+            schema: "glassformer.path-patching/1";
+            texts: [
+                string,
+                string
+            ];
+        };
+        PathSum: {
+            /** @enum {unknown} */
+            baseline: "zero" | "pad" | "mean";
+            baseline_value: number | null;
+            error: number | null;
+            steps: number;
+        };
         Phase: {
             bytes: number;
             each: (number | null)[];
@@ -2183,6 +3395,51 @@ export interface components {
             weights: {
                 [key: string]: number;
             };
+        };
+        PositionWrites: {
+            attended_token: string;
+            attends_to: number;
+            position: number;
+            token: string;
+            weight: number | null;
+            writes: components["schemas"]["ScoredToken"][];
+        };
+        /**
+         * ProbeRequest
+         * @description POST /glass/probe: one label for each text.
+         */
+        ProbeRequest: {
+            /** Labels */
+            labels: string[];
+            /**
+             * Length
+             * @default 256
+             */
+            length: number;
+            /** Model */
+            model?: string | null;
+            /**
+             * Position
+             * @default last
+             * @enum {string}
+             */
+            position: "last" | "mean";
+            /** Sites */
+            sites?: string[] | null;
+            /** Texts */
+            texts: string[];
+        };
+        /** glassformer.probes/1 */
+        ProbesJson: {
+            baseline: number | null;
+            held_out: number;
+            labels: components["schemas"]["LabelCount"][];
+            model: string;
+            position: string;
+            /** @constant */
+            schema: "glassformer.probes/1";
+            sites: components["schemas"]["SiteProbe"][];
+            train: number;
         };
         ProductTerm: {
             index: number;
@@ -2234,6 +3491,16 @@ export interface components {
             logprob: (number | null) | null;
             text: string;
         };
+        Reconstruction: {
+            active: number | null;
+            cosine: number | null;
+            explained_variance: (number | null) | null;
+            loss: (number | null) | null;
+            loss_recovered: (number | null) | null;
+            mean_squared_error: number | null;
+            spliced_loss: (number | null) | null;
+            zeroed_loss: (number | null) | null;
+        };
         /**
          * RecordRequest
          * @description POST /glass/record
@@ -2263,6 +3530,11 @@ export interface components {
             raw: boolean;
             /** Seed */
             seed?: number | null;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** Stop */
             stop?: string | string[] | null;
             /**
@@ -2290,6 +3562,11 @@ export interface components {
             probabilities: (number | null)[];
             ranks: number[];
             texts: string[];
+        };
+        RecordedSite: {
+            bytes: number;
+            shape: number[];
+            site: string;
         };
         RecordedStep: {
             candidates: components["schemas"]["RecordedCandidates"];
@@ -2486,6 +3763,11 @@ export interface components {
             raw: boolean;
             /** Seed */
             seed?: number | null;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** Stop */
             stop?: string | string[] | null;
             /** System */
@@ -2496,6 +3778,97 @@ export interface components {
             top_p?: number | null;
         } & {
             [key: string]: unknown;
+        };
+        /** glassformer.saliency/1 */
+        SaliencyJson: {
+            against: components["schemas"]["AnswerToken"] | null;
+            changes: string[];
+            /** @enum {unknown} */
+            method: "input-x-gradient" | "gradient-norm" | "integrated";
+            /** @enum {unknown} */
+            metric: "logit" | "log-probability" | "loss" | "function";
+            model: string;
+            path: components["schemas"]["PathSum"] | null;
+            position: number | null;
+            /** @constant */
+            schema: "glassformer.saliency/1";
+            token: components["schemas"]["AnswerToken"] | null;
+            tokens: components["schemas"]["SalientToken"][];
+            value: number | null;
+        };
+        /**
+         * SaliencyRequest
+         * @description POST /glass/saliency: of the best token, unless another token or label is named
+         */
+        SaliencyRequest: {
+            /** Against */
+            against?: number | string | null;
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /** Baseline */
+            baseline?: ("zero" | "pad" | "mean") | null;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Method
+             * @default input-x-gradient
+             * @enum {string}
+             */
+            method: "input-x-gradient" | "gradient-norm" | "integrated";
+            /**
+             * Metric
+             * @default logit
+             * @enum {string}
+             */
+            metric: "logit" | "log-probability" | "loss";
+            /** Model */
+            model?: string | null;
+            /** Position */
+            position?: number | string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** Steps */
+            steps?: number | null;
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
+            /** Token */
+            token?: number | string | null;
+        };
+        SalientToken: {
+            id: number;
+            in_source: boolean;
+            position: number;
+            text: string;
+            value: number | null;
+        };
+        ScoredToken: {
+            id: number;
+            score: number | null;
+            text: string;
         };
         SettingPair: {
             name: string;
@@ -2562,6 +3935,36 @@ export interface components {
             /** Shift */
             shift?: number | unknown[] | null;
         };
+        /** glassformer.site-names/1 */
+        SiteNamesJson: {
+            model: string;
+            model_type: string;
+            /** @constant */
+            schema: "glassformer.site-names/1";
+            sites: components["schemas"]["NamedSite"][];
+        };
+        SiteProbe: {
+            accuracy: number | null;
+            control: number | null;
+            site: string;
+            train_accuracy: number | null;
+        };
+        SiteStatistics: {
+            mean_size: number | null;
+            neurons: components["schemas"]["NeuronStatistics"][];
+            rows: number;
+            site: string;
+            size: number | null;
+            width: number;
+        };
+        /**
+         * SitesRequest
+         * @description POST /glass/sites
+         */
+        SitesRequest: {
+            /** Model */
+            model?: string | null;
+        };
         SnapshotReading: {
             attention: (number | null)[][];
             candidates: components["schemas"]["Candidate"][][];
@@ -2596,6 +3999,73 @@ export interface components {
             nans: number;
             outliers: number | null;
             zeros: number | null;
+        };
+        /**
+         * StatisticsRequest
+         * @description POST /glass/activations
+         */
+        StatisticsRequest: {
+            /**
+             * Examples
+             * @default 5
+             */
+            examples: number;
+            /**
+             * Length
+             * @default 256
+             */
+            length: number;
+            /** Model */
+            model?: string | null;
+            /** Neurons */
+            neurons?: number[] | null;
+            /** Sites */
+            sites: string[];
+            /** Texts */
+            texts: string[];
+        };
+        /**
+         * Steer
+         * @description A steering vector of this server, or a feature of one of its autoencoders, and how many times it is added.
+         *
+         *     A feature, AUTOENCODER/NUMBER, can be clamped to a value instead.
+         */
+        Steer: {
+            /** Clamp */
+            clamp?: number | null;
+            /** Feature */
+            feature?: string | null;
+            /** Name */
+            name?: string | null;
+            /** Strength */
+            strength?: number | null;
+        };
+        SteeringDirection: {
+            agreement: number | null;
+            held_out: (number | null) | null;
+            norm: number | null;
+            site: string;
+            stream: number | null;
+        };
+        SteeringPair: {
+            negative: string;
+            positive: string;
+            projections: (number | null)[];
+        };
+        /**
+         * SteeringRequest
+         * @description POST /glass/steering
+         */
+        SteeringRequest: {
+            /** Model */
+            model?: string | null;
+        };
+        /** glassformer.steering-vectors/1 */
+        SteeringVectorsJson: {
+            model: string;
+            /** @constant */
+            schema: "glassformer.steering-vectors/1";
+            vectors: components["schemas"]["KnownVector"][];
         };
         /** glassformer.strategies/2 */
         StrategiesJson: {
@@ -2822,6 +4292,22 @@ export interface components {
             text: string;
             token: string;
         };
+        TokenCircuit: {
+            id: number;
+            looks_for: components["schemas"]["ScoredToken"][];
+            own_rank: number;
+            own_score: number | null;
+            text: string;
+            writes: components["schemas"]["ScoredToken"][];
+        };
+        TokenFeatures: {
+            active: number;
+            error: number | null;
+            features: components["schemas"]["FeatureActivation"][];
+            norm: number | null;
+            position: number;
+            token: string;
+        };
         TokenTime: {
             cached: number | null;
             length: number;
@@ -2993,6 +4479,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
             /**
@@ -3201,6 +4692,11 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
         };
@@ -3670,6 +5166,63 @@ export interface operations {
             };
         };
     };
+    activations_glass_activations_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StatisticsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivationStatisticsJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     attention_glass_attention_post: {
         parameters: {
             query?: never;
@@ -3690,6 +5243,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AttentionMapJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -3746,6 +5300,178 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AttentionMapsJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    attribution_glass_attribution_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AttributionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttributionJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    attribution_patch_glass_attribution_patch_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AttributionPatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttributionPatchingJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    circuit_glass_circuit_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CircuitRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HeadCircuitJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -3802,6 +5528,64 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TextComparisonJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    composition_glass_composition_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompositionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompositionJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -3858,6 +5642,178 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ExpertsJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    feature_dictionaries_glass_feature_dictionaries_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FeatureDictionariesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FeatureDictionariesJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    features_glass_features_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FeaturesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FeaturesJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    graph_glass_graph_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GraphRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttributionGraphJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -3914,6 +5870,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InsideJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -3970,6 +5927,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LearningJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4026,6 +5984,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LensJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4082,6 +6041,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JourneyJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4138,6 +6098,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelDescriptionJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4194,6 +6155,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ParametersJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4250,6 +6212,178 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PatchingJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    patch_pairs_glass_patch_pairs_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchPairsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PairPatchingJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    patch_path_glass_patch_path_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchPathRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PathPatchingJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    probe_glass_probe_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProbeRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProbesJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4306,6 +6440,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RecordingJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                     "text/event-stream": string;
                 };
             };
@@ -4368,6 +6503,177 @@ export interface operations {
                         trace: components["schemas"]["TraceJson"];
                         whys: components["schemas"]["WhysJson"];
                     };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    saliency_glass_saliency_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SaliencyRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SaliencyJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    sites_glass_sites_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SitesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SiteNamesJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    steering_glass_steering_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SteeringRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SteeringVectorsJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4488,6 +6794,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenizedTextJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4544,6 +6851,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TraceJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4596,6 +6904,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TrainingCurvesJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description Any other error, in the same form: no key, no such model, a full queue. */
@@ -4636,6 +6945,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TreeJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -4651,6 +6961,62 @@ export interface operations {
                             param: string | null;
                             type: string;
                         };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    views_glass_views_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        views: {
+                            description: string;
+                            fields: {
+                                choices: (string | number)[];
+                                default: unknown;
+                                description: string | null;
+                                example: unknown;
+                                items: ("text" | "integer" | "number" | "boolean" | "integer or text" | "number or text") | null;
+                                /** @enum {unknown} */
+                                kind: "text" | "integer" | "number" | "boolean" | "integer or text" | "number or text" | "choice" | "list" | "json";
+                                maximum: number | null;
+                                minimum: number | null;
+                                name: string;
+                                required: boolean;
+                                shared: boolean;
+                            }[];
+                            name: string;
+                            title: string;
+                        }[];
                     };
                 };
             };

@@ -46,7 +46,8 @@ class _Filled(ast.NodeTransformer):
         if node.id == "model":
             change, steer = self.values.get("change"), self.values.get("steer")
             changed = f"model.changed({_literal(change)})" if change else "model"
-            return ast.parse(f"{changed}.steered({_literal(steer)})" if steer else changed, mode="eval").body
+            entries = steer if isinstance(steer, list) else [steer]
+            return ast.parse(f"{changed}.steered({_literal(entries)})" if steer else changed, mode="eval").body
         return ast.parse(_literal(self.values[node.id]), mode="eval").body if node.id in self.values else node
 
     def _is_default(self, node: ast.expr) -> bool:
