@@ -215,15 +215,16 @@ class Watch:
 
 
 def expand_changes(
-    changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()
-) -> Mapping[str, Change]:
+    changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
+    synonyms: Callable[[], Synonyms] = Synonyms,
+) -> Mapping[str, Change]:  # fmt: skip
     """What is to be changed throughout, by site; refused if it names none that a model of so many blocks has."""
     if not isinstance(changes, Mapping):
         raise SiteError(
             f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
             f"{changes!r}."
         )
-    return Watch.parse(changes, blocks, encoder, routed).changes
+    return Watch.parse(changes, blocks, encoder, routed, synonyms).changes
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -202,8 +202,8 @@ def model_sources(names: Sequence[str], load: Callable[[str], Model], library: L
             _ = open_model(name, progress=progress).config
         public = Path(name).stem if Path(name).exists() else name  # clients need not know where it lies
         aliases = () if alias in (None, public) else (alias,)
-        known = {} if library is None else {"library": library}
-        sources.append(ModelSource(public, partial(load, name), tuple(filter(None, aliases)), **known))
+        source = ModelSource(public, partial(load, name), tuple(filter(None, aliases)))
+        sources.append(source if library is None else replace(source, library=library))
     return sources
 
 

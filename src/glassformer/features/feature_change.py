@@ -54,7 +54,8 @@ class FeatureChange(ComputedChange):
         except ValueError as error:
             raise SiteError(f"{self.dictionary.name} does not fit {where.site}: {error}.") from error
         directions = np.stack([self.dictionary.direction(feature) for feature in self.features])
-        rows: Floats = missing @ directions * np.asarray(self.dictionary.output_scale(inputs)[0], np.float32)
+        scale = np.asarray(self.dictionary.output_scale(inputs)[0], np.float32)
+        rows = np.asarray(missing @ directions * scale, np.float32)
         added = from_token_rows(rows, axis, shape)
         if isinstance(value, np.ndarray):
             return (value + added).astype(value.dtype)

@@ -61,7 +61,7 @@ def attribution_patching(
     answers = answer_tokens(first.model, scores, answer, against)
     target, rival = (token.id for token in answers)
     clean, corrupted = lead_of_answer(answers, scores)
-    position = len(second.ids) - 1 if pair.mask is None else pair.mask
+    position = len(second.ids) - 1 if pair.masks is None else pair.masks[1]
     gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), start)
     chosen = [position - start for position in pair.positions]
     cells = [
@@ -116,9 +116,10 @@ def _sites(pair: TextPair, part: PatchedPart) -> dict[str, str]:
 def _both_texts(pair: TextPair, sites: Sequence[str], start: int) -> tuple[list[Mapping[str, Floats]], list[Floats]]:
     """The values at the sites from a position on, and the scores where the answer stands, of each text."""
     watch, texts = Watch(frozenset(sites)), (pair.first, pair.second)
-    if pair.mask is not None:
+    if pair.masks is not None:
         passes = [text.model.encoder_pass(text.ids, watch) for text in texts]
-        return [values for _, values in passes], [scores[pair.mask] for scores, _ in passes if scores is not None]
+        scored = zip(pair.masks, passes, strict=True)
+        return [values for _, values in passes], [scores[mask] for mask, (scores, _) in scored if scores is not None]
     executor = pair.first.model.executor
     rows = [executor.open(pair.first.source)]
     try:

@@ -83,7 +83,8 @@ def make_steering_vector(
         )
     vector = SteeringVector(directions, model.name, model.weights_digest, method, tokens, len(pairs))
     rows = tuple(
-        SteeringPair(*texts[number], tuple(float(along[number]) for along in projections)) for number in range(len(pairs))
+        SteeringPair(texts[number][0], texts[number][1], tuple(float(along[number]) for along in projections))
+        for number in range(len(pairs))
     )
     return MadeSteeringVector(model.name, method, tokens, tuple(infos), rows, vector)
 
@@ -137,7 +138,7 @@ def _token_values(reading: Activations, axes: dict[str, int], tokens: SteeringTo
 
 
 def _text_of(reading: Activations) -> str:
-    return reading.model.tokenizer.decode(reading.source or reading.ids)
+    return str(reading.model.tokenizer.decode(reading.source or reading.ids))
 
 
 def _direction(differences: Floats, method: SteeringMethod) -> Floats:

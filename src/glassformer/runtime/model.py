@@ -770,8 +770,10 @@ class Model:
         from glassformer.observe.attribution_patching import attribution_patching
 
         PromptOptions.of(prompt_options, self.attribution_patch)
-        texts = (self.read(text, target, **prompt_options) for text in (first, second))
-        return attribution_patching(*texts, part, positions, answer=answer, against=against, check=check, progress=progress)
+        source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
+        return attribution_patching(
+            source, target_text, part, positions, answer=answer, against=against, check=check, progress=progress
+        )
 
     def patch_pairs(
         self,

@@ -28,7 +28,7 @@ def losses_and_slopes(scores: Tensor, targets: Tensor, smoothing: float, ignored
 
 
 @triton.jit
-def _kernel(scores, targets, losses, vocabulary, smoothing, ignored, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(scores, targets, losses, vocabulary, smoothing, ignored, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     scores += row * vocabulary
     target = tl.load(targets + row)

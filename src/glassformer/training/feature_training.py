@@ -278,12 +278,12 @@ class _Training:
     def dictionary(self, site: str, model: str, name: str) -> FeatureDictionary:
         """The weights for rows as they come, not scaled."""
         scales = (1.0, self.scale, 1.0, self.scale)
-        weights = [
+        encoder, encoder_bias, decoder, decoder_bias = (
             np.array((parameter.detach() / scale).numpy()) for parameter, scale in zip(self.parameters, scales, strict=True)
-        ]
+        )
         settings, threshold = self.settings, np.float32(self.threshold / self.scale)
         return FeatureDictionary(
-            *weights, site=site, site_out=site, name=name, model=model,
+            encoder, encoder_bias, decoder, decoder_bias, site=site, site_out=site, name=name, model=model,
             threshold=np.full(settings.features, threshold) if settings.kind == "batchtopk" else None,
             k=settings.k if settings.kind == "topk" else None,
         )  # fmt: skip
