@@ -42,7 +42,7 @@ def passes(subject: Subject, executor: Any, watch: Any) -> list[Any]:
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_a_function_at_every_site_equals_its_change(family: str, name: str, tiny: Tiny) -> None:
     subject = tiny(family).with_executor(name)
-    for site in all_sites(*subject.blueprint.block_counts):
+    for site in all_sites(*subject.blueprint.block_counts[:3]):
         if ".1." in site and "blocks" in site:
             continue  # one block says all
         wanted = passes(subject, subject.executor(), subject.watch(site, changes={site: Change(0.5)}))

@@ -139,7 +139,7 @@ class Paths:
         self.pair, self.receivers, self.freeze_mlps = pair, list(receivers), freeze_mlps
         blueprint = pair.first.model.blueprint
         self.blocks = blueprint.blocks
-        self.order = {site: at for at, site in enumerate(all_sites(*blueprint.block_counts))}
+        self.order = {site: at for at, site in enumerate(all_sites(*blueprint.block_counts[:3]))}
         last = max(self.order[end.site] for end in receivers)
         self.senders = [end for end in senders if self.order[end.site] < last]
         if not self.senders:

@@ -149,7 +149,7 @@ class TestWatching:
         plain = scores_of(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
         everything = [one.sites for one in run_pass(executor, rows, prompts, subject.watch("*"))]
-        for site in all_sites(*subject.blueprint.block_counts):
+        for site in all_sites(*subject.blueprint.block_counts[:3]):
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
             assert_identical(plain, scores_of(executor, rows, prompts, watch))

@@ -52,7 +52,7 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     plain, cpu = subject.plain(), subject.cpu()
     before = run(subject, cpu, subject.watch("*"))
     draw = np.random.default_rng(5)
-    for site in all_sites(*subject.blueprint.block_counts):
+    for site in all_sites(*subject.blueprint.block_counts[:3]):
         if f"blocks.{subject.blueprint.blocks - 1}." in site and family not in ("llama", "t5"):
             continue  # one block after the first says all
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
@@ -68,7 +68,7 @@ def test_identity_change_at_every_site(family: str, tiny: Tiny) -> None:
     """Patterns apart: heads are then made of the pattern, in the plain order."""
     subject = tiny(family)
     executor = subject.cpu()
-    known = all_sites(*subject.blueprint.block_counts)
+    known = all_sites(*subject.blueprint.block_counts[:3])
     others = {site: Change() for site in known if not site.endswith("pattern")}
     patterns = {site: Change() for site in known if site.endswith("pattern")}
     plain = run(subject, executor, None)

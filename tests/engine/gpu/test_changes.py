@@ -28,7 +28,7 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     plain, gpu = subject.plain(), subject.gpu()
     before = run(subject, gpu, subject.watch("*"))
     draw = np.random.default_rng(5)
-    sites = all_sites(*subject.blueprint.block_counts)
+    sites = all_sites(*subject.blueprint.block_counts[:3])
     for site in sites if family == "llama" else sites[:: len(sites) // 9]:
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
         shift = 0.3 if "keys" in axes(site) or "pattern" in site else shift  # a pattern grows with its row

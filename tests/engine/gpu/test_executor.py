@@ -120,7 +120,7 @@ def test_reading_one_site_gives_what_reading_all_gives(family: str, tiny: Tiny) 
         return [scores.sites for scores in executor.run(feeds)]
 
     everything = read("*")
-    for site in all_sites(*subject.blueprint.block_counts)[:: 3 if family != "llama" else 1]:
+    for site in all_sites(*subject.blueprint.block_counts[:3])[:: 3 if family != "llama" else 1]:
         for sites, expected in zip(read(site), everything, strict=True):
             assert set(sites) == {site}
             assert torch.allclose(sites[site], expected[site], atol=1e-5), site
