@@ -414,9 +414,9 @@ def test_threads_can_be_chosen(tiny_qwen3: Path) -> None:
 
 def test_every_verb_that_runs_a_model_takes_threads() -> None:
     context = click.Context(app)
-    verbs = [app.get_command(context, verb) for verb in VERBS if verb not in ("tokens", "models")]
-    models = cast("click.Group", app.get_command(context, "models"))
-    for command in (*verbs, models.get_command(context, "quantize")):
+    verbs = [app.get_command(context, verb) for verb in VERBS if verb not in ("tokens", "models", "steer")]
+    models, steer = (cast("click.Group", app.get_command(context, group)) for group in ("models", "steer"))
+    for command in (*verbs, models.get_command(context, "quantize"), steer.get_command(context, "make")):
         assert command is not None
         assert "threads" in {parameter.name for parameter in command.params}, command.name
 
