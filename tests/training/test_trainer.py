@@ -168,3 +168,12 @@ def test_settings_have_bounds(name: str, value: float) -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(SettingError, match="precision='float8' is not one of float32, tf32, bfloat16"):
         replace(SETTINGS, precision="float8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_processor_without_bfloat16_is_named(
+    fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("glassformer.training.trainer.has_fast_matmul", lambda dtype: fast)
+    Trainer(tiny_model(), language_model(), replace(SETTINGS, precision="bfloat16"))
+    assert ("this CPU has no products of bfloat16" in caplog.text) != fast

@@ -19,6 +19,8 @@ EXAMPLE = (
     "glass eval mood --task classify --data reviews.csv"
 )
 
+WINDOW = 512  # tokens
+
 
 def evaluate(
     name: Annotated[str | None, argument(metavar="MODEL", help="The model, instead of --model.")] = None,
@@ -28,7 +30,7 @@ def evaluate(
     ] = None,
     data: Annotated[Path | None, option(help="The task's rows: .jsonl or .csv.", metavar="FILE")] = None,
     length: Annotated[int | None, option(help="With --task: tokens of a text, at most.", minimum=2)] = None,
-    window: Annotated[int, option(help="Tokens that are read together.", minimum=2)] = 512,
+    window: Annotated[int | None, option(help="Tokens that are read together: 512, if not said.", minimum=2)] = None,
     stride: Annotated[
         int | None, option(help="Tokens that each window adds; fewer than --window give each more context.", minimum=1)
     ] = None,
@@ -41,10 +43,10 @@ def evaluate(
     """
     if (text is None) == (task is None and data is None):
         raise SettingError("what is measured? Give --text FILE, or --task and --data FILE.")
-    if (stride if text is None else length) is not None:
-        raise SettingError("--length goes with --task, and --stride with --text. Leave it out.")
+    if length is not None if text is not None else window is not None or stride is not None:
+        raise SettingError("--length goes with --task, and --window and --stride with --text. Leave it out.")
     if text is not None:
-        output.show(_evaluate_text(text, name, window, stride, model))
+        output.show(_evaluate_text(text, name, window or WINDOW, stride, model))
     elif task is None or data is None:
         raise SettingError("--task and --data go together: what is measured, and the rows that it is measured on.")
     else:

@@ -9,6 +9,7 @@ rounding alone.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import CheckpointError, NotNumbers
+from glassformer.layers.linear import has_fast_matmul
 from glassformer.training.event_files import EventFiles
 from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone
 from glassformer.training.example_order import ExampleOrder
@@ -31,6 +33,7 @@ from glassformer.training.sharding import dealt, like, release_whole, shard_mode
 from glassformer.training.snapshots import Snapshots
 from glassformer.training.training_folder import TrainingFolder
 
+note = logging.getLogger("glassformer").warning
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 KEPT_STATES = 2  # checkpoints that a training can go on from
 
@@ -87,6 +90,8 @@ class Trainer:
         self.step = 0  # done so far
         self._event_files: EventFiles | None = None  # begun with the first event
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
+        if settings.precision == "bfloat16" and self.ranks.device.type == "cpu" and not has_fast_matmul(torch.bfloat16):
+            note("this CPU has no products of bfloat16: it trains faster with --precision float32.")
         self._loss: Any = self._module
         if settings.compile:
             self._loss = torch.compile(self._loss)
