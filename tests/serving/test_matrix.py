@@ -74,6 +74,10 @@ ROUTES = {
     "/glass/inside": ListedRoute("POST", "/glass/inside", {"prompt": "hi", "path": "blocks.0"}),
     "/glass/compare": ListedRoute("POST", "/glass/compare", {"first": "hi there", "second": "hi you"}),
     "/glass/patch": ListedRoute("POST", "/glass/patch", {"first": "one cat", "second": "two cat", "raw": True}),
+    "/glass/saliency": ListedRoute("POST", "/glass/saliency", {"prompt": "hi"}),
+    "/glass/attribution-patch": ListedRoute(
+        "POST", "/glass/attribution-patch", {"first": "one cat", "second": "two cat", "raw": True}
+    ),
     "/glass/attribution": ListedRoute("POST", "/glass/attribution", {"prompt": "hi"}),
     "/glass/graph": ListedRoute("POST", "/glass/graph", {"prompt": "hi", "threshold": 0.5}),
     "/glass/circuit": ListedRoute("POST", "/glass/circuit", {"layer": 0, "head": 0, "tokens": [3]}),
