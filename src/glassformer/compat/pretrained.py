@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, cast
 
 import torch
@@ -155,7 +154,7 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
-    changes: Mapping[str, Change] = MappingProxyType({})  # in every call, by site
+    changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled
     config: Any
     generation_config: GenerationConfig
     base_class: type[BaseModel]
