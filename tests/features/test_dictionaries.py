@@ -100,7 +100,7 @@ def test_gemma_scopes_npz(tmp_path: Path) -> None:
     (tmp_path / "cfg.json").write_text(json.dumps({"hook_name": "blocks.1.hook_mlp_out", "apply_b_dec_to_input": False}))
     again = read_dictionary(tmp_path)
     assert again.site == "blocks.1.mlp.update"
-    np.testing.assert_array_equal(again.encode(INPUTS), dictionary.encode(INPUTS))
+    np.testing.assert_allclose(again.encode(INPUTS), dictionary.encode(INPUTS), rtol=1e-5)  # whose rows lie otherwise
 
 
 def test_folders_of_sparsify(tmp_path: Path) -> None:

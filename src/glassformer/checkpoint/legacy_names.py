@@ -27,11 +27,14 @@ EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
 )  # fmt: skip
 
 
-def modern_names(stored: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
-    tensors = dict(stored)
+def modern_name(name: str) -> str:
     for old, new in LEGACY_NAMES:
-        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
-    return tensors
+        name = old.sub(new, name)
+    return name
+
+
+def modern_names(stored: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
+    return {modern_name(name): tensor for name, tensor in stored.items()}
 
 
 def resolve_names(stored: Mapping[str, AnyTensor], expected: Sequence[str]) -> dict[str, AnyTensor]:

@@ -271,6 +271,13 @@ class StoredTensor:
         return math.prod(self.shape)
 
     @property
+    def own_size(self) -> int:
+        """How many of its bytes are its own: two tensors that alternate in a file lie in the same ones."""
+        if self.layout is None or not self.elements:
+            return self.size
+        return self.size * self.elements // math.prod(self.layout.stored_shape(self.shape))
+
+    @property
     def label(self) -> str:
         """What errors call it."""
         return f"{self.file.path}: tensor {self.name!r}"

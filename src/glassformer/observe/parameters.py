@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.errors import InputError
 from glassformer.observe import weights
 from glassformer.observe.statistics import statistics
@@ -74,9 +75,10 @@ def parameters(
 
 def _parameter(name: str, tensor: Any, stored_name: str) -> Parameter:
     elements = int(np.prod(tensor.shape, dtype=np.int64))
-    bits = 8 * tensor.size / elements if elements else None
+    size = tensor.own_size if isinstance(tensor, StoredTensor) else tensor.size
+    bits = 8 * size / elements if elements else None
     renamed = None if stored_name == name else stored_name
-    return Parameter(name, tuple(tensor.shape), elements, tensor.kind, tensor.size, bits, renamed)
+    return Parameter(name, tuple(tensor.shape), elements, tensor.kind, size, bits, renamed)
 
 
 def _tied(name: str, same: str, listed: Mapping[str, Parameter], inventory: weights.Inventory) -> TiedParameter:

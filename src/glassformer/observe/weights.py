@@ -6,7 +6,6 @@ says which ones are meant, and in which order they are used. Only headers are re
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glassformer.blueprints import Blueprint, Weight, blueprint
+from glassformer.checkpoint.legacy_names import modern_name
 from glassformer.errors import CheckpointError, ConfigError
 from glassformer.observe.statistics import Numbers
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PIECE = 1 << 20  # numbers that are read together
 WIDE = {"F64": "<f8", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "?"}
 KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # torch's names for them
-OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def match_names(inventory: Inventory) -> NameMatch:
     if inventory.blueprint is None:
         return _as_stored(inventory.tensors)
     match = NameMatch()
-    current = {_current_name(name): name for name in inventory.tensors}
+    current = {modern_name(name): name for name in inventory.tensors}
     shorter = {name.partition(".")[2]: stored for name, stored in current.items()}
     for weight in inventory.blueprint.weights:
         spellings = (current.get(weight.name), current.get(weight.name.partition(".")[2]), shorter.get(weight.name))
@@ -153,12 +152,6 @@ def _heads(plan: Blueprint) -> dict[str, str]:
     """The name that a head's weight would have, if it had one of its own: the table that it uses."""
     used = {f"{op.module}.weight": op.weights[0].name for op in plan.ops if op.kind == "scores"}
     return {name: table for name, table in used.items() if table in _tables(plan)}
-
-
-def _current_name(name: str) -> str:
-    for old, new in OLD:
-        name = old.sub(new, name)
-    return name
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -62,6 +62,6 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "prefixItems": [_value(item, definitions) for item in inside], "minItems": len(inside)}
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _value(inside[1], definitions)}
-    if getattr(origin, "__name__", "") == "ndarray":
+    if getattr(origin, "__name__", "") in ("ndarray", "NDArray"):  # an alias of its own in newer numpy
         return {"type": "array"}
     raise TypeError(f"no JSON schema is known for {hint!r}.")
