@@ -5,18 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-HOOKS: Mapping[str, str] = {  # in block N
-    "hook_resid_post": "residual",
-    "hook_resid_mid": "middle",
-    "hook_attn_out": "attention.update",
-    "attn.hook_z": "attention.heads",
-    "hook_mlp_out": "mlp.update",
-    "hook_mlp_in": "mlp.input",
-    "ln2.hook_normalized": "mlp.input",
-    "mlp.hook_in": "mlp.input",
-    "mlp.hook_out": "mlp.update",
-    "mlp.hook_post": "mlp.hidden",
-}
+from glassformer.blueprints.synonyms import IN_BLOCK
+
+HOOKS: Mapping[str, str] = {  # in block N; what files name is what they were trained on, whatever a family makes of it
+    **IN_BLOCK, "hook_mlp_in": "mlp.input", "ln2.hook_normalized": "mlp.input", "mlp.hook_out": "mlp.update",
+}  # fmt: skip
 
 
 def hook_of_site(site: str) -> str:
