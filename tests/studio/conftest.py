@@ -20,11 +20,11 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.views.recording import Recording
-from tests.serving.conftest import make, pair_source, serving, sources, tiny_encoder
+from tests.serving.conftest import autoencoders, make, pair_source, serving, sources, tiny_encoder
 from tests.studio.browser import OpenPage, Windows, chromium, running_loop
 from tests.tasks.conftest import Make, named_labels
 
-__all__ = ["make", "named_labels", "pair_source", "sources", "tiny_encoder"]
+__all__ = ["autoencoders", "make", "named_labels", "pair_source", "sources", "tiny_encoder"]
 
 LIMITS = Limits(seconds=300, stop_seconds=1, new_tokens=6, loaded_models=12)
 HEADS = {

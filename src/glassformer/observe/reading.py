@@ -161,7 +161,7 @@ class Reading(Activations):
         """To which experts each token goes, layer by layer, and how evenly the tokens are spread over them."""
         return experts(self, progress=progress)
 
-    def features(self, dictionary: Annotated[FeatureDictionary, OWN_CHECK], best: int = TOP_FEATURES) -> Features:
+    def features(self, dictionary: FeatureDictionary, best: int = TOP_FEATURES) -> Features:
         """What a sparse autoencoder or a transcoder finds in the text: `model.dictionary(…)` opens one.
 
         `best`: how many features of each token.

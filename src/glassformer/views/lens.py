@@ -60,7 +60,7 @@ class Lens(View):
 
 def draw(view: Lens, everything: bool = False) -> Page:
     parts: list[PagePart] = [
-        Heading(title := f"{view.model}: what each layer would predict next{', by a tuned lens' if view.tuned else ''}"),
+        Heading(title := f"{view.model}: {'tuned lens, ' if view.tuned else ''}what each layer would predict next"),
         Paragraph(
             "each column is a token of the text, each cell the best next token there; shades are its probability", "dim"
         ),
