@@ -12,7 +12,7 @@ import torch
 
 from glassformer.blueprints.config import ACTIVATIONS
 from glassformer.engine.cpu import executor as engine
-from glassformer.engine.cpu.library import levels
+from glassformer.engine.cpu.library import chosen_level, levels
 from tests.checkpoint.test_scratch import SIZES, weights
 from tests.engine.cpu.packed import KEPT, RARE
 from tests.engine.executors import RequantizedSubject, Subject, write_checkpoint
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 FLOATS, PACKED = 1e-5, 1e-3  # measured: 6e-6 and 6e-4
-SPLIT = 3e-5  # of BF16, where tiles take an input as two halves of eight bits; measured: 1.1e-5
+SPLIT = 3e-5  # of BF16, where AMX tiles take an input as two halves of eight bits; measured: 1.1e-5
 ROUNDED = 7e-2  # measured: 3.6e-2
 STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2.2e-2
 LONGROPE = {
@@ -39,8 +39,10 @@ def agree(subject: Subject, other: Any, tolerance: float, lengths: tuple[int, ..
     assert found.positions > sum(lengths)
 
 
-def tolerance_of(subject: Subject) -> float:
-    return PACKED if subject.opened.packed else SPLIT if subject.opened.kind == "BF16" else FLOATS
+def tolerance_of(subject: Subject, level: str | None = None) -> float:
+    if subject.opened.packed:
+        return PACKED
+    return SPLIT if subject.opened.kind == "BF16" and (level or chosen_level()) == "amx" else FLOATS
 
 
 @pytest.mark.parametrize("seed", [None, *range(2), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 14))])
@@ -169,7 +171,7 @@ def test_parity_of_coarser_activations(kind: str, level: str, activations: str, 
 def test_inputs_of_floats_are_not_rounded(tiny: Tiny) -> None:
     subject = tiny("BF16")
     executor = subject.cpu(activations="q8")
-    agree(subject, executor, SPLIT)
+    agree(subject, executor, tolerance_of(subject))
     assert "activations" not in executor.describe().options
 
 
@@ -181,7 +183,8 @@ def test_parity_of_source_cache_dtypes(family: str, cache: str, tiny: Tiny) -> N
     mT5 does not scale its attention's scores, so rounded keys move its patterns more: by 5.4 % with bf16.
     """
     subject = tiny(family)
-    agree(subject, subject.cpu(cache=cache), {"f32": FLOATS, **STORES}[cache] * 6, (70, 3, 20))
+    most = {"f32": FLOATS, **STORES}[cache] * (6 if family == "mt5" else 3)
+    agree(subject, subject.cpu(cache=cache), most, (70, 3, 20))
 
 
 @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
@@ -190,7 +193,7 @@ def test_parity_of_each_level(what: str, tiny: Tiny) -> None:
     executors = {level: subject.cpu(level=level, threads=2) for level in levels()}
     for (level, executor), found in zip(executors.items(), subject.verdicts([*executors.values()], (1, 9, 4)), strict=True):
         assert executor.describe().notes[0] == f"{level}, 2 threads"
-        assert found.agrees(tolerance_of(subject)), (level, found)
+        assert found.agrees(tolerance_of(subject, level)), (level, found)
 
 
 @pytest.mark.sweep
