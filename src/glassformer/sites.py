@@ -88,6 +88,12 @@ def all_sites(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tu
     return (*(ENCODER + name for name in before), *BEFORE, *own, *AFTER)
 
 
+@cache
+def site_order(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> Mapping[str, int]:
+    """Each site's place among all of them."""
+    return {site: place for place, site in enumerate(all_sites(blocks, encoder, routed))}
+
+
 def axes(site: str) -> tuple[str, ...]:
     """The named axes of the value found at a site."""
     if site.startswith(ENCODER):
@@ -124,17 +130,16 @@ def expand(
 
     What is no name of ours may be one of other libraries': `synonyms` is called for these alone.
     """
-    known = all_sites(blocks, encoder, routed)
-    names, matching = frozenset(known), set[str]()
+    order, matching = site_order(blocks, encoder, routed), set[str]()
     for pattern in map(_as_pattern, patterns):
-        matches = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
+        matches = [pattern] if pattern in order else [site for site in order if fnmatchcase(site, pattern)]
         if not matches:
             others = synonyms()
             matches = [site for name, site in others.sites.items() if fnmatchcase(name, pattern)]
         if not matches:
-            raise SiteError(_unknown(pattern, known, blocks, others))
+            raise SiteError(_unknown(pattern, [*order], blocks, others))
         matching.update(matches)
-    return tuple(site for site in known if site in matching)
+    return tuple(sorted(matching, key=order.__getitem__))
 
 
 def _is_name(name: object) -> bool:

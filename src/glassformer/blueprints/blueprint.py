@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from glassformer.sites import Synonyms
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Blueprint:
     model_type: str
     head: Head
@@ -32,7 +32,7 @@ class Blueprint:
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
     routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Weight, ...]:
         """Every tensor of the checkpoint, once each, in the order of first use."""
         return tuple({weight.name: weight for op in self.ops for weight in op.weights}.values())
@@ -49,15 +49,15 @@ class Blueprint:
     @property
     def block_counts(self) -> BlockCounts:
         """What decides which sites there are, and by which names: as `sites.expand` takes it."""
-        return self.blocks, self.encoder_blocks, self.routed_blocks, cache(lambda: self.synonyms)
+        return self.blocks, self.encoder_blocks, self.routed_blocks, lambda: self.synonyms
 
-    @property
+    @cached_property
     def synonyms(self) -> Synonyms:
         """What other libraries call the sites."""
         return synonyms(self.ops, self.blocks)
 
-    @property
-    def sites(self) -> dict[str, Shape]:
+    @cached_property
+    def sites(self) -> Mapping[str, Shape]:
         """Every site, with its shape."""
         shapes: dict[str, Shape] = {}
         for op in self.ops:

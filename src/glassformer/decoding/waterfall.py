@@ -97,12 +97,12 @@ def waterfall(
             scores[row, present] = shortlist.scores[indices]
     ends = np.exp(scores[-1] - scores[-1].max(), dtype=np.float64) / stats[-1].total  # the best of all is among them
     counts, _, entropies = zip(*stats, strict=True)
-    tail = None if first is None else _tail(model, ids)
+    tail = None if first is None else _tail(model, ids, stats[0].in_play)
     return Waterfall(tuple(names), ids, scores, counts, entropies, ends, tail)
 
 
-def _tail(scores: Scores, listed: Ids) -> Tail | None:
-    """The scores that are not listed; those that are minus infinity are no candidates. Few passes over the vocabulary."""
+def _tail(scores: Scores, listed: Ids, in_play: int) -> Tail | None:
+    """The scores that are not listed, as far as they are in play: above minus infinity. Few passes over the vocabulary."""
     depths = scores.copy()
     depths[listed] = -np.inf
     top = depths.max()
@@ -112,7 +112,7 @@ def _tail(scores: Scores, listed: Ids) -> Tail | None:
     depths *= 1 / TAIL_WIDTH
     np.minimum(depths, TAIL_BINS, out=depths)  # infinite ones too, in a bin of their own
     counts = np.bincount(depths.astype(np.intp), minlength=TAIL_BINS + 1)
-    out = int(np.count_nonzero(np.isneginf(scores))) + len(listed)
+    out = scores.size - in_play + len(listed)
     counts[TAIL_BINS - 1] += counts[TAIL_BINS] - out
     (filled,) = counts[:TAIL_BINS].nonzero()
     return Tail(float(top), tuple(counts[: filled[-1] + 1].tolist()))

@@ -29,7 +29,7 @@ PRESETS: Mapping[str, Preset] = {
     "tiny": Preset(
         "1.3 million parameters: three minutes on two cores", 128, 4, 4, 128, 2048,
         TrainingSettings(
-            steps=330, batch_size=16, learning_rate=2e-3, weight_decay=0.1, evaluate_every=150, save_every=150,
+            steps=300, batch_size=16, learning_rate=2e-3, weight_decay=0.1, evaluate_every=150, save_every=150,
             evaluation_examples=64,
         ),
     ),
