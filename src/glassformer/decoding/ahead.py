@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from glassformer.candidates import Candidates
 from glassformer.decoding.policy import CHOICE_RULES, Policy, Step
-from glassformer.decoding.shortlist import Ids
+from glassformer.decoding.shortlist import Ids, Shortlist
 from glassformer.decoding.waterfall import MODEL, Waterfall
 from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens
 from glassformer.sites import axes
@@ -58,26 +58,24 @@ class TokensAhead:
         if token == NOT_CHOSEN:
             return None
         self.length, self.last, self.taken = self.length + 1, token, number + 1
-        if records is None and not sites:
-            return policy.accept(token)
         draw, gap = None, 0.0
         if records is not None and policy.settings.do_sample:
             draw, gap = float(self.draws[number]), float(records.best[number] - records.chosen[number])
             policy.history.surprisals.append(-math.log2(records.shares[number]))
         step = policy.accept(token, draw, gap)
-        if not policy.look.depth and not sites:
-            return step
-        return Step(token, step.finish, draw, False, *self._explanations[number], sites=at_position(sites, number))
+        if self.chosen.scores is not None and policy.look.depth:
+            step = policy.explain(step, [Shortlist(self.chosen.scores[number])])
+        elif policy.look.depth:
+            step = Step(token, step.finish, draw, False, *self._explanations[number])
+        return replace(step, sites=at_position(sites, number)) if sites else step
 
     @property
     def _explanations(self) -> list[Explanation]:
         """Of all tokens, computed at once."""
         if self._explained is None:
             ids = [token for token in self.chosen.ids if token != NOT_CHOSEN]
-            if self.chosen.records is None or not self.policy.look.depth:
-                self._explained = [Explanation()] * len(ids)
-            else:
-                self._explained = list(explain(self.policy, ids, self.chosen.records))
+            assert self.chosen.records is not None
+            self._explained = list(explain(self.policy, ids, self.chosen.records))
         return self._explained
 
 

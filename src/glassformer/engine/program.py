@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -202,6 +202,12 @@ class SiteLocation:
     width: int = 0
     heads: int | None = None
     pattern: bool = False
+
+    def value(self, rows: Any) -> Any:
+        """Some tokens' rows of the buffer as the site's value; of a pattern all keys that the buffer has room for."""
+        if not self.pattern:
+            rows = rows[:, self.column : self.column + self.width]
+        return rows[None] if self.heads is None else rows.reshape(len(rows), self.heads, -1).swapaxes(0, 1)[None]
 
 
 class PatternChange(NamedTuple):

@@ -131,14 +131,9 @@ class ProgramPass:
     def value(self, site: str, chunk: FeedChunk) -> Any:
         """A view of one chunk's value of a site, with the site's own axes."""
         location = self.program.sites[site]
-        rows = self.buffer(location.buffer)[chunk.first : chunk.first + chunk.count]
-        if not location.pattern:
-            rows = rows[:, location.column : location.column + location.width]
-        if location.heads is None:
-            return rows[None]
-        heads = rows.reshape(chunk.count, location.heads, -1).swapaxes(0, 1)[None]
+        value = location.value(self.buffer(location.buffer)[chunk.first : chunk.first + chunk.count])
         keys = len(chunk.row.source) if ".cross." in site else chunk.start + len(chunk.feed.ids)
-        return heads[..., :keys] if location.pattern else heads
+        return value[..., :keys] if location.pattern else value
 
     def changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
         """The chunks whose watch changes a site, and how."""

@@ -179,6 +179,7 @@ class ChosenTokens:
     ids: Sequence[int]  # NOT_CHOSEN from the first that it could not choose
     records: ChoiceRecords | None = None  # where the choice samples or has candidates
     sites: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # as a pass over all of them would give them
+    scores: npt.NDArray[np.float32] | None = None  # in place of records: the model's, (steps, vocabulary)
 
 
 class AheadDecoder(Protocol):

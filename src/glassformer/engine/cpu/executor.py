@@ -27,7 +27,17 @@ from glassformer.engine.cpu.passes import (
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program_pass import FeedChunk, changes_pattern, entry_site, watched_sites
-from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
+from glassformer.engine.protocol import (
+    ACTIVATIONS,
+    AheadDecoder,
+    AheadFunctions,
+    Choice,
+    ChosenTokens,
+    Description,
+    Feed,
+    Row,
+    Want,
+)
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes, where_of
 
@@ -137,21 +147,29 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
         return replace(feed, begin=feed.begin._replace(states=states))
 
     @property
-    def decode_greedily(self) -> GreedyDecoder | None:
+    def decode_ahead(self) -> AheadDecoder | None:
         """As in the protocol; None where rotary frequencies follow a row's length, so that each pass has its own."""
-        return None if self._program("", frozenset(), frozenset()).has_dynamic_rope else self._decode_greedily
+        if self._program("", frozenset(), frozenset()).has_dynamic_rope:
+            return None
+        return AheadFunctions(_is_best_choice, self._decode_ahead)
 
     @checks.locked
-    def _decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        open_rows = [self._open_row(row) for row in rows]
+    def _decode_ahead(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> list[ChosenTokens]:
+        open_rows, count = [self._open_row(row) for row in rows], draws.shape[1]
         feeds = [Feed(row, (token,)) for row, token in zip(open_rows, tokens, strict=True)]
         for feed, row in zip(feeds, open_rows, strict=True):
             self._checks.feed(feed, row.length + count - 1)
         checks.check_fed_once(open_rows)
         self._encode([(feed, row) for feed, row in zip(feeds, open_rows, strict=True) if row.source and not row.encoded])
-        prepared = self._program("", frozenset(), frozenset())
-        assert prepared.program.scores is not None
-        best = [np.empty((0, count), np.int32)]
+        prepared = self._program("", frozenset().union(*(choice.sites for choice in choices)), frozenset())
+        program, scores = prepared.program, prepared.program.scores
+        assert scores is not None
+        buffers = {location.buffer for location in program.sites.values()}
+        if any(choice.candidates for choice in choices):
+            buffers.add(scores)
+        chosen: list[ChosenTokens] = []
         for at in range(0, len(rows), MAX_SCORED_TOKENS):
             part = [
                 FeedChunk(0, feeds[n], open_rows[n], 0, 1, n - at) for n in range(at, min(at + MAX_SCORED_TOKENS, len(rows)))
@@ -159,12 +177,15 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             for chunk in part:
                 chunk.row.pages.reserve(chunk.start, chunk.start + count)
             engine_pass = EnginePass(prepared, part, max(chunk.start for chunk in part) + count)
+            kept = {number: np.empty((count, len(part), prepared.widths[number]), np.float32) for number in sorted(buffers)}
             with self._files.checked():
-                native = engine_pass.steps(0, len(prepared.program.steps))
-                best.append(self._engine.decode(native, prepared.program.scores, count))
+                best = self._engine.decode(engine_pass.steps(0, len(program.steps)), scores, count, kept)
+            for n, (ids, choice) in enumerate(zip(best.tolist(), choices[at : at + len(part)], strict=True)):
+                sites = {site: program.sites[site].value(kept[program.sites[site].buffer][:, n]) for site in choice.sites}
+                chosen.append(ChosenTokens(ids, sites=sites, scores=kept[scores][:, n] if choice.candidates else None))
         for row in open_rows:
             row.length += count
-        return np.concatenate(best)
+        return chosen
 
     def _encode(self, unread: Sequence[tuple[Feed, CpuRow]]) -> dict[int, dict[str, Any]]:
         """Encode the sources of rows that run for the first time; the sites that their watches read there, by row."""
@@ -182,6 +203,14 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             encoder_row.pages.truncate(0)
             row.encoded = True
         return sites
+
+
+def _is_best_choice(choice: Choice) -> bool:
+    """Whether the best tokens are chosen, and what is read with them has as many numbers in each pass."""
+    return not choice.sampled and not any(
+        site.startswith(ENCODER) or site == "scores" or "length" not in axes(site) or "keys" in axes(site)
+        for site in choice.sites
+    )
 
 
 def _split_passes(feeds: Sequence[FeedChunk]) -> list[list[FeedChunk]]:

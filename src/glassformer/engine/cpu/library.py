@@ -156,7 +156,12 @@ class NativePass(Structure):
     ]
 
 
-STRUCTURES = (NativeMatrix, NativeNorm, NativeStep, NativeFeed, NativeRope, NativePass)
+class NativeKept(Structure):
+    __slots__ = ()
+    _fields_ = [("values", c_void_p), *_numbers("buffer", "unused")]
+
+
+STRUCTURES = (NativeMatrix, NativeNorm, NativeStep, NativeFeed, NativeRope, NativePass, NativeKept)
 
 
 class SoftmaxSums(Structure):
@@ -191,7 +196,9 @@ def _declare_functions(native: ctypes.CDLL) -> None:
     native.glass_close.argtypes = [c_void_p]
     native.glass_close.restype = None
     native.glass_run.argtypes = [c_void_p, POINTER(NativePass)]
-    native.glass_decode.argtypes = [c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p]
+    native.glass_decode.argtypes = [
+        c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p, POINTER(NativeKept), c_int32,
+    ]  # fmt: skip
     native.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
     native.glass_packed_size.restype = ctypes.c_uint64
     native.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
@@ -286,10 +293,16 @@ class Engine:
         if library().glass_run(self.handle, native_pass):
             raise ExecutorError(LACKS_MEMORY)
 
-    def decode(self, native_pass: NativePass, scores: int, count: int) -> npt.NDArray[np.int32]:
-        """Run a pass of one token a row so many times, each time with the best token that followed: (rows, count)."""
+    def decode(
+        self, native_pass: NativePass, scores: int, count: int, kept: Mapping[int, npt.NDArray[np.float32]]
+    ) -> npt.NDArray[np.int32]:
+        """Run a pass of one token a row so many times, each time with the best token that followed: (rows, count).
+
+        `kept`: buffers, and where to write what they hold after each pass, (count, rows, width).
+        """
         best = np.empty((native_pass.token_count, count), np.int32)
-        if library().glass_decode(self.handle, native_pass, scores, count, best.ctypes.data):
+        copies = (NativeKept * len(kept))(*(NativeKept(values.ctypes.data, buffer) for buffer, values in kept.items()))
+        if library().glass_decode(self.handle, native_pass, scores, count, best.ctypes.data, copies, len(kept)):
             raise ExecutorError(LACKS_MEMORY)
         return best
 

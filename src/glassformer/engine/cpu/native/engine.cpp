@@ -80,12 +80,17 @@ class Engine {
         return 0;
     }
 
-    // A pass of one token a row, again and again: each time with the best token that followed. best: (rows, count)
-    int decode(Pass& pass, int scores, int count, int32_t* best) {
+    // A pass of one token a row, again and again: each time with the best token that followed. best: (rows, count); kept: what
+    // some buffers held after each pass, (count, rows, width) each
+    int decode(Pass& pass, int scores, int count, int32_t* best, const Kept* kept, int kept_count) {
         best_.assign(pass.token_count, 0);
         best_of_ = scores;
         for (int step = 0; step < count; ++step) {
             run_pass(pass);
+            for (int i = 0; i < kept_count; ++i) {
+                const size_t size = size_t(pass.token_count) * pass.widths[kept[i].buffer];
+                std::memcpy(kept[i].values + step * size, pass.buffers[kept[i].buffer], size * sizeof(float));
+            }
             for (int row = 0; row < pass.token_count; ++row) {
                 const bool broken = step > 0 && best[row * count + step - 1] == NOT_NUMBERS;
                 best[row * count + step] = broken ? NOT_NUMBERS : best_[row];
@@ -889,9 +894,10 @@ PUBLIC int32_t glass_run(void* engine, const glass::Pass* pass) {
 }
 
 // The same, if a row's keys have pages for all of it.
-PUBLIC int32_t glass_decode(void* engine, glass::Pass* pass, int32_t scores, int32_t count, int32_t* best) {
+PUBLIC int32_t glass_decode(void* engine, glass::Pass* pass, int32_t scores, int32_t count, int32_t* best, const glass::Kept* kept,
+                            int32_t kept_count) {
     try {
-        return static_cast<glass::Engine*>(engine)->decode(*pass, scores, count, best);
+        return static_cast<glass::Engine*>(engine)->decode(*pass, scores, count, best, kept, kept_count);
     } catch (...) {
         return 1;
     }
@@ -927,6 +933,6 @@ PUBLIC int32_t glass_mapping_faults(int32_t number) { return glass::mapping_faul
 // Sizes of the structures, for a caller that mirrors them.
 PUBLIC int32_t glass_size(int32_t which) {
     const size_t sizes[] = {sizeof(glass::Matrix), sizeof(glass::Norm), sizeof(glass::Step), sizeof(glass::Feed),
-                            sizeof(glass::RopeTable), sizeof(glass::Pass)};
-    return which >= 0 && which < 6 ? int32_t(sizes[which]) : -1;
+                            sizeof(glass::RopeTable), sizeof(glass::Pass), sizeof(glass::Kept)};
+    return which >= 0 && which < 7 ? int32_t(sizes[which]) : -1;
 }

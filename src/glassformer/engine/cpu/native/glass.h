@@ -137,4 +137,10 @@ struct Pass {
     int32_t begin_step;          // a pass may stop for a watcher's change, and go on from there
 };
 
+struct Kept {          // what a buffer held after each of some passes
+    float* values;     // (passes, tokens, width)
+    int32_t buffer;
+    int32_t unused;
+};
+
 }  // namespace glass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ import pytest
 import safetensors.torch as files
 import torch
 
-from glassformer.engine.protocol import NOT_NUMBERS, Feed, ahead_decoder
+from glassformer.decoding import Look, Policy
+from glassformer.decoding.loop import loop
+from glassformer.engine.protocol import BEST, NOT_NUMBERS, Choice, Feed, ahead_decoder
+from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.errors import ExecutorError, InputError
+from glassformer.sites import Watch, axes
+from tests.decoding.oracle import recipe
 from tests.engine.executors import Subject, open_all, write_checkpoint
 
 DECODERS = ("plain", "cpu", "gpu")
@@ -29,6 +35,14 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture(params=DECODERS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
     return checkpoint.with_executor(request.param)
+
+
+def decode(executor: Any, rows: Sequence[Any], tokens: Sequence[int], count: int) -> Any:
+    decoder = ahead_decoder(executor)
+    assert decoder is not None
+    assert decoder.knows(BEST)
+    chosen = decoder(rows, tokens, [BEST] * len(rows), np.zeros((len(rows), count)))
+    return np.array([text.ids for text in chosen], np.int32).reshape(len(rows), count)
 
 
 def by_passes(executor: Any, rows: Sequence[Any], tokens: Sequence[int], count: int) -> list[list[int]]:
@@ -48,7 +62,7 @@ def test_ids_and_caches_are_those_of_single_passes(subject: Subject) -> None:
     for rows in (mine, others):
         executor.run([Feed(row, ids) for row, ids in zip(rows, prompts, strict=True)])
     tokens = [ids[-1] for ids in prompts]
-    decoded = executor.decode_greedily(mine, tokens, COUNT)
+    decoded = decode(executor, mine, tokens, COUNT)
     assert decoded.tolist() == by_passes(executor, others, tokens, COUNT)
     assert [row.length for row in mine] == [row.length for row in others]
     last = decoded[:, -1].tolist()
@@ -57,18 +71,84 @@ def test_ids_and_caches_are_those_of_single_passes(subject: Subject) -> None:
         np.testing.assert_array_equal(one.host(), other.host())
 
 
+SITES = ("embedding", "blocks.0.residual", "blocks.1.attention.heads", "blocks.1.mlp.hidden")
+
+
+def test_scores_and_sites_are_those_of_single_passes(checkpoint: Subject) -> None:
+    prompts, sources = checkpoint.rows((9, 4, 6))
+    executor = checkpoint.cpu()
+    mine, others = (open_all(executor, prompts, sources) for _ in range(2))
+    for rows in (mine, others):
+        executor.run([Feed(row, ids) for row, ids in zip(rows, prompts, strict=True)])
+    choices = [Choice(candidates=3, sites=frozenset(SITES)), BEST, Choice(sites=frozenset(SITES[1:2]))]
+    decoder = ahead_decoder(executor)
+    assert decoder is not None
+    assert all(map(decoder.knows, choices))
+    texts = decoder(mine, [3, 4, 5], choices, np.zeros((3, COUNT)))
+    tokens = [3, 4, 5]
+    for step in range(COUNT):
+        feeds = [
+            Feed(row, (token,), watch=Watch(choice.sites) if choice.sites else None)
+            for row, token, choice in zip(others, tokens, choices, strict=True)
+        ]
+        for number, (text, passed) in enumerate(zip(texts, executor.run(feeds), strict=True)):
+            assert text.ids[step] == int(passed.host().argmax())
+            assert set(text.sites) == choices[number].sites
+            for site, value in text.sites.items():
+                np.testing.assert_array_equal(value.take([step], axes(site).index("length")), passed.sites[site])
+            if number == 0:
+                assert text.scores is not None
+                np.testing.assert_array_equal(text.scores[step], passed.host())
+            else:
+                assert text.scores is None
+        tokens = [text.ids[step] for text in texts]
+
+
+class StepByStep(WrappedExecutor):
+    """An executor that chooses nothing by itself."""
+
+    @property
+    def decode_ahead(self) -> None:
+        return None
+
+
+def test_steps_carry_what_those_of_single_passes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
+    executor = write_checkpoint(tmp_path, "llama").cpu()
+    texts = []
+    for chooser in (executor, StepByStep(executor)):
+        policies = [Policy(recipe(max_new_tokens=20), [5, 9, last], context=64, look=Look.of(4)) for last in (3, 4)]
+        steps = loop(chooser, policies, Watch(frozenset(SITES)))
+        texts.append(sorted(steps, key=lambda numbered: numbered[0]))
+    assert len(texts[0]) == 40
+    for (number, ahead), (other, single) in zip(*texts, strict=True):
+        assert number == other
+        assert (ahead.id, ahead.finish, ahead.entropy) == (single.id, single.finish, single.entropy)
+        for carried in ("candidates", "waterfall"):
+            np.testing.assert_equal(asdict(getattr(ahead, carried)), asdict(getattr(single, carried)))
+        np.testing.assert_equal(ahead.sites, single.sites)
+
+
+@pytest.mark.parametrize("site", ["blocks.0.attention.pattern", "scores"])
+def test_what_grows_with_the_text_is_left_to_the_loop(checkpoint: Subject, site: str) -> None:
+    decoder = ahead_decoder(checkpoint.cpu())
+    assert decoder is not None
+    assert not decoder.knows(Choice(sites=frozenset((site,))))
+    assert not decoder.knows(Choice(sampled=True))
+
+
 def test_pages_that_are_shared_are_copied_first(subject: Subject) -> None:
     prompts, sources = subject.rows((9,))
     executor = subject.executor()
     (row,) = open_all(executor, prompts, sources)
     executor.run([Feed(row, prompts[0])])
     kept = executor.fork(row)
-    first = executor.decode_greedily([row], [3], COUNT).tolist()
-    assert executor.decode_greedily([kept], [3], COUNT).tolist() == first
+    first = decode(executor, [row], [3], COUNT).tolist()
+    assert decode(executor, [kept], [3], COUNT).tolist() == first
 
 
 def test_no_rows_are_no_work(subject: Subject) -> None:
-    assert subject.executor().decode_greedily([], [], 3).shape == (0, 3)
+    assert decode(subject.executor(), [], [], 3).shape == (0, 3)
 
 
 def test_more_tokens_than_the_context_are_refused(subject: Subject) -> None:
@@ -77,7 +157,7 @@ def test_more_tokens_than_the_context_are_refused(subject: Subject) -> None:
     (row,) = open_all(executor, prompts, sources)
     executor.run([Feed(row, prompts[0])])
     with pytest.raises(InputError, match="context"):
-        executor.decode_greedily([row], [3], subject.config.context)
+        decode(executor, [row], [3], subject.config.context)
     assert row.length == 4
 
 
@@ -87,10 +167,10 @@ def test_a_row_twice_and_a_closed_row_are_refused(subject: Subject) -> None:
     (row,) = open_all(executor, prompts, sources)
     executor.run([Feed(row, prompts[0])])
     with pytest.raises(ExecutorError, match="twice"):
-        executor.decode_greedily([row, row], [3, 4], 2)
+        decode(executor, [row, row], [3, 4], 2)
     executor.close(row)
     with pytest.raises(ExecutorError, match="closed"):
-        executor.decode_greedily([row], [3], 2)
+        decode(executor, [row], [3], 2)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -104,7 +184,7 @@ def test_scores_that_are_not_numbers_are_marked_from_there_on(name: str, tmp_pat
     executor = subject.executor()
     row = executor.open()
     executor.run([Feed(row, [5, 6])])
-    (ids,) = executor.decode_greedily([row], [7], 6).tolist()
+    (ids,) = decode(executor, [row], [7], 6).tolist()
     embedding = embedding.clone()
     embedding[ids[2]] = torch.nan
     files.save_file({**tensors, "model.embed_tokens.weight": embedding}, path)
@@ -112,7 +192,7 @@ def test_scores_that_are_not_numbers_are_marked_from_there_on(name: str, tmp_pat
     row = broken.open()
     broken.run([Feed(row, [5, 6])])
     first = ids.index(ids[2])  # the token whose embedding is broken, once it is fed
-    (marked,) = broken.decode_greedily([row], [7], 6).tolist()
+    (marked,) = decode(broken, [row], [7], 6).tolist()
     assert marked == ids[: first + 1] + [NOT_NUMBERS] * (5 - first)
     assert row.length == 8
 
