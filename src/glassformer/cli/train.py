@@ -24,7 +24,13 @@ EXAMPLE = (
     "glass train --task classify --data reviews.csv --init minilm --out mood   ·   "
     "glass train --init smollm2 --chat chats.jsonl --lora 8 --out mine   ·   glass run -m mine Hello"
 )
-PresetOption = Annotated[str, option(help="The model's size, and settings that suit it: tiny, small or gpt2.")]
+PresetOption = Annotated[
+    str,
+    option(
+        help="The model's size, and settings that suit it: tiny (1.3 million parameters, three minutes on two cores), small "
+        "(10 million, minutes on a GPU) or gpt2 (124 million, for a GPU)."
+    ),
+]
 TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
 OutOption = Annotated[Path, option("--out", "-o", help="The folder for the model, its checkpoints and its metrics.")]
 

@@ -14,7 +14,6 @@ from glassformer.training.settings import TrainingSettings
 
 @dataclass(frozen=True)
 class Preset:
-    about: str
     hidden_size: int
     layers: int
     heads: int
@@ -26,20 +25,20 @@ class Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(
-        "1.3 million parameters: three minutes on two cores", 128, 4, 4, 128, 2048,
+    "tiny": Preset(  # 1.3 million parameters
+        128, 4, 4, 128, 2048,
         TrainingSettings(
             steps=300, batch_size=16, learning_rate=2e-3, weight_decay=0.1, evaluate_every=150, save_every=150,
             evaluation_examples=64,
         ),
     ),
-    "small": Preset(
-        "10 million parameters: hours on two cores, minutes on a GPU", 384, 6, 6, 256, 8192,
+    "small": Preset(  # 10 million
+        384, 6, 6, 256, 8192,
         TrainingSettings(steps=5000, batch_size=64, learning_rate=1e-3, evaluate_every=250, save_every=500),
         dropout=0.1,
     ),
-    "gpt2": Preset(
-        "124 million parameters, GPT-2's shape: for a GPU", 768, 12, 12, 1024, 50304,
+    "gpt2": Preset(  # 124 million
+        768, 12, 12, 1024, 50304,
         TrainingSettings(
             steps=20_000, batch_size=256, micro_batch_size=32, learning_rate=6e-4, precision="bfloat16", compile=True,
             evaluate_every=500, save_every=1000,
