@@ -191,3 +191,27 @@ def test_change_that_does_not_fit_leaves_the_row_as_it_was(tiny: Tiny) -> None:
     assert row.length == 2
     (found,) = executor.run([Feed(row, [15])])
     assert np.array_equal(found.host(), executor.run([Feed(executor.open(), [4, 8, 15])])[0].host())
+
+
+def test_only_the_last_pass_keeps_its_buffers(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    monkeypatch.setattr(passes.PreparedProgram, "__init__", recorded(passes.PreparedProgram.__init__, kept))
+    subject = tiny("llama")
+    executor = subject.cpu()
+    unwatched = run(subject, executor, None)
+    for site in ("blocks.0.residual", "blocks.1.attention.pattern", "embedding"):
+        run(subject, executor, Watch(frozenset((site,))))
+    assert len(kept) == 4
+    assert [sum(buffer.size for buffer in program._buffers) > 0 for program in kept] == [False, False, False, True]
+    for before, after in zip(unwatched, run(subject, executor, None), strict=True):
+        np.testing.assert_array_equal(before["scores"], after["scores"])
+
+
+def recorded(init: Callable[..., None], made: list[Any]) -> Callable[..., None]:
+    """A constructor that notes what it makes."""
+
+    def call(self: Any, *arguments: Any) -> None:
+        made.append(self)
+        init(self, *arguments)
+
+    return call

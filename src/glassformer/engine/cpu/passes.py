@@ -42,7 +42,7 @@ from glassformer.fork_safe_lock import ForkSafeLock
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
-MAX_PROGRAMS = 32  # that are kept; each has the memory of its largest pass
+MAX_PROGRAMS = 32  # that are kept
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
 ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
@@ -69,6 +69,7 @@ class NativeModel:
             self._weights.require(matrix.names, matrix.shape, matrix.transposed, matrix.part)
         self._files = WeightFiles(self._weights.prepare())
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
+        self._memory = BufferMemory()
         self._format = self._page_format("", blueprint.blocks)
 
     def _page_format(self, stack: str, layers: int) -> PageFormat:
@@ -84,7 +85,7 @@ class NativeModel:
         prepared = self._programs.pop(key, None)
         if prepared is None:
             program = Lowering(self.blueprint, *key, self.config).lower()
-            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ROUNDINGS[self._activations])
+            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ROUNDINGS[self._activations], self._memory)
             if len(self._programs) >= MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = prepared
@@ -111,11 +112,26 @@ class NativeModel:
         return engine_pass.results()
 
 
+class BufferMemory:
+    """Lets one program at a time have buffers: that of the last pass, whose next one reuses them."""
+
+    def __init__(self) -> None:
+        self._owner: PreparedProgram | None = None
+
+    def claim(self, program: PreparedProgram) -> None:
+        if self._owner is not None and self._owner is not program:
+            self._owner.release_buffers()
+        self._owner = program
+
+
 class PreparedProgram:
     """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, rounding: ActivationRounding) -> None:
+    def __init__(
+        self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, rounding: ActivationRounding, memory: BufferMemory
+    ) -> None:
         self.program = program
+        self._memory = memory
         self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
         self._frequencies = [np.ascontiguousarray(rope.frequencies(size)) for rope, size in program.ropes]
@@ -133,10 +149,16 @@ class PreparedProgram:
 
     def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:
         """Make room for so many tokens, scores and keys; some kinds of RoPE depend on how many positions there are."""
+        self._memory.claim(self)
         if self._has_patterns or self.has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
             self._capacity = (max(tokens, self._capacity[0]), max(scored, self._capacity[1]))
             self._reserve_buffers(keys)
             self._reserve_rope_tables(positions)
+
+    def release_buffers(self) -> None:
+        """Give the memory back that the next pass takes anew."""
+        self._buffers = [np.empty(0, np.float32) for _ in self.program.buffers]
+        self._capacity = (0, 0)
 
     def _reserve_buffers(self, keys: int) -> None:
         tokens, scored = self._capacity

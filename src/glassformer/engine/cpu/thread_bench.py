@@ -32,7 +32,7 @@ from glassformer.engine.cpu.library import (
     packed_kind,
     packed_size,
 )  # fmt: skip
-from glassformer.engine.cpu.passes import EnginePass, PreparedProgram
+from glassformer.engine.cpu.passes import BufferMemory, EnginePass, PreparedProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
 from glassformer.engine.program import RowRuns
@@ -122,7 +122,7 @@ class SyntheticDecoder:
         model = blueprint(config)
         self._weights = SyntheticWeights(model, Engine(threads=1))
         program = Lowering(model, "", frozenset(), frozenset(), config).lower()
-        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.Q14)
+        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.Q14, BufferMemory())
         heads, size = config.num_key_value_heads, config.head_dim
         row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, KvDtype.F16)))
         row.pages.reserve(0, CONTEXT + 1)
