@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
+ADD := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+INSTALL := $(ADD) --editable
+TRANSFORMERLENS := transformer-lens==4.3.0 beartype einops fancy-einsum jaxtyping typeguard wadler-lindig # asks for much more than it needs
 
 .PHONY: run setup test test-all lint bench studio wheels clean
 
@@ -60,6 +62,7 @@ endef
 	$(CREATE_VENV)
 	@echo "Setting up .venv for development: two to four minutes…"
 	@$(INSTALL) '.[dev]' --no-compile
+	@$(ADD) --no-compile --no-deps $(TRANSFORMERLENS)
 	@touch .venv/installed $@
 
 .venv/packaging: .venv/installed

@@ -1,6 +1,6 @@
 """Looking inside SmolLM2-135M, beside TransformerLens and nnsight: what a researcher asks, and how long it takes.
 
-    pip install transformer-lens nnsight        (`--no-deps` with jaxtyping einops fancy-einsum beartype typeguard suffices)
+    pip install --no-deps nnsight        (TransformerLens is there after `make setup`)
     python bench/looking.py [--rounds 3] [--tasks lens,heads] [--contestants "ours, packed;nnsight"]
 
 Each contestant (`lookers.py`) is a process of its own, so that its memory is its own; they take turns, task by task, and the

@@ -1,13 +1,13 @@
 """TransformerLens' own numbers beside ours, on the same random weights: names, lens, attribution, heads, patching.
 
-It is not among the requirements of the tests, for it asks for much that it does not need here:
-`pip install --no-deps transformer-lens jaxtyping einops fancy-einsum beartype typeguard wadler-lindig` is enough.
+It asks for much that it does not need here, so the Makefile installs it without what it asks for.
 """
 
 from __future__ import annotations
 
 import importlib
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from glassformer.sites import axes
 from tests.observe.models import both, folder
 
-pytest.importorskip("transformer_lens", reason="TransformerLens is not installed: see the docstring")
+pytestmark = pytest.mark.skipif(find_spec("transformer_lens") is None, reason="TransformerLens is not installed: make setup")
 
 TEXT = "the cat sat on the mat"
 OTHER = "the dog sat on the mat"
