@@ -17,8 +17,7 @@ import torch
 
 import glassformer
 from common import race, report
-from cpu import THREADS  # which sets our threads too
-from tree import Transformers
+from tree import THREADS, Transformers  # which sets our threads too
 
 TEXTS = {
     "a fact": ("The capital of France is", "The capital of Italy is"),

@@ -11,20 +11,30 @@ that ours is faster. The nodes that both found are compared: the weights are the
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import glassformer
 from common import report
-from cpu import THREADS, text_of  # which sets our threads too
 from glassformer.checkpoint.locate import locate
 from glassformer.views.tree import Tree, walk
 
 PROMPT = 512
+THREADS = 2
+TALE = "The keeper of the lighthouse told me how the storm came in that night, first the wind and then the rain. "
+os.environ.setdefault("GLASS_THREADS", str(THREADS))
+
+
+def text_of(path: Path, tokens: int) -> str:
+    """A tale of so many tokens."""
+    tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
+    return str(tokenizer.decode(tokenizer(TALE * (tokens // 10 + 1))["input_ids"][:tokens]))
 
 
 class Ours:
