@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import zipfile
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -729,12 +730,89 @@ def training_metrics(folder: Path) -> Target:
     return file_target(folder, "metrics.jsonl", [seed], draw_page)
 
 
+def feature_config(folder: Path) -> Target:
+    seed = json.loads((write_features(folder) / "cfg.json").read_text())
+    return json_target([seed], lambda raw: use_features(put_json(folder / "features" / "cfg.json", raw)))
+
+
+def feature_weights(folder: Path) -> Target:
+    features = write_features(folder)
+    seed = (features / "sae_weights.safetensors").read_bytes()
+    return file_target(features, "sae_weights.safetensors", [seed], use_features)
+
+
+def feature_archive(folder: Path) -> Target:
+    import numpy as np
+
+    from tests.features.dictionaries import random_tensors
+
+    tensors = random_tensors("jumprelu")
+
+    def archive(save: Callable[..., None], damaged: str = "", draw: random.Random | None = None) -> bytes:
+        """All arrays; one of them damaged, in an archive that is whole."""
+        whole, changed = io.BytesIO(), io.BytesIO()
+        save(whole, **tensors)
+        if draw is None:
+            return whole.getvalue()
+        with zipfile.ZipFile(whole) as source, zipfile.ZipFile(changed, "w") as target:
+            for name in source.namelist():
+                data = source.read(name)
+                target.writestr(name, mutated_bytes(data, draw) if name == f"{damaged}.npy" else data)
+        return changed.getvalue()
+
+    def make(draw: random.Random) -> bytes:
+        save = draw.choice((np.savez, np.savez_compressed))
+        if draw.random() < 0.5:
+            return mutated_bytes(archive(save), draw)
+        return archive(save, draw.choice([*tensors]), draw)
+
+    def read(data: bytes) -> object:
+        (folder / "params.npz").write_bytes(data)
+        return use_features(folder / "params.npz")
+
+    return Target(lambda: archive(np.savez), make, read)
+
+
+def write_features(folder: Path) -> Path:
+    from tests.features.dictionaries import write_folder
+
+    return write_folder(folder / "features", "jumprelu")
+
+
+def put_json(path: Path, raw: Any) -> Path:
+    path.write_bytes(dumped(raw))
+    return path.parent
+
+
+def use_features(path: Path) -> object:
+    """What a dictionary of features makes of some states."""
+    import numpy as np
+
+    from glassformer.features.files import read_dictionary
+
+    dictionary = read_dictionary(path, "blocks.0.residual")
+    states = np.ones((2, len(dictionary.encoder)), np.float32)
+    return dictionary.decode(dictionary.encode(states), states)
+
+
+def steering_vector(folder: Path) -> Target:
+    import numpy as np
+
+    from glassformer.steering.vector import SteeringVector, read_vector
+
+    vector = SteeringVector(
+        {"blocks.0.residual": np.ones(8, np.float32), "embedding": np.ones(8, np.float32)}, "tiny", "ab12"
+    )
+    seed = vector.save(folder / "calm.safetensors").read_bytes()
+    return file_target(folder, "calm.safetensors", [seed], lambda path: read_vector(path / "calm.safetensors"))
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
         receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
-        packed_config, packed_weights, training_metrics,
+        packed_config, packed_weights, training_metrics, feature_config, feature_weights, feature_archive, steering_vector,
     )
 }  # fmt: skip

@@ -26,6 +26,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Normalization: TypeAlias = Literal["none", "layer_norm", "constant_norm_rescale"]
 NORM_EPSILON = 1e-5  # of SAELens' layer_norm
 
+QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a file may hold numbers that give infinite ones
+
 
 @dataclass(frozen=True, eq=False)
 class Gate:
@@ -72,16 +74,19 @@ class FeatureDictionary:
 
     # Forward ----------------------------------------------------------------------------------------------------
 
+    @QUIETLY
     def encode(self, inputs: Floats) -> Floats:
         """The activations of all features."""
         return self._activate(self._normed(inputs) @ self.encoder, slice(None))
 
+    @QUIETLY
     def encode_some(self, inputs: Floats, features: Sequence[int]) -> Floats:
         """The activations of a few features, (tokens, chosen): without the others, unless they compete for k places."""
         if self.k is not None:
             return self.encode(inputs)[:, features]
         return self._activate(self._normed(inputs) @ self.encoder[:, features], features)
 
+    @QUIETLY
     def decode(self, activations: Floats, inputs: Floats) -> Floats:
         """The reconstruction by these activations; `inputs` say how they were normed."""
         scale, offset = self.output_scale(inputs)
