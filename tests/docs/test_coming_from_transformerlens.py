@@ -17,6 +17,7 @@ from tests.parity import reference
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming-from-transformerlens.md"
 BLOCK = 1  # whose names stand for those of all
+NEXT_BLOCK = {"embedding": "0", f"blocks.{BLOCK}.residual": "N+1"}  # which a site enters, and which has a name for it, too
 
 
 def names_table() -> str:
@@ -33,14 +34,10 @@ def names_table() -> str:
                 paths.append(numberless(name))
             elif "hook_resid_pre" not in name and not name.startswith("resid_pre."):
                 hooks.append(numberless(name))
-        before = {
-            "embedding": ["blocks.0.hook_resid_pre", "resid_pre.0"],
-            f"blocks.{BLOCK}.residual": ["blocks.N+1.hook_resid_pre", "resid_pre.N+1"],
-        }
         hooks = [name for name in hooks if name != "blocks.0.hook_in"]
-        if before is not None:
-            hooks = [f"blocks.{before}.hook_resid_pre", f"resid_pre.{before}", *hooks]
-            paths += ["transformer.h.N+1.input"] if before == "N+1" else []
+        if (block := NEXT_BLOCK.get(site.name)) is not None:
+            hooks = [f"blocks.{block}.hook_resid_pre", f"resid_pre.{block}", *hooks]
+            paths += ["transformer.h.N+1.input"] if block == "N+1" else []
         rows.append(f"| `{numberless(site.name)}` | {', '.join(site.axes)} | {code(hooks)} | {code(paths)} |\n")
     return "".join(["| site | axes | TransformerLens | nnsight |\n|---|---|---|---|\n", *rows])
 
