@@ -60,8 +60,9 @@ def test_an_untrained_lens_is_the_logit_lens() -> None:
     assert reading.lens(tuned=zero_lens(reading.model)).predictions == reading.lens().predictions
 
 
-def test_divergences_are_those_of_the_reference() -> None:
+def test_divergences_are_those_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out divergences by hand: the reference's hidden states through its own norm and head, and torch's KL."""
+    monkeypatch.setattr(tuned_lens_training, "CHOOSING", 0)  # so that all of them are measured on
     pair = both("llama", "cpu")
     view = pair.model.read_many(TEXTS).train_lens(steps=0).view
     total = torch.zeros(len(view.layers))
@@ -77,6 +78,15 @@ def test_divergences_are_those_of_the_reference() -> None:
         count += ids.shape[1]
     assert count == view.held_out
     assert [layer.before for layer in view.layers] == pytest.approx((total / count).tolist(), rel=1e-2)
+
+
+def test_training_that_makes_a_layer_worse_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_lens_training, "CHOOSING", 0)
+    many = both("llama", "cpu").model.read_many(TEXTS)
+    started = many.train_lens(steps=0).view
+    monkeypatch.setattr(tuned_lens_training, "RATE", 1.0)
+    assert [layer.after for layer in many.train_lens(steps=3).view.layers] == [layer.after for layer in started.layers]
+    assert all(layer.after <= layer.before for layer in started.layers)
 
 
 def test_ridge_regression_finds_an_affine_map() -> None:

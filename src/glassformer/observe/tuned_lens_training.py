@@ -1,7 +1,8 @@
 """How a tuned lens is trained, in minutes on two cores.
 
 Belrose et al. take 65 million tokens. Here a map begins where a ridge regression of the last layer's states on its own puts
-it (a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence.
+it (a closed form, after Din et al. 2023), or at the logit lens if that diverges less; then Adam lowers the divergence. Of
+each layer the best of the three is kept, chosen on some held-out tokens and measured on others.
 A step takes some tokens, computes the model's own distribution once, and for all layers only the logits of the tokens that
 matter there: the likeliest, and a sample of the others that stands for the rest of the vocabulary (importance weights),
 since a vocabulary's head costs far more than the maps.
@@ -17,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -38,10 +39,12 @@ LENGTH = 256  # tokens of a text
 TOKENS = 10_000  # that are read, at most
 HELD_OUT = 10  # every so many-th text is measured on
 MEASURED = 256  # tokens that are measured on, at most
+CHOOSING = 64  # other held-out tokens, on which the best map of a layer is chosen, at most
 BATCH = 128  # tokens of a step
 LIKELIEST = 48  # of the vocabulary, at each token of a step
 SAMPLED = 2048  # of all others
 RATE = 1e-3  # of Adam, falling to 0
+Map: TypeAlias = tuple[Tensor, Tensor]  # a weight and a bias, added to a layer's states
 RIDGE = 0.01  # of the mean variance
 
 
@@ -122,21 +125,35 @@ class _Training:
         self.layers = range(len(states.sites) - 1)
         hidden = model.config.hidden_size
         self.maps = [(torch.zeros(hidden, hidden), torch.zeros(hidden)) for _ in self.layers]
-        few = random.permutation(len(states.held_out))[:MEASURED]
-        self.measured = states.held_out[np.sort(few)]
+        order = random.permutation(len(states.held_out))
+        choosing = min(CHOOSING, len(order) // 2)
+        self.measured = states.held_out[np.sort(order[choosing:][:MEASURED])]
+        self.choosing = states.held_out[np.sort(order[:choosing])] if choosing else self.measured
         self.head = _Unembedding(model)
 
     def translators(self) -> list[Translator]:
         return [Translator(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self.maps]
 
-    @torch.no_grad()
     def divergences(self) -> list[float]:
         """The mean KL divergence of each layer's prediction from the model's own, over held-out tokens."""
-        last = self._logs(self.states.rows(len(self.layers), self.measured))
+        return self._divergences(self.measured)
+
+    @torch.no_grad()
+    def _divergences(self, numbers: Any) -> list[float]:
+        last = self._logs(self.states.rows(len(self.layers), numbers))
         return [
-            float(kl_divergence(last, self._logs(self._translated(layer, self.measured)))) / len(self.measured)
-            for layer in self.layers
+            float(kl_divergence(last, self._logs(self._translated(layer, numbers)))) / len(numbers) for layer in self.layers
         ]
+
+    def _keep_better(self, before: Sequence[Map]) -> None:
+        """Of each layer, take back the map from before if that diverges less."""
+        now, after = self.maps, self._divergences(self.choosing)
+        self.maps = [*before]
+        earlier = self._divergences(self.choosing)
+        self.maps = [
+            old if first < last else new
+            for old, new, first, last in zip(before, now, earlier, after, strict=True)
+        ]  # fmt: skip
 
     def _logs(self, states: Tensor) -> Any:
         return log_softmax(self.head(states).numpy())
@@ -151,19 +168,16 @@ class _Training:
         """Put each map where a ridge regression does, if that diverges less than the logit lens."""
         last = self.states.rows(len(self.layers), self.states.train).double()
         weights = 1 / last.pow(2).mean(1).clamp(min=1e-12)  # the last norm divides by it: only directions count
-        batch = self._batch()
-        targets, tokens, log_weights = self._targets(batch)
+        logit_lens, self.maps = self.maps, []
         for layer in self.layers:
             own = self.states.rows(layer, self.states.train).double()
-            fitted = _ridge(own, last - own, weights)
-            losses = []
-            for weight, bias in (self.maps[layer], fitted):
-                rows = self.states.rows(layer, batch)
-                losses.append(self._loss(rows + rows @ weight.T + bias, targets, tokens, log_weights))
-            if losses[1] < losses[0]:
-                self.maps[layer] = fitted
+            self.maps.append(_ridge(own, last - own, weights))
+        self._keep_better(logit_lens)
 
     def run(self, steps: int, progress: Progress | None) -> None:
+        if not steps:
+            return
+        started = [(weight.clone(), bias.clone()) for weight, bias in self.maps]
         parameters = [tensor.requires_grad_() for pair in self.maps for tensor in pair]
         optimizer = torch.optim.Adam(parameters, RATE)
         with torch.enable_grad():
@@ -179,6 +193,7 @@ class _Training:
                 optimizer.zero_grad()
                 if progress is not None:
                     progress(step + 1, steps)
+        self._keep_better(started)
 
     def _batch(self) -> Any:
         return self.random.choice(self.states.train, min(BATCH, len(self.states.train)), replace=False)
