@@ -14,7 +14,7 @@ from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
 from tests.engine.gpu.reference import KindOf, RandomModel, rounded
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 
 @dataclass(frozen=True)
