@@ -50,6 +50,7 @@ def test_the_types_are_those_of_the_server(project: Path) -> None:
     assert (project / types).read_text("utf-8") == (SOURCES / types).read_text("utf-8"), "the types are old: make studio"
 
 
+@pytest.mark.sweep  # `make studio` asks the same before it builds
 def test_the_sources_have_no_type_error(project: Path) -> None:
     done = npm("run", "check", folder=project)
     assert done.returncode == 0, done.stdout

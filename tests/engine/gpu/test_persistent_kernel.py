@@ -92,7 +92,7 @@ def random_cache(decoder: SimulatedDecoder, tokens: int) -> NDArray[np.float32]:
     return cache
 
 
-USUAL = ((PLAIN, 150), *((name, 63) for name in ("single rows", "groups in parts", "Q8_0", "Q4_K and Q6_K")))
+USUAL = ((PLAIN, 150), *((name, 63) for name in ("groups in parts", "Q4_K and Q6_K")))
 
 
 @pytest.mark.parametrize(
