@@ -12,7 +12,6 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import sweeps
-from tests.parity.configs import DECODERS, ENCODERS, PAIRS, REPRESENTATIVE
+from tests.parity.configs import FAMILIES, REPRESENTATIVE
 
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
 os.environ.pop("COLUMNS", None)  # what is printed is laid out alike, whatever terminal the tests run in
@@ -32,9 +31,6 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 CI = bool(os.environ.get("CI"))
-LIKE = {name: one for one, names in (("llama", DECODERS), ("bert", ENCODERS), ("t5", PAIRS)) for name in names}  # in shape
-FAMILIES, SHAPES = set(LIKE), set(LIKE.values())
-SLOW = {"plain", "gpu"}  # executors, on the CPU of the tests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,26 +44,20 @@ def unavailable(what: str) -> None:
     pytest.skip(what)
 
 
-def _names(item: pytest.Item) -> set[str]:
-    """What a test's parameters name, by themselves or within tuples: families and executors among them."""
-    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    parts = (part for value in values for part in (value if isinstance(value, tuple) else (value,)))
-    return {part for part in parts if isinstance(part, str)}
+def _families(value: Any) -> set[str]:
+    """The families that a test's parameter names, by itself or within a tuple."""
+    return {part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str) and part in FAMILIES}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of tests that are run for each family, those of the representative families are quick, and the others are sweeps.
 
-    With a slow executor one family of each shape is quick, if the test has it. A test that must be quick for every family is
-    marked `every_family`.
+    A test that must be quick for every family is marked `every_family`.
     """
-    named = [(item, item.nodeid.partition("[")[0], _names(item)) for item in items]
-    unmarked = [(test, parts) for item, test, parts in named if item.get_closest_marker("sweep") is None]
-    quick = {(test, slow, name) for test, parts in unmarked for slow, name in product(parts & SLOW, parts & SHAPES)}
-    for item, test, parts in named:
-        others = (parts & FAMILIES) - set(REPRESENTATIVE)
-        others |= {name for slow in parts & SLOW for name in parts & FAMILIES if (test, slow, LIKE[name]) in quick} - SHAPES
+    for item in items:
+        parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        others = {family for value in parameters for family in _families(value)} - set(REPRESENTATIVE)
         if others and item.get_closest_marker("every_family") is None:
             item.add_marker("sweep")
 
