@@ -30,5 +30,10 @@ def mostly_swept(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [parameter for parameter, value in zip(marked, every, strict=True) if _wanted or value in quick]
 
 
+def examples(quick: int, many: int) -> int:
+    """How many examples hypothesis tries: few at every run, more where the sweeps are run."""
+    return many if _wanted else quick
+
+
 def _fields(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

@@ -15,6 +15,7 @@ def test_parameters_of_sweeps_are_marked(marks: str, monkeypatch: pytest.MonkeyP
     assert (one.values, one.marks) == (((1, "a"),), (pytest.mark.sweep,))
     quick, other = sweeps.mostly_swept([(1, "a"), (2, "b")], (1, "a"))
     assert quick == (1, "a")
+    assert sweeps.examples(5, 20) == 20
     assert (other.values, other.marks) == ((2, "b"), (pytest.mark.sweep,))
 
 
@@ -23,3 +24,4 @@ def test_a_run_without_sweeps_makes_only_the_quick_parameters(monkeypatch: pytes
     sweeps.choose("not sweep")
     assert sweeps.swept([1, 2]) == []
     assert sweeps.mostly_swept([1, 2, 3], 3, 1) == [1, 3]
+    assert sweeps.examples(5, 20) == 5
