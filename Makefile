@@ -1,7 +1,9 @@
 # Two commands for everybody: `make run` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
+# One process per core, and no more threads than that. Bytecode is kept whatever the environment says: the tests start many
+# processes, and without it each compiles torch anew.
+TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 ADD := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INSTALL := $(ADD) --editable
 TRANSFORMERLENS := transformer-lens==4.3.0 beartype einops fancy-einsum jaxtyping typeguard wadler-lindig # asks for much more than it needs

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import sweeps
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
 
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
@@ -30,6 +31,10 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 CI = bool(os.environ.get("CI"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sweeps.choose(config.option.markexpr)
 
 
 def unavailable(what: str) -> None:

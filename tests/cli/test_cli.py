@@ -21,6 +21,7 @@ from huggingface_hub import constants
 
 from glassformer.cli import main
 from glassformer.cli.app import VERBS, app
+from tests.sweeps import swept
 
 
 def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -258,7 +259,7 @@ def test_closed_stdout_and_full_disks(tiny_qwen3: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals work otherwise there")
-@pytest.mark.parametrize("after", [1.0, *(pytest.param(seconds, marks=pytest.mark.sweep) for seconds in (0.3, 1.8))])
+@pytest.mark.parametrize("after", [1.0, *swept((0.3, 1.8))])
 def test_interrupted_while_loading(tiny_qwen3: Path, after: float) -> None:
     words = [sys.executable, "-m", "glassformer", "run", "Hi", "-m", str(tiny_qwen3), "-n", "30000", "--executor", "plain"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -380,7 +381,7 @@ class TestRunSettings:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+@pytest.mark.parametrize("encoding", ["ascii", *swept(["cp1252"])])
 def test_characters_that_the_terminal_lacks_are_replaced(encoding: str, tiny_qwen3: Path) -> None:
     def encoded(*words: str) -> str:
         done = subprocess.run(

@@ -25,6 +25,7 @@ from glassformer.errors import ExecutorError, InputError, SiteError
 from glassformer.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -475,11 +476,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         ]
 
 
-def test_protocol_state_machine_with_sources(subject: Subject) -> None:
+@pytest.mark.parametrize("examples", [8, *swept([50])])
+def test_protocol_state_machine_with_sources(subject: Subject, examples: int) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     quick = settings(
-        max_examples=25, stateful_step_count=20, deadline=None, database=None, derandomize=True,
+        max_examples=examples, stateful_step_count=20, deadline=None, database=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(type("SubjectMachine", (ProtocolMachine,), {"subject": subject}), settings=quick)

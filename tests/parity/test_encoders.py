@@ -16,12 +16,13 @@ from torch import Tensor
 
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS = ("base", "masked", "sequence", "token", "question")
 QUICK = [(family, seed) for family in reference.ENCODERS for seed in range(2)]
-WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in reference.ENCODERS for seed in range(2, 22)]
+WIDE = swept((family, seed) for family in reference.ENCODERS for seed in range(2, 22))
 COUNTED_BY_IDS = ("roberta", "xlm-roberta")  # whose reference counts positions by ids, and not by the mask
 BLIND_PADDING = ("deberta-v2",)  # whose reference lets padding see all tokens alike, whatever they are
 ALL = {"output_hidden_states": True, "output_attentions": True}

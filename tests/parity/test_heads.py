@@ -16,6 +16,7 @@ from glassformer.blueprints import blueprint
 from glassformer.changes import Change
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, same_fields
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,12 +28,12 @@ QUICK = [
     for number, head in enumerate(heads)
     for seed in ((0, 1) if head == MAIN[family] and family in NEW else (number % 2,))
 ]
-WIDE = [
-    pytest.param((family, head, seed), marks=pytest.mark.sweep)
+WIDE = swept(
+    (family, head, seed)
     for family, heads in reference.HEADS.items()
     for head in heads
     for seed in range(2, 22 if family in NEW else 6)
-]
+)
 LENGTH, SOURCE = 9, 7  # tokens
 
 

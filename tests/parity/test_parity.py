@@ -15,6 +15,7 @@ import transformers
 import glassformer
 from tests.parity import reference
 from tests.parity.compare import close, ids_for
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,11 +23,7 @@ FAMILIES = reference.DECODERS
 ROUNDING = 1e-6  # of a gradient that is zero in exact numbers
 SEEDS = {"gpt2": (2, 22), "gemma3_text": (2, 22)}  # how many are quick, and how many there are
 QUICK = [(family, seed) for family in FAMILIES for seed in range(SEEDS.get(family, (3, 33))[0])]
-WIDE = [
-    pytest.param((family, seed), marks=pytest.mark.sweep)
-    for family in FAMILIES
-    for seed in range(*SEEDS.get(family, (3, 33)))
-]
+WIDE = swept((family, seed) for family in FAMILIES for seed in range(*SEEDS.get(family, (3, 33))))
 
 
 @pytest.fixture(scope="module", params=[*QUICK, *WIDE], ids=lambda p: f"{p[0]}-{p[1]}")

@@ -21,11 +21,12 @@ from glassformer.opened import open_model
 from glassformer.sites import Watch
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = [(family, seed) for family in reference.PAIRS for seed in range(3 if family == "t5" else 2)]
-WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in reference.PAIRS for seed in range(3, 23)]
+WIDE = swept((family, seed) for family in reference.PAIRS for seed in range(3, 23))
 ALL = {"output_hidden_states": True, "output_attentions": True}
 GREEDY: dict[str, Any] = {  # the reference's own cache has as many layers as the encoder, so it is asked without
     "do_sample": False, "num_beams": 1, "use_cache": False,

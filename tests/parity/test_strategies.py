@@ -20,6 +20,7 @@ from torch import Tensor
 import glassformer
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load, ragged
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,7 +31,7 @@ SHORT: dict[str, dict[str, Any]] = {  # as many layers on both sides: the refere
 }
 LIKE = ("mistral", "qwen2")  # decoders that are much like the others
 QUICK = [family for family in (*reference.DECODERS, *reference.PAIRS) if family not in LIKE]
-WIDE = [pytest.param(family, marks=pytest.mark.sweep) for family in LIKE]
+WIDE = swept(LIKE)
 NEW = {"max_new_tokens": 12, "pad_token_id": 1}
 
 
@@ -101,12 +102,8 @@ class TestBeams:
         {"num_beams": 4, "num_return_sequences": 3, "no_repeat_ngram_size": 2, "ends": 3},
         {"num_beams": 2, "num_return_sequences": 2, "forced_bos_token_id": 11, "forced_eos_token_id": 2},
     ]
-    WIDE = [
-        pytest.param(
-            {"num_beams": width, "num_return_sequences": width - 1, "length_penalty": penalty, "early_stopping": early}
-            | more,
-            marks=pytest.mark.sweep,
-        )
+    WIDE = swept(
+        {"num_beams": width, "num_return_sequences": width - 1, "length_penalty": penalty, "early_stopping": early} | more
         for width, penalty, early, more in product(
             (3, 4, 5),
             (-0.5, 0.0, 1.0, 2.0),
@@ -118,7 +115,7 @@ class TestBeams:
                 {"no_repeat_ngram_size": 2, "ends": 2},
             ),
         )
-    ]
+    )
 
     @torch.no_grad()
     @pytest.mark.parametrize("settings", [*QUICK, *WIDE], ids=str)
@@ -127,7 +124,7 @@ class TestBeams:
         same(models, ids_for(models.theirs, 3, 7), **settings)
 
     @torch.no_grad()
-    @pytest.mark.parametrize("early", [False, *(pytest.param(early, marks=pytest.mark.sweep) for early in (True, "never"))])
+    @pytest.mark.parametrize("early", [False, *swept((True, "never"))])
     def test_prompts_of_different_lengths(self, models: Models, early: Any) -> None:
         _, ids, mask = ragged(models.theirs, (9, 3, 12, 6), side(models))
         texts = same(models, ids, mask, num_beams=3, num_return_sequences=2, ends=8, early_stopping=early)

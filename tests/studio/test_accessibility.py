@@ -14,9 +14,11 @@ from playwright.sync_api import expect
 from tests.conftest import unavailable
 from tests.studio.browser import OpenPage, StudioPage
 from tests.studio.test_experiments import ALL_KINDS, answer_with, run, show
+from tests.sweeps import swept
 
 PROJECT = Path(__file__).parents[2] / "studio"
 AXE = "axe-core@4.12.1"  # as in package.json
+THEMES = [False, *swept([True])]  # every run holds both themes' colours against each other, in test_static.py
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def faults(page: StudioPage, rule: str | None = None, part: str = "body") -> lis
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", THEMES, ids=lambda dark: "dark" if dark else "light")
 def test_axe_finds_no_serious_fault_on_any_view(open_page: OpenPage, address: str, axe: str, dark: bool) -> None:
     rule = "color-contrast" if dark else None  # the only one that a theme can break
     page = open_page(dark=dark)
@@ -70,7 +72,7 @@ def test_axe_finds_no_serious_fault_on_any_view(open_page: OpenPage, address: st
         page.page.keyboard.press("Escape")
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", THEMES, ids=lambda dark: "dark" if dark else "light")
 def test_axe_finds_no_serious_fault_on_any_part_of_a_page(open_page: OpenPage, address: str, axe: str, dark: bool) -> None:
     page = open_page(dark=dark)
     region = show(page, address, "trace", {"prompt": "a cat"})

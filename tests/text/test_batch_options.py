@@ -18,12 +18,13 @@ from glassformer import AutoTokenizer
 from glassformer.errors import GlassError, InputError, InputTypeError
 from glassformer.text import BatchEncoding, Tokenizer
 from tests.parity.reference import transformers
+from tests.sweeps import examples
 from tests.text.test_legacy_vocabulary import config_files, write
 from tests.text.texts import texts
 
 KINDS = ("bert", "gpt2", "roberta", "t5-like")
-some = settings(max_examples=20, deadline=None)
-few = settings(max_examples=12, deadline=None)
+some = settings(max_examples=examples(8, 20), deadline=None)
+few = settings(max_examples=examples(5, 12), deadline=None)
 QUESTION = "Who was the first?"
 CONTEXT = "The first was long ago. Nobody remembers who it was, but the naïve say that it was a fox – or a dog."
 

@@ -14,6 +14,7 @@ from glassformer.text import Detokenizer, Tokenizer
 from glassformer.text.detokenizer import INCOMPLETE, ends_inside_character, shown_bytes
 from glassformer.text.stop_buffer import StopBuffer
 from glassformer.text.token_bytes import BYTES, byte_level
+from tests.sweeps import examples
 from tests.text.texts import encodable_bytes, moderate, single_bytes, texts
 
 
@@ -57,7 +58,7 @@ def test_any_text_streams_in_whole_characters(tokenizer: Tokenizer, text: str, s
     assert INCOMPLETE in whole or not any(INCOMPLETE in piece for piece in found)
 
 
-@settings(max_examples=1000, deadline=None)  # for each of the two tokenizers
+@settings(max_examples=examples(250, 1000), deadline=None)  # for each of the two tokenizers
 @given(text=st.text(max_size=40) | texts, stops=st.lists(st.text(min_size=1, max_size=3), max_size=2))
 def test_streamed_text_is_the_decoded_text_up_to_a_stop_string(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
     ids, held = tokenizer.encode(text), StopBuffer(stops)

@@ -14,6 +14,7 @@ from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
 from tests.parity.reference import transformers
+from tests.sweeps import examples
 from tests.text.texts import texts
 
 Files = dict[str, Any]
@@ -100,7 +101,7 @@ def test_special_tokens_and_ids_match_the_reference(layout: tuple[Tokenizer, Any
     ]
 
 
-some = settings(max_examples=30, deadline=None)  # of each layout: several hundred of each kind
+some = settings(max_examples=examples(10, 30), deadline=None)  # of each layout
 everything = {"return_special_tokens_mask": True, "return_offsets_mapping": True, "return_token_type_ids": True}
 
 

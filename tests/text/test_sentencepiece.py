@@ -16,12 +16,13 @@ from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from tests.parity.reference import transformers
+from tests.sweeps import examples
 from tests.text import models
 from tests.text.models import ALBERT, DEBERTA, GEMMA, LLAMA, PLAIN, T5, XLM_ROBERTA, processor, trained
 from tests.text.test_legacy_vocabulary import NAMES, Files, config_files, write
 from tests.text.texts import EMOJI, MARKS, NUMBERS, SCRIPTS, WORDS, texts
 
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=examples(15, 40), deadline=None)
 prose = st.lists(st.sampled_from(" ".join(models.PROSE).split()), max_size=8).map(" ".join)
 # without tokens in the text, which SentencePiece does not know, and without the last of the marks: the library at hand
 # composes no letters of six bytes and more
@@ -353,7 +354,7 @@ def test_broken_sentencepiece_folders_are_refused(files: Files, message: str, tm
     assert message in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50, 150), deadline=None)
 @given(data=st.data())
 def test_any_damage_to_a_sentencepiece_file_is_refused_or_harmless(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import GlassError, InputError, InputTypeError, TemplateError
 from glassformer.text import ChatTemplate, Tokenizer
+from tests.sweeps import examples
 from tests.text.test_template import CALL, PLAIN, TOOLED, WEATHER, Message, assistant, system, tool, user
 from tests.text.texts import texts
 
@@ -92,7 +93,7 @@ message = st.fixed_dictionaries(
 simple_message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
 chats = st.lists(simple_message, min_size=1, max_size=4) | st.lists(message, min_size=1, max_size=4)
 STYLES = st.sampled_from([{}, {"add_generation_prompt": True}, {"continue_final_message": True}])
-USUAL = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+USUAL = settings(max_examples=examples(40, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @USUAL

@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from glassformer.text import Tokenizer
+from tests.sweeps import examples
 
-moderate = settings(max_examples=150, deadline=None)
+moderate = settings(max_examples=examples(50, 150), deadline=None)
 
 WORDS = ["Hello", " world", "don't", "WE'LL", "x=1;", "def f(x):\n    return x\n"]
 SCRIPTS = ["naïve", "שלום", "مرحبا", "\u202eabc\u202c", "日本語", "한국어", "ไทย", "हिन्दी", "𝔘𝔫𝔦"]

@@ -1,4 +1,4 @@
-"""One process of a training over several: `torchrun -m tests.training.distributed OUT [shard]`."""
+"""One process of two trainings over several, with copies and with shards: `torchrun -m tests.training.distributed OUT`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from glassformer.training.events import Evaluated, StepDone
-from glassformer.training.ranks import joined_ranks
+from glassformer.training.ranks import Ranks, joined_ranks
 from glassformer.training.sharding import whole_weights
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
@@ -29,22 +29,26 @@ def losses_of(trainer: Trainer, stop: int | None = None) -> list[float]:
     return losses
 
 
+def train(out: Path, ranks: Ranks, shard: bool) -> None:
+    settings = replace(SETTINGS, micro_batch_size=2, shard=shard)
+    trainer = Trainer(tiny_model(), language_model(), settings, TrainingFolder(out), ranks)
+    if shard:  # it is left after the checkpoint of step 4, and another one goes on
+        before = losses_of(trainer, stop=5)[:-1]
+        trainer = Trainer(tiny_model(), language_model(), settings, TrainingFolder(out), ranks)
+        assert trainer.resume()
+        losses = before + losses_of(trainer)
+        weights = whole_weights(trainer.model)
+        parts = [parameter.to_local().numel() for parameter in trainer.model.parameters()]
+    else:
+        losses, weights, parts = losses_of(trainer), None, []
+    if ranks.first:
+        if weights is not None:
+            save_file({name: value.contiguous() for name, value in weights.items()}, out / "weights.safetensors")
+        (out / "losses.json").write_text(json.dumps([ranks.count, losses, sum(parts)]))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    out, shard = Path(sys.argv[1]), "shard" in sys.argv
-    with joined_ranks("cpu") as ranks:
-        settings = replace(SETTINGS, micro_batch_size=2, shard=shard)
-        trainer = Trainer(tiny_model(), language_model(), settings, TrainingFolder(out), ranks)
-        if shard:  # it is left after the checkpoint of step 4, and another one goes on
-            before = losses_of(trainer, stop=5)[:-1]
-            trainer = Trainer(tiny_model(), language_model(), settings, TrainingFolder(out), ranks)
-            assert trainer.resume()
-            losses = before + losses_of(trainer)
-            weights = whole_weights(trainer.model)
-            parts = [parameter.to_local().numel() for parameter in trainer.model.parameters()]
-        else:
-            losses, weights, parts = losses_of(trainer), None, []
-        if ranks.first:
-            if weights is not None:
-                save_file({name: value.contiguous() for name, value in weights.items()}, out / "weights.safetensors")
-            (out / "losses.json").write_text(json.dumps([ranks.count, losses, sum(parts)]))
+    with joined_ranks("cpu") as together:
+        train(Path(sys.argv[1], "copies"), together, shard=False)
+        train(Path(sys.argv[1], "shards"), together, shard=True)

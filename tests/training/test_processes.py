@@ -27,29 +27,33 @@ TRAINING = ["--steps", "40", "--batch-size", "2", "--length", "8", "--vocabulary
 TEXT = "".join(f"{number} bottles of beer on the wall, {number} bottles of beer.\n" for number in range(99, 0, -1))
 
 
-def two_processes(*arguments: str) -> None:
+@pytest.fixture(scope="module")
+def trained_by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left of a training with copies of the model, and of one with shards."""
+    folder = tmp_path_factory.mktemp("two")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "tests.training.distributed", *arguments], env=environment, capture_output=True, text=True
+        [*command, "tests.training.distributed", str(folder)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return folder
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("mode", [[], ["shard"]], ids=["copies", "shards"])
-def test_two_processes_have_the_losses_of_one(mode: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["copies", "shards"])
+def test_two_processes_have_the_losses_of_one(mode: str, trained_by_two: Path) -> None:
     """Each with a copy of the model; or each with a half of every weight, and taken up again on the way."""
-    two_processes(str(tmp_path), *mode)
-    ranks, losses, own_numbers = json.loads((tmp_path / "losses.json").read_text())
+    folder = trained_by_two / mode
+    ranks, losses, own_numbers = json.loads((folder / "losses.json").read_text())
     alone = Trainer(tiny_model(), language_model(), SETTINGS)
     expected = [event.loss for event in alone.run() if isinstance(event, StepDone | Evaluated)]
     assert ranks == 2
     assert losses == pytest.approx(expected, rel=1e-4)
-    if mode:
+    if mode == "shards":
         parameters = dict(alone.model.named_parameters())
         assert own_numbers < 0.6 * sum(parameter.numel() for parameter in parameters.values())
-        weights = load_file(tmp_path / "weights.safetensors")
+        weights = load_file(folder / "weights.safetensors")
         assert weights.keys() == parameters.keys()
         for name, value in weights.items():
             assert value == pytest.approx(parameters[name].detach().numpy(), abs=1e-4)

@@ -17,6 +17,7 @@ from tests.checkpoint.test_scratch import SIZES, weights
 from tests.engine.cpu.packed import KEPT, RARE
 from tests.engine.executors import RequantizedSubject, Subject, write_checkpoint
 from tests.parity import reference
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,7 +46,7 @@ def tolerance_of(subject: Subject, level: str | None = None) -> float:
     return SPLIT if subject.opened.kind == "BF16" and (level or chosen_level()) == "amx" else FLOATS
 
 
-@pytest.mark.parametrize("seed", [None, *range(2), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 14))])
+@pytest.mark.parametrize("seed", [None, *range(2), *swept(range(2, 14))])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_of_every_family(family: str, seed: int | None, tiny: Tiny) -> None:
     subject = tiny(family, seed)

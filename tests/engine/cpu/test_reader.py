@@ -21,6 +21,7 @@ from glassformer.opened import open_model
 from glassformer.quantize import requantize
 from tests.parity import reference
 from tests.parity.compare import load
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,7 +46,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 10))])
+@pytest.mark.parametrize("seed", [0, 1, *swept(range(2, 10))])
 @pytest.mark.parametrize("head", ["base", "masked", "sequence"])
 @pytest.mark.parametrize("family", reference.ENCODERS)
 def test_states_match_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None:

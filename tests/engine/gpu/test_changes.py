@@ -14,8 +14,8 @@ from glassformer.errors import SiteError
 from glassformer.sites import all_sites, axes
 from tests.engine.cpu.test_changes import assert_close, run
 from tests.engine.executors import Subject
-from tests.engine.gpu.sweeps import mostly_swept
 from tests.parity import reference
+from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
 from tests.engine.gpu.reference import KindOf, RandomModel, rounded
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def random_cache(decoder: SimulatedDecoder, tokens: int) -> NDArray[np.float32]:
     return cache
 
 
-USUAL = ((PLAIN, 150), *((name, 63) for name in ("single rows", "groups in parts", "Q8_0", "Q4_K and Q6_K")))
+USUAL = ((PLAIN, 150), *((name, 63) for name in ("groups in parts", "Q4_K and Q6_K")))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import MatrixRef, Step, StepKind
 from glassformer.errors import CheckpointError
 from tests.engine.executors import Subject
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ from tests.engine.gpu.kernels.cases import (
     poisoned,
     relative_error,
 )  # fmt: skip
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 TREE = [-1, 0, 0, 1, 1, 2, -1]

@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels import DeviceNorm, float_matrix, matmul
 from glassformer.engine.gpu.kernels.matmul import tile_for
 from tests.engine.gpu.kernels.cases import DTYPES, assert_written_within, poisoned, relative_error
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 
 def normed(x: Tensor, norm: DeviceNorm) -> Tensor:

@@ -14,7 +14,7 @@ from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.gpu.kernels import DeviceMatrix, embed, float_matrix, matmul, pack
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from tests.engine.gpu.kernels.cases import Cache, assert_written_within, pass_over, poisoned, relative_error
-from tests.engine.gpu.sweeps import mostly_swept
+from tests.sweeps import mostly_swept
 
 
 def packed(kind: str, rows: int, columns: int) -> tuple[DeviceMatrix, Tensor]:
