@@ -14,7 +14,7 @@ import torch
 
 import glassformer
 from glassformer.changes import Change
-from glassformer.errors import GlassError, InputError, SiteError, TemplateError, WriteError
+from glassformer.errors import GlassError, InputError, NotNumbers, SiteError, TemplateError, WriteError
 from glassformer.observe import activations
 from glassformer.page.document import Grid
 from glassformer.page.terminal import TerminalPage, plain_text
@@ -582,3 +582,10 @@ def test_a_prompt_without_the_generation_prompt(tiny_qwen3: Path) -> None:
     whole, cut = (model.look("Hi", template={"add_generation_prompt": added}).prompt for added in (True, False))
     assert whole.startswith(cut)
     assert len(cut) < len(whole)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_lens_of_scores_that_are_not_numbers_is_refused(value: float) -> None:
+    model = both("llama").model.changed({"blocks.0.residual": Change(scale=0, shift=value)})
+    with pytest.raises(NotNumbers, match="so no layer predicts anything"):
+        model.read("the cat").lens()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import jsonschema
@@ -257,6 +258,15 @@ def test_json_and_pictures(method: SaliencyMethod) -> None:
         assert ("off by" in shown) == (method == "integrated")
         assert repr(view).startswith(f"Saliency({method} of ")
         assert "rgba(var(--" in view._repr_html_()
+
+
+@pytest.mark.parametrize(("error", "reliable"), [(0.05, True), (-0.3, False)])
+def test_sums_that_are_far_off_are_not_to_be_relied_on(error: float, reliable: bool) -> None:
+    view = both("gpt2").reading().saliency(method="integrated")
+    assert view.path is not None
+    off = replace(view.path, error=error * (view.value - view.path.baseline_value))
+    shown = plain_text(TerminalPage(replace(view, path=off).page()), 120)
+    assert ("Do not rely on these values" in shown) is not reliable
 
 
 def test_a_long_text_shows_its_strongest_tokens() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from html.parser import HTMLParser
 
 import matplotlib.image
@@ -244,3 +245,15 @@ def test_png_can_be_read_back() -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     found = matplotlib.image.imread(io.BytesIO(png(pixels)), format="png")
     assert np.array_equal(np.round(found * 255).astype(np.uint8), pixels)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_can_be_drawn(value: float) -> None:
+    columns = (Column("bar", kind="bar"), Column("signed", kind="signed bar"))
+    parts = (
+        TokenStrip(("a",), (value,), ("x",)), Grid(("row",), ("column",), ((value,),)),
+        Table(columns, (TableRow((abs(value), value)),)),
+    )  # fmt: skip
+    page = Page("numbers", parts)
+    assert "a" in plain_text(TerminalPage(page), 80)
+    assert "nan" not in html_fragment(page).replace("numbers", "").split("style=", 1)[1].split(">")[0]

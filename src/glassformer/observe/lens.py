@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, NotNumbers
 from glassformer.observe.activations import CHUNK_BYTES, Activations
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
@@ -69,11 +69,11 @@ def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...
     A row is measured while the cache still holds it, and nothing of its size is kept.
     """
     last = scores[-1]
-    final, final_stats = int(last.argmax()), model.entropy_stats(last)
+    final, final_stats = _best(last), model.entropy_stats(last)
     shares = np.exp(last - last[final]) / np.float32(final_stats.total)
     predictions = []
     for row in scores:
-        token, stats = int(row.argmax()), model.entropy_stats(row)
+        token, stats = _best(row), model.entropy_stats(row)
         rank = int(np.count_nonzero(row > row[final])) + 1
         log_total, final_log_total = row[token] + math.log(stats.total), last[final] + math.log(final_stats.total)
         # KL as a sum of differences, which are small where it is; einsum, as BLAS would start threads for a dot product
@@ -86,3 +86,11 @@ def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...
             )
         )  # fmt: skip
     return tuple(predictions)
+
+
+def _best(scores: Floats) -> int:
+    """The token with the highest score, which must be a number."""
+    best = int(scores.argmax())  # stops at the first NaN
+    if not math.isfinite(scores[best]):
+        raise NotNumbers("the scores are not numbers (NaN or infinite), so no layer predicts anything. Change less.")
+    return best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,15 @@ def abbreviate_list(names: Sequence[str], limit: int = 3) -> str:
     ('a, b', 'a, b, c and 2 more')
     """
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def drawable(value: float) -> float:
+    """What can be drawn of a value from -1 to 1: of one that is no number, nothing.
+
+    >>> drawable(0.5), drawable(float("nan")), drawable(float("-inf"))
+    (0.5, 0.0, -1.0)
+    """
+    return 0.0 if math.isnan(value) else max(-1.0, min(1.0, value))
 
 
 def format_count(number: int) -> str:

@@ -38,6 +38,7 @@ from glassformer.page.document import (
     TokenStrip,
     escape_page,
 )
+from glassformer.page.format import drawable
 from glassformer.page.png import png
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
@@ -128,9 +129,10 @@ def _cell_class(cell: Cell, kind: ColumnKind) -> str:
 def _cell(cell: Cell, kind: ColumnKind) -> str:
     if isinstance(cell, float) and kind == "signed bar":
         sign, side = ("less", "right") if cell < 0 else ("more", "left")
-        return f'<span class="axis"><span class="fill {sign}" style="{side}:50%;width:{abs(cell) * 50:.2f}%"></span></span>'
+        width = abs(drawable(cell)) * 50
+        return f'<span class="axis"><span class="fill {sign}" style="{side}:50%;width:{width:.2f}%"></span></span>'
     if isinstance(cell, float):
-        return f'<span class="fill" style="width:{cell * 10:.2f}rem"></span>'
+        return f'<span class="fill" style="width:{drawable(cell) * 10:.2f}rem"></span>'
     return escape(cell.text if isinstance(cell, Shortenable) else cell)
 
 
@@ -166,7 +168,7 @@ def _grid_band(part: Grid, columns: range) -> str:
 def _shaded_cell(value: float | None, where: str, text: str, note: str) -> str:
     if value is None:
         return "<td></td>"
-    strength = min(1.0, abs(value)) * (MAX_SHADE if text else 1)
+    strength = abs(drawable(value)) * (MAX_SHADE if text else 1)
     shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {strength:.3f})"
     return f'<td style="{shade}" title="{escape(where)} · {escape(note) or f"{value:.1%}"}">{escape(text)}</td>'
 
@@ -205,7 +207,7 @@ def _(part: TokenStrip) -> str:
 
 def _shaded_token(token: str, value: float, note: str, link: str) -> str:
     tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
-    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {abs(value):.3f})"
+    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {abs(drawable(value)):.3f})"
     return f'<{tag}{where} style="{shade}" title="{escape(note)}">{escape(token)}</{tag}>'
 
 

@@ -35,6 +35,7 @@ from glassformer.page.document import (
     TokenStrip,
     escape_page,
 )
+from glassformer.page.format import drawable
 
 RICH_STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
 KIND_STYLES = {"code": "cyan", "bar": "green", "signed bar": "green"}
@@ -222,7 +223,7 @@ def cell_text(cell: Cell, short: bool, width: int, kind: str) -> str:
         return cell.short if short else cell.text
     if isinstance(cell, str):
         return cell
-    return signed_bar(cell, width) if kind == "signed bar" else "█" * round(cell * width)
+    return signed_bar(cell, width) if kind == "signed bar" else "█" * round(drawable(cell) * width)
 
 
 def signed_bar(value: float, width: int) -> str:
@@ -232,7 +233,7 @@ def signed_bar(value: float, width: int) -> str:
     ('  ██│', '    │████')
     """
     half = (width - 1) // 2
-    bar = "█" * round(abs(value) * half)
+    bar = "█" * round(abs(drawable(value)) * half)
     return f"{bar:>{half}}│" if value < 0 else f"{'':{half}}│{bar}"
 
 
@@ -318,7 +319,7 @@ def _column_labels(names: Sequence[str], labels: int, cell: int) -> Iterator[Spa
 def _shaded(value: float | None, text: str, cell: int) -> str:
     if value is None:
         return " " * cell
-    shade = SHADES[min(len(SHADES) - 1, int(abs(value) * len(SHADES)))]
+    shade = SHADES[min(len(SHADES) - 1, int(abs(drawable(value)) * len(SHADES)))]
     if cell > 2:
         return fit_text(shade + text, cell - 1) + " "
     return shade * 2 if value >= 0 or shade == " " else f"-{shade}"
@@ -340,7 +341,7 @@ def _(part: TokenStrip, width: int) -> Iterator[RenderableType | Spans]:
         yield [
             (fit_text(token, labels) + GAP, _shade_style(value)),
             (fit_text(note, notes, right=True) + GAP, "dim"),
-            ("█" * round(abs(value) * room), "green" if value >= 0 else NEGATIVE_STYLE),
+            ("█" * round(abs(drawable(value)) * room), "green" if value >= 0 else NEGATIVE_STYLE),
         ]
 
 

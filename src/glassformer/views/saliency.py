@@ -24,6 +24,12 @@ METHODS = {
 }
 BASELINES = {"zero": "vectors of zeros", "pad": "the padding token's vector", "mean": "the mean of all tokens' vectors"}
 
+RELIABLE_SHARE = 0.1  # of the difference: where the sum is further off, nobody should read the values
+UNRELIABLE = (
+    "\nDo not rely on these values: the sum is too far off, since the metric jumps on the way from this baseline. "
+    "Take another baseline or metric, or input-x-gradient."
+)
+
 
 @dataclass(frozen=True)
 class SalientToken:
@@ -130,4 +136,5 @@ def _path(view: Saliency) -> str:
         f"; {path.baseline_value:.4f} at the baseline, {BASELINES[path.baseline]}\n"
         f"the tokens' values sum to {difference + path.error:.4f}, which should be the difference, {difference:.4f}: "
         f"off by {path.error:+.4f}{share} in {path.steps} steps"
+        + (UNRELIABLE if abs(path.error) > RELIABLE_SHARE * abs(difference) else "")
     )
