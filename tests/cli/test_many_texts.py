@@ -47,6 +47,11 @@ def test_a_recording_goes_on(gpt2: str, files: Path) -> None:
     last = ("--positions", "last", "--stored-dtype", "float16")
     assert "of the last token of each text a row in float16: 3 rows" in " ".join(ran(*words, *last).split())
     assert "3 rows" in " ".join(ran(*words, *last, "--resume").split())
+    shard = files / "acts" / "shard-00000.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:1000])
+    ran(*words, *last, "--resume")
+    assert shard.read_bytes() == whole
     assert "Go on with --resume, or choose another folder" in failed(glass(*words, *last))
     assert "dtype was" in failed(glass(*words, "--resume"))
 
