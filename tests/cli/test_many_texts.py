@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from glassformer.observe import activation_files, tuned_lens_training
 from glassformer.observe.recorded_activations import RecordedActivations
+from glassformer.training import feature_training
 from tests.cli.test_cli import failed, glass
 from tests.cli.test_view_verbs import ran
 from tests.observe.models import folder
@@ -80,6 +82,26 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
     shown = ran("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors", "--steps", "2")
     assert "2 steps in" in shown
     assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("activations", "-m", gpt2, "--texts", "lines.txt", "--site", "embedding", "--out", "acts")
+    with monkeypatch.context() as patch:
+        patch.setattr(activation_files, "save_tensors", interrupt)
+        stopped = failed(glass(*words), 130)
+    assert "glass: stopped. To go on after the last whole shard, run the same command with --resume." in stopped
+    ran(*words, "--resume")
+    assert len(RecordedActivations("acts")) == 3
+    monkeypatch.setattr(tuned_lens_training, "train_lens", interrupt)
+    lens = ("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors")
+    assert "glass: stopped. No lens was kept." in failed(glass(*lens), 130)
+    monkeypatch.setattr(feature_training, "train_features", interrupt)
+    features = ("train-features", "-m", gpt2, "--text", "lines.txt", "--site", "blocks.0.residual", "--length", "4")
+    assert "glass: stopped. No features were kept." in failed(glass(*features, "--out", "features"), 130)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _train(texts: Path, out: Path | None, steps: int, model_options: ChangeableM
         raise InputError("where does the lens go? Give --out with the name of a .safetensors file.")
     file = TextFile(texts)
     model = model_options.load()
-    with bars.counter_bar("training a lens") as progress:
+    with common.explained_interrupt("No lens was kept."), bars.counter_bar("training a lens") as progress:
         trained = model.read_many(file).train_lens(steps=steps, progress=progress)
     trained.save(out)
     assert trained.view is not None

@@ -42,10 +42,12 @@ def train_features(
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
     content = read_text_file(text)
     model = model_options.load()
-    rows = activation_rows(model, content, site, length)
     chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
-    settings = FeatureTrainingSettings(features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen)
-    with bars.counter_bar("training") as progress:
+    with common.explained_interrupt("No features were kept."), bars.counter_bar("training") as progress:
+        rows = activation_rows(model, content, site, length)
+        settings = FeatureTrainingSettings(
+            features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
+        )
         dictionary, view = train_features(
             rows, settings, site=site, model=model.name, name=out.name,
             progress=lambda point: progress(point.step, settings.steps),
