@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,26 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
     shown = ran("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors", "--steps", "2")
     assert "2 steps in" in shown
     assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
+
+
+WRITING = [
+    ("lens", "--train", "lines.txt", "--steps", "1", "--out", "{}.safetensors"),
+    ("probe", "--data", "labelled.csv", "--position", "mean", "--out", "{}.safetensors"),
+    ("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "{}.safetensors"),
+    ("train-features", "--text", "lines.txt", "--site", "embedding", "--length", "4", "--steps", "1", "--out", "{}"),
+]
+
+
+@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
+def test_where_results_go_is_seen_to_before_anything_is_computed(words: tuple[str, ...], gpt2: str, files: Path) -> None:
+    def call(place: str, model: str) -> subprocess.CompletedProcess[str]:
+        return glass(*(word.format(place) for word in words), "-m", model)
+
+    assert "cannot be written (" in failed(call("lines.txt/result", "no-such-model"))
+    assert "cannot be written" not in failed(call("new/folder/result", "no-such-model"))
+    done = call("new/folder/result", gpt2)
+    assert done.returncode == 0, done.stderr
+    assert len(list((files / "new/folder").iterdir())) == 1
 
 
 def interrupt(*_: object, **__: object) -> None:

@@ -179,7 +179,7 @@ def test_a_damaged_shard_is_recorded_again(damage: str, tmp_path: Path, monkeypa
         with pytest.raises(WriteError, match="it is a folder"):
             model.read_many(texts).record("blocks.*.residual", folder=tmp_path, resume=True)
         return
-    with pytest.raises(CheckpointError, match="shard-00001.*Record the same texts again with resume=True, which mends it"):
+    with pytest.raises(CheckpointError, match="shard-00001.*Record the same texts again with resume, which mends it"):
         [text.text for text in RecordedActivations(tmp_path)]
     with pytest.raises(InputError, match="begun with other texts than these"):
         model.read_many([*texts[:-1], "more"]).record("blocks.*.residual", folder=tmp_path, resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from glassformer.atomic_files import prepare_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
@@ -62,6 +63,8 @@ def activations(
         raise SettingError("covariances are too many numbers to be shown. Give --arrays FILE with --covariance.")
     if arrays is not None and arrays.suffix != ".safetensors":
         raise SettingError(f"--arrays {arrays} must end in .safetensors.")
+    if arrays is not None:
+        prepare_target(arrays)
     readings = model.load().read_many(TextFile(texts, column), length=length)
     if out is not None:
         go_on = "To go on after the last whole shard, run the same command with --resume."

@@ -116,7 +116,7 @@ class OpenShard:
 def open_shard(folder: Path, index: Index, number: int) -> OpenShard:
     """A shard whose tensors are as the index says."""
     path, shard = shard_path(folder, number), index.shards[number]
-    advice = f"Record the same texts again with {spell('resume', True)}, which mends it."
+    advice = f"Record the same texts again with {spell('resume')}, which mends it."
     tensors = read_safetensors(path, advice)
     expected: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
         site: (np.float16 if index.dtype == "float16" else np.float32, (shard.rows, *shape))
