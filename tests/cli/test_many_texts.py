@@ -135,6 +135,8 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "x.npz"), "must end in .safetensors"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--column", "x"), "Leave --column out"),
         (("activations", "-f", "absent.txt", "--site", "embedding"), "absent.txt: cannot be read"),
+        (("activations", "-f", ".", "--site", "embedding"), ". is a folder, and a file is needed"),
+        (("lens", "--train", ".", "--out", "lens.safetensors"), ". is a folder, and a file is needed"),
         (("activations", "-f", "rows.csv", "--site", "embedding"), "names no column 'text'"),
         (("activations", "-f", "rows.jsonl", "--site", "embedding", "--column", "no"), "rows.jsonl, row 1: lacks 'no'"),
         (("activations", "-f", "lines.txt", "--site", "embeding"), "Did you mean 'embedding'?"),
@@ -146,7 +148,7 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
         (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),
         (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "Leave --tuned out"),
-        (("lens", "hi", "--tuned", "x.safetensors"), "'x.safetensors': cannot be read as a tuned lens file"),
+        (("lens", "hi", "--tuned", "x.safetensors"), "the file is missing. Check the path, or train one."),
     ],
 )
 def test_bad_calls_are_refused(words: tuple[str, ...], message: str, gpt2: str, files: Path) -> None:
