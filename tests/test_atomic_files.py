@@ -17,7 +17,15 @@ import numpy as np
 import pytest
 
 from glassformer import AutoModelForCausalLM, atomic_files
-from glassformer.atomic_files import atomic_file, atomic_save, finish_saves, temporary_folder, write_bytes, write_text
+from glassformer.atomic_files import (
+    atomic_file,
+    atomic_save,
+    finish_saves,
+    prepare_target,
+    temporary_folder,
+    write_bytes,
+    write_text,
+)
 from glassformer.checkpoint import open_at
 from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
 from glassformer.cli.chat.conversation import Conversation, Message
@@ -274,6 +282,20 @@ class TestInterruptedSave:
         monkeypatch.setattr(Path, "replace", refuse)
         with pytest.raises(WriteError, match=r"a save was interrupted, .* \(Permission denied\). Make the folder writable"):
             open_at(tmp_path)
+
+
+def test_a_place_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    for name, message in (
+        ("", "it is a folder"), ("file/x", "A folder is needed there"),
+        ("a\0b", "Choose another name"), ("n" * 256, "shorter name"),
+    ):  # fmt: skip
+        with pytest.raises(WriteError, match=message):
+            prepare_target(tmp_path / name)
+    prepare_target(tmp_path / "file")
+    prepare_target(tmp_path / "new" / "folder" / "x")
+    assert (tmp_path / "file").read_bytes() == b"before"
+    assert not list((tmp_path / "new" / "folder").iterdir())
 
 
 def test_a_saved_tokenizer_leaves_no_template_of_an_earlier_one(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ FIXES = {
     errno.EFBIG: "It is larger than a file may be there: choose another place.",
     errno.ENOENT: "Make the folder first, or choose another place.",
     errno.EISDIR: "Give the name of a file in it.",
+    errno.EEXIST: "A folder is needed there: choose another place.",
     errno.ENOTDIR: "Choose another place.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
@@ -83,6 +84,21 @@ def atomic_file(path: Path, mode: int | None = None) -> Iterator[Path]:
             os.close(descriptor)
     except WriteError:
         raise
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def prepare_target(path: Path) -> None:
+    """Make the folder of a file that long work will end in, and refuse a place that cannot be written before it begins."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part, descriptor = _locked_file(_writable_target(path), None)
+        part.unlink(missing_ok=True)
+        os.close(descriptor)
+    except WriteError:
+        raise
+    except ValueError as error:  # a name that no file can have
+        raise WriteError(f"{str(path)!r} cannot be written: {error}. Choose another name.") from error
     except OSError as error:
         raise write_error(path, error) from error
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from glassformer.errors import CheckpointError
 
+FETCH_AGAIN = "Fetch or copy the checkpoint again."
 
-def open_regular(path: Path) -> int:
-    """The descriptor of a file that is open for reading."""
+
+def open_regular(path: Path, advice: str = FETCH_AGAIN) -> int:
+    """The descriptor of a file that is open for reading; `advice`: what to do when it is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError as error:
         target = f"it is a link to {path.readlink()}, which is not there" if path.is_symlink() else "the file is missing"
-        raise CheckpointError(f"{path}: {target}. Fetch or copy the checkpoint again.") from error
+        raise CheckpointError(f"{path}: {target}. {advice}") from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
     mode = os.fstat(descriptor).st_mode

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from glassformer.observe import activation_files, tuned_lens_training
 from glassformer.observe.recorded_activations import RecordedActivations
+from glassformer.training import feature_training
 from tests.cli.test_cli import failed, glass
 from tests.cli.test_view_verbs import ran
 from tests.observe.models import folder
@@ -47,6 +50,11 @@ def test_a_recording_goes_on(gpt2: str, files: Path) -> None:
     last = ("--positions", "last", "--stored-dtype", "float16")
     assert "of the last token of each text a row in float16: 3 rows" in " ".join(ran(*words, *last).split())
     assert "3 rows" in " ".join(ran(*words, *last, "--resume").split())
+    shard = files / "acts" / "shard-00000.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:1000])
+    ran(*words, *last, "--resume")
+    assert shard.read_bytes() == whole
     assert "Go on with --resume, or choose another folder" in failed(glass(*words, *last))
     assert "dtype was" in failed(glass(*words, "--resume"))
 
@@ -77,6 +85,46 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
     assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
 
 
+WRITING = [
+    ("lens", "--train", "lines.txt", "--steps", "1", "--out", "{}.safetensors"),
+    ("probe", "--data", "labelled.csv", "--position", "mean", "--out", "{}.safetensors"),
+    ("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "{}.safetensors"),
+    ("train-features", "--text", "lines.txt", "--site", "embedding", "--length", "4", "--steps", "1", "--out", "{}"),
+]
+
+
+@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
+def test_where_results_go_is_seen_to_before_anything_is_computed(words: tuple[str, ...], gpt2: str, files: Path) -> None:
+    def call(place: str, model: str) -> subprocess.CompletedProcess[str]:
+        return glass(*(word.format(place) for word in words), "-m", model)
+
+    assert "cannot be written (" in failed(call("lines.txt/result", "no-such-model"))
+    assert "cannot be written" not in failed(call("new/folder/result", "no-such-model"))
+    done = call("new/folder/result", gpt2)
+    assert done.returncode == 0, done.stderr
+    assert len(list((files / "new/folder").iterdir())) == 1
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("activations", "-m", gpt2, "--texts", "lines.txt", "--site", "embedding", "--out", "acts")
+    with monkeypatch.context() as patch:
+        patch.setattr(activation_files, "save_tensors", interrupt)
+        stopped = failed(glass(*words), 130)
+    assert "glass: stopped. To go on after the last whole shard, run the same command with --resume." in stopped
+    ran(*words, "--resume")
+    assert len(RecordedActivations("acts")) == 3
+    monkeypatch.setattr(tuned_lens_training, "train_lens", interrupt)
+    lens = ("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors")
+    assert "glass: stopped. No lens was kept." in failed(glass(*lens), 130)
+    monkeypatch.setattr(feature_training, "train_features", interrupt)
+    features = ("train-features", "-m", gpt2, "--text", "lines.txt", "--site", "blocks.0.residual", "--length", "4")
+    assert "glass: stopped. No features were kept." in failed(glass(*features, "--out", "features"), 130)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -87,6 +135,8 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
         (("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "x.npz"), "must end in .safetensors"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--column", "x"), "Leave --column out"),
         (("activations", "-f", "absent.txt", "--site", "embedding"), "absent.txt: cannot be read"),
+        (("activations", "-f", ".", "--site", "embedding"), ". is a folder, and a file is needed"),
+        (("lens", "--train", ".", "--out", "lens.safetensors"), ". is a folder, and a file is needed"),
         (("activations", "-f", "rows.csv", "--site", "embedding"), "names no column 'text'"),
         (("activations", "-f", "rows.jsonl", "--site", "embedding", "--column", "no"), "rows.jsonl, row 1: lacks 'no'"),
         (("activations", "-f", "lines.txt", "--site", "embeding"), "Did you mean 'embedding'?"),
@@ -98,7 +148,7 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
         (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
         (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),
         (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "Leave --tuned out"),
-        (("lens", "hi", "--tuned", "x.safetensors"), "'x.safetensors': cannot be read as a tuned lens file"),
+        (("lens", "hi", "--tuned", "x.safetensors"), "the file is missing. Check the path, or train one."),
     ],
 )
 def test_bad_calls_are_refused(words: tuple[str, ...], message: str, gpt2: str, files: Path) -> None:

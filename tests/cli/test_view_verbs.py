@@ -262,7 +262,7 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("circuit", "x", "--composition"), "--composition is about all heads of a layer"),
         (("circuit", "--layer", "0", "--head", "0", "--baseline"), "Pass --composition too"),
         (("circuit", "x", "--layer", "0", "--head", "0", "--token", "a"), "Leave out either the text or --token"),
-        (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
+        (("patch", "the cat", "the ox"), "(glass tokens shows them), or use --pairs FILE, which aligns them"),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
         (("compare", "x"), "compare with what? This asks for nothing"),
         (("compare", "x", "y", "--with", "top_k=1"), "This asks for a second text and another setting"),

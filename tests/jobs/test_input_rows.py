@@ -71,8 +71,13 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "in.jsonl")
-    with pytest.raises(InputError, match=r"is no file. A job reads its rows again when it goes on: write them to one"):
+    with pytest.raises(InputError, match=r"is a pipe or a device, and is read more than once. Write it to a file first."):
         open_input(tmp_path / "in.jsonl")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder, and a file is needed. Give the path of one."):
+        open_input(tmp_path)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -223,7 +223,19 @@ def test_the_command_reads_pairs_from_a_file(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         data = json.loads(result.stdout)
         assert {**data, "model": ""} == {**json.loads(json.dumps(expected)), "model": ""}
+    bad = {
+        "short.jsonl": '{"first": "a cat", "second": "a hat"}\n{"first": "a cat"}\n',
+        "same.csv": "first,second\na cat,a hat\na cat,a cat\n",
+        "field.csv": "first,third\na cat,a hat\n",
+        "empty.jsonl": '{"first": "", "second": "a hat"}\n',
+    }
+    for name, content in bad.items():
+        (tmp_path / name).write_text(content)
     for words, message in (
+        (("--pairs", tmp_path / "short.jsonl"), "short.jsonl, row 2 is {'first': 'a cat'}; it must have"),
+        (("--pairs", tmp_path / "same.csv"), "same.csv, line 3: the two texts are the same"),
+        (("--pairs", tmp_path / "field.csv"), "field.csv, line 2 has a field 'third'"),
+        (("--pairs", tmp_path / "empty.jsonl"), "empty.jsonl, row 1 is"),
         ((), "name two texts, or a file of them with --pairs"),
         (("a",), "name two texts"),
         (("a", "b", "--pairs", lines), "leave them out here"),

@@ -109,9 +109,10 @@ def test_a_direction_is_a_change() -> None:
     [
         ("ab", {}, "labels is 'ab'; it must be a list of strings"),
         ([1] * 40, {}, "it must be a list of strings"),
+        (["a"], {}, "1 label for 40 texts: give one for each"),
         (["a"] * 40, {}, "there are 1 different labels; a probe tells 2 to 1,000 apart"),
         ([*["a"] * 39, "b"], {}, "the label 'b' has one text alone"),
-        (LABELS[:-2], {}, "there are 38 labels for 40 texts"),
+        (LABELS[:-2], {}, "38 labels for 40 texts"),
         (LABELS, {"held_out": 1.0}, "held_out is 1.0"),
         (LABELS, {"penalty": 0.0}, "penalty is 0.0; it must be above 0"),
     ],

@@ -163,6 +163,34 @@ model.read_many({TEXTS * 3!r}).record("blocks.*.residual", folder={str(tmp_path 
     assert not list((tmp_path / "killed").glob("*.part"))
 
 
+@pytest.mark.parametrize("damage", ["cut", "missing", "other", "a folder"])
+def test_a_damaged_shard_is_recorded_again(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation_files, "SHARD_BYTES", 5000)
+    model, texts = both("llama", "cpu").model, TEXTS * 3
+    model.read_many(texts).record("blocks.*.residual", folder=tmp_path)
+    whole, shard = files(tmp_path), tmp_path / "shard-00001.safetensors"
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(whole[shard.name][:1000])
+    elif damage == "other":  # a good file, but not this shard's
+        shard.write_bytes(whole["shard-00000.safetensors"] if len(whole) < 4 else whole[sorted(whole)[-1]])
+    elif damage == "a folder":
+        shard.mkdir()
+        with pytest.raises(WriteError, match="it is a folder"):
+            model.read_many(texts).record("blocks.*.residual", folder=tmp_path, resume=True)
+        return
+    with pytest.raises(CheckpointError, match="shard-00001.*Record the same texts again with resume, which mends it"):
+        [text.text for text in RecordedActivations(tmp_path)]
+    with pytest.raises(InputError, match="begun with other texts than these"):
+        model.read_many([*texts[:-1], "more"]).record("blocks.*.residual", folder=tmp_path, resume=True)
+    seen: list[tuple[int, int]] = []
+    model.read_many(texts).record(
+        "blocks.*.residual", folder=tmp_path, resume=True, progress=lambda *counts: seen.append(counts)
+    )
+    assert files(tmp_path) == whole
+    assert all(0 < done <= total == len(texts) for done, total in seen)
+
+
 def test_what_was_begun_otherwise_is_refused(tmp_path: Path) -> None:
     model = both("llama", "cpu").model
     model.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path)

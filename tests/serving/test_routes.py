@@ -47,6 +47,10 @@ TEXTS = ["What is your age?", "My phone is broken.", "How old are you?"]
         ({"assistant_model": "/etc/passwd"}, "this request takes no 'assistant_model'."),
         ({"logits_processor": ["x"]}, "this request takes no 'logits_processor'."),
         ({"temprature": 1}, "this request takes no 'temprature'. Did you mean 'temperature'?"),
+        (
+            {"steer": {"name": "formal", "strength": 2}},
+            "this request takes no 'steer'. Put it into 'glass': {\"glass\": {\"steer\": …}}.",
+        ),
         ({"repetition_penalty": -1}, "repetition_penalty is -1; it must be"),
         ({"regex": "("}, "regex"),
         ({"logit_bias": {"no such token at all": 1}}, "logit_bias"),

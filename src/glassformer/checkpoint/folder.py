@@ -19,7 +19,7 @@ from glassformer.checkpoint.quantized import expand_quantized, quantization_meth
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
 from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.regular_files import FETCH_AGAIN, read_regular
 
 WEIGHTS = (  # the best first
     "model.safetensors",
@@ -137,18 +137,19 @@ def read_weights(path: Path) -> dict[str, StoredTensor]:
     return read_torch_file(path).tensors if path.suffix in TORCH_SUFFIXES else read_safetensors(path)
 
 
-def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Where each tensor of one safetensors file lies."""
+def read_safetensors(path: Path, advice: str = "") -> dict[str, StoredTensor]:
+    """Where each tensor of one safetensors file lies; `advice`: what to do instead of fetching it again."""
     from safetensors import SafetensorError, safe_open
 
-    file = MappedFile(path)
+    file = MappedFile(path, advice or FETCH_AGAIN)
+    advice = advice or "Fetch it again."
     try:
         with safe_open(path, framework="np"):
             pass
         length = int.from_bytes(file.buffer[:8], "little")
         header = json.loads(file.buffer[8 : 8 + length])
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged or cut short ({error}). Fetch it again.") from error
+        raise CheckpointError(f"{path}: damaged or cut short ({error}). {advice}") from error
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -157,7 +158,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
             case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, end]}:
                 pass
             case _:
-                raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is unusable. Fetch it again.")
+                raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is unusable. {advice}")
         if kind not in (known := (*PLAIN_KINDS, *FLOAT8_KINDS)):
             raise CheckpointError(
                 f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(known)}."

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import CheckpointError
-from glassformer.regular_files import open_regular
+from glassformer.regular_files import FETCH_AGAIN, open_regular
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -36,15 +36,15 @@ class MappedFile:
     microsecond.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, advice: str = FETCH_AGAIN) -> None:
         self.path = path
-        self._descriptor = open_regular(path)
+        self._descriptor = open_regular(path, advice)
         weakref.finalize(self, os.close, self._descriptor)
         self.status = os.fstat(self._descriptor)
         try:
             self.buffer = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY)
         except ValueError as error:  # mmap refuses an empty file
-            raise CheckpointError(f"{path}: the file is empty. Fetch or copy the checkpoint again.") from error
+            raise CheckpointError(f"{path}: the file is empty. {advice}") from error
         except OSError as error:
             raise CheckpointError(
                 f"{path}: cannot be read: {error.strerror}. Check the path and its permissions."

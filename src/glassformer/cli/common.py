@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import click
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
@@ -84,6 +86,16 @@ def note(text: str) -> None:
     from rich.text import Text
 
     Console(stderr=True).print(Text(text))
+
+
+@contextmanager
+def explained_interrupt(sentence: str) -> Iterator[None]:
+    """Around long work: Ctrl-C says what became of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"\nglass: stopped. {sentence}")
+        raise click.exceptions.Exit(130) from None
 
 
 def print_line(line: object, *, flush: bool = False) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
@@ -17,6 +19,9 @@ from glassformer.cli.options import (
 )
 from glassformer.errors import InputError
 from glassformer.views.view import View
+
+if TYPE_CHECKING:
+    from glassformer.training.rows import Row
 
 METRICS = ("recovered", "logit_difference", "probability", "kl")
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
@@ -71,6 +76,8 @@ def patch(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    from glassformer.training.rows import read_rows
+
     path = bool(sender or receivers)
     if pairs is None and (first is None or second is None):
         raise InputError("name two texts, or a file of them with --pairs.")
@@ -82,7 +89,7 @@ def patch(
         raise InputError("a path has two ends (--from, --to) between two texts: leave out --pairs, --part and --target.")
     if freeze_mlps and not path:
         raise InputError("--freeze-mlps is for a path: name its ends with --from and --to.")
-    rows = [] if pairs is None else read_pairs(pairs)
+    rows = [] if pairs is None else read_rows(pairs)
     model = model_options.load()
     view: View
     with bars.counter_bar(f"patching {model_options.model}") as progress:
@@ -91,7 +98,8 @@ def patch(
         own: dict[str, Any]
         if pairs is not None:
             own = {"part": part or "heads", "metric": metric or "recovered", "target": target}
-            view = model.patch_pairs(rows, **own, **common)
+            with _rows_named(rows):
+                view = model.patch_pairs([_pair(row) for row in rows], **own, **common)
         elif path:
             own = {"sender": sender or "blocks.*.attention.heads", "receivers": receivers or "final"}
             view = model.patch_path(**texts, **own, **common, freeze_mlps=freeze_mlps)
@@ -101,8 +109,17 @@ def patch(
     output.show(view)
 
 
-def read_pairs(path: Path) -> list[dict[str, Any]]:
-    """The pairs of a file; an empty field of a CSV is none."""
-    from glassformer.training.rows import read_rows
+def _pair(row: Row) -> dict[str, Any]:
+    """The pair of a row; an empty field of a CSV is none."""
+    return {name: value for name, value in row.fields.items() if value != ""}
 
-    return [{name: value for name, value in row.fields.items() if value != ""} for row in read_rows(path)]
+
+@contextmanager
+def _rows_named(rows: Sequence[Row]) -> Iterator[None]:
+    """Around the patching of a file's pairs: an error says in which row of the file it is."""
+    from glassformer.observe.patching_pairs import PairError
+
+    try:
+        yield
+    except PairError as error:
+        raise InputError(f"{rows[error.number - 1].place}{error.problem}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
+from glassformer.atomic_files import prepare_target
 from glassformer.cli import bars
 from glassformer.cli.activations import LengthOption, SiteOption
 from glassformer.cli.command import option
@@ -41,6 +42,8 @@ def probe(
         raise SettingError(f"--position is {position!r}; it must be last or mean.")
     if out is not None and out.suffix != ".safetensors":
         raise SettingError(f"--out {out} must end in .safetensors.")
+    if out is not None:
+        prepare_target(out)
     texts = TEXT if text_column is None else (text_column,)
     labels = LABEL if label_column is None else (label_column,)
     rows = read_rows(data, [texts, labels])

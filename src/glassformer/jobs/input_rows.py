@@ -29,8 +29,11 @@ class InputFile(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-                raise InputError(f"{path} is no file. A job reads its rows again when it goes on: write them to one first.")
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise InputError(f"{path} is a folder, and a file is needed. Give the path of one.")
+            if not stat.S_ISREG(mode):  # a pipe would be waited for
+                raise InputError(f"{path} is a pipe or a device, and is read more than once. Write it to a file first.")
             self.file: BinaryIO = path.open("rb")
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error

@@ -1,106 +1,46 @@
-"""Activations of many texts on disk: a folder of safetensors shards and an index.
-
-    index.json              the model, the sites, and for each whole shard how much it holds
-    shard-00000.safetensors  under each site's name (rows, …); and the texts themselves:
-                            ids, lengths (tokens of each text), text (UTF-8), text_lengths (bytes of each)
+"""Activations of many texts, written to a folder (`activation_folder.py`) shard by shard.
 
 A shard is written whole or not at all, and counts once the index names it. Which texts a shard has, and how they are
 read, follows from its first text alone; so a recording that was killed goes on after its last whole shard, and ends with the
-files of an unbroken one, byte for byte.
-
-Shapes: a site's rows (tokens of all texts, …), or (texts, …) where only each text's last token is kept.
+files of an unbroken one, byte for byte. A shard that was damaged since is recorded again on the way.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import write_error, write_text
-from glassformer.errors import InputError, SettingError, WriteError, spell
+from glassformer.atomic_files import write_error
+from glassformer.errors import CheckpointError, InputError, SettingError, WriteError, spell
 from glassformer.file_lock import try_lock
+from glassformer.observe.activation_folder import (
+    INDEX,
+    Index,
+    Kept,
+    Shard,
+    StoredDtype,
+    open_shard,
+    read_index,
+    shard_path,
+)
 from glassformer.observe.fingerprint import differences, model_fingerprint
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.tensor_files import save_tensors
 from glassformer.observe.text_batches import EncodedText, encode_texts, read_texts, token_sites
 from glassformer.progress import Progress
-from glassformer.typecheck import matches_type
 
-FORMAT = "glassformer.activations/1"
-INDEX, LOCK = "index.json", ".lock"
+LOCK = ".lock"
 SHARD_BYTES = 64_000_000  # of activations, about
 SHARD_TEXTS = 4096  # at the most
-Kept: TypeAlias = Literal["all", "last"]
-StoredDtype: TypeAlias = Literal["float32", "float16"]
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What the index says of a shard."""
-
-    texts: int
-    tokens: int
-    rows: int
-    cut: int  # texts that have more tokens than were read
-    digest: str  # of all texts up to its last
-
-
-@dataclass(frozen=True)
-class Index:
-    """What a folder of activations holds, as far as it is written."""
-
-    model: str
-    fingerprint: Mapping[str, Any]
-    sites: Shapes  # with the shape of a row
-    dtype: StoredDtype
-    positions: Kept
-    length: int | None  # tokens of a text, at most; None: as many as the context has
-    shards: tuple[Shard, ...] = ()
-    complete: bool = False
-
-    def write(self, folder: Path) -> None:
-        write_text(folder / INDEX, json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n")
-
-
-def shard_path(folder: Path, number: int) -> Path:
-    return folder / f"shard-{number:05}.safetensors"
-
-
-def read_index(folder: Path) -> Index:
-    """A folder's index, checked: it may come from anywhere."""
-    path = folder / INDEX
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{folder} holds no activations: {INDEX} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged ({error}). Record the activations again.") from error
-    try:
-        if data.pop("format") != FORMAT:
-            raise ValueError("it is of another format")
-        shards = tuple(Shard(**shard) for shard in data.pop("shards"))
-        sites = {site: tuple(shape) for site, shape in data.pop("sites").items()}
-        index = Index(sites=sites, shards=shards, **data)
-        sizes = [size for shape in sites.values() for size in shape]
-        counts = [count for shard in shards for count in (shard.texts, shard.tokens, shard.rows, shard.cut)]
-        if not all(isinstance(size, int) and 0 <= size < 2**40 for size in (*sizes, *counts)):
-            raise ValueError("a size is no number")
-        if not (matches_type(index.dtype, StoredDtype) and matches_type(index.positions, Kept)):
-            raise ValueError("its dtype or positions are unknown")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not an index of activations ({error}). Record them again.") from error
-    return index
 
 
 def write_activations(
@@ -182,7 +122,7 @@ class _Writer:
         self.row_bytes = sum(math.prod(shape) for shape in index.sites.values()) * np.dtype(index.dtype).itemsize
 
     def write(self) -> Index:
-        self._skip_whole_shards()
+        self._pass_recorded_shards()
         encoded = encode_texts(self.model, self.texts, self.index.length, self.done + 1)
         while texts := self._next_texts(encoded):
             if self.index.complete:
@@ -196,15 +136,21 @@ class _Writer:
             self._replace_index(complete=True)
         return self.index
 
-    def _skip_whole_shards(self) -> None:
-        """Leave the texts of whole shards out, if they are the same ones."""
-        for shard in self.index.shards:
-            for text in islice(self.texts, shard.texts):
+    def _pass_recorded_shards(self) -> None:
+        """Leave the texts of the index's shards out, if they are the same ones; but record a damaged shard again."""
+        for number, shard in enumerate(self.index.shards):
+            texts = list(islice(self.texts, shard.texts))
+            before = self.done
+            for text in texts:
                 self._count(text)
             if self.digest.hexdigest() != shard.digest:
                 raise InputError(
                     f"{self.folder} was begun with other texts than these. Give the same ones, or choose another folder."
                 )
+            try:
+                open_shard(self.folder, self.index, number)
+            except CheckpointError:
+                self._write_arrays(number, list(encode_texts(self.model, texts, self.index.length, before + 1)), before)
 
     def _next_texts(self, encoded: Iterator[EncodedText]) -> list[EncodedText]:
         """The texts of the next shard."""
@@ -222,6 +168,15 @@ class _Writer:
         return 1 if self.index.positions == "last" else len(text.ids)
 
     def _write_shard(self, texts: Sequence[EncodedText]) -> None:
+        """Write the next shard, and name it in the index."""
+        tokens, rows = self._write_arrays(len(self.index.shards), texts, self.done)
+        for text in texts:
+            self._count(text.text)
+        shard = Shard(len(texts), tokens, rows, sum(text.cut for text in texts), self.digest.hexdigest())
+        self._replace_index(shards=(*self.index.shards, shard))
+
+    def _write_arrays(self, shard: int, texts: Sequence[EncodedText], before: int) -> tuple[int, int]:
+        """Write the file of a shard that has so many texts before it; returns how many tokens and rows it has."""
         counts = [self._row_count(text) for text in texts]
         offsets = [0, *np.cumsum(counts).tolist()]
         arrays: dict[str, npt.NDArray[Any]] = {
@@ -231,18 +186,14 @@ class _Writer:
             for site, values in part.values.items():
                 self._place(arrays[site], site, offsets[part.number], part.start, len(texts[part.number].ids), values)
             if self.progress is not None and self.total is not None:
-                self.progress(self.done + min(number, len(texts)), self.total)
+                self.progress(before + min(number, len(texts)), self.total)
         stored = [text.text.encode("utf-8", "surrogatepass") for text in texts]
         arrays["ids"] = np.concatenate([np.array(text.ids, np.int32) for text in texts])
         arrays["lengths"] = np.array([len(text.ids) for text in texts], np.int64)
         arrays["text"] = np.frombuffer(b"".join(stored), np.uint8)
         arrays["text_lengths"] = np.array(list(map(len, stored)), np.int64)
-        save_tensors(shard_path(self.folder, len(self.index.shards)), arrays)
-        for text in texts:
-            self._count(text.text)
-        tokens, cut = len(arrays["ids"]), sum(text.cut for text in texts)
-        shard = Shard(len(texts), tokens, offsets[-1], cut, self.digest.hexdigest())
-        self._replace_index(shards=(*self.index.shards, shard))
+        save_tensors(shard_path(self.folder, shard), arrays)
+        return len(arrays["ids"]), offsets[-1]
 
     def _place(
         self, array: npt.NDArray[Any], site: str, offset: int, start: int, length: int, values: npt.NDArray[Any]

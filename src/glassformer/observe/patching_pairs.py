@@ -29,6 +29,14 @@ from glassformer.views.patching import AnswerToken, PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching, PatchedPair
 
 
+class PairError(InputError):
+    """What is wrong with one of the pairs; whoever has read them from a file says where it stands."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"pair {number}{problem}")
+        self.number, self.problem = number, problem
+
+
 class PairTexts(NamedTuple):
     """A pair to patch: two texts, and the tokens to tell apart, if they are not what each text leads to."""
 
@@ -129,11 +137,9 @@ def parse_pairs(pairs: Sequence[Sequence[Any] | Mapping[str, Any]]) -> list[Pair
     for number, pair in enumerate(pairs, 1):
         fields = dict(pair) if isinstance(pair, Mapping) else dict(zip(known, pair, strict=False))
         if unknown := sorted(map(str, set(fields) - set(known))):
-            raise InputError(f"pair {number} has a field {unknown[0]!r}; those of a pair are {', '.join(known)}.")
+            raise PairError(number, f" has a field {unknown[0]!r}; those of a pair are {', '.join(known)}.")
         if fields.get("first") is None or fields.get("second") is None or len(pair) > len(known):
-            raise InputError(
-                f"pair {number} is {brief(pair)}; it must have a first and a second text, and perhaps two answers."
-            )
+            raise PairError(number, f" is {brief(pair)}; it must have a first and a second text, and perhaps two answers.")
         parsed.append(PairTexts(**fields))
     return parsed
 
@@ -177,7 +183,7 @@ def pair_named(number: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"pair {number}: {error}") from error
+        raise PairError(number, f": {error}") from error
 
 
 def _averaged(

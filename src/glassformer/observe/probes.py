@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -26,6 +26,7 @@ from glassformer.errors import InputError, SiteError, did_you_mean
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
+from glassformer.page.format import pluralize
 from glassformer.progress import Progress
 from glassformer.typecheck import brief
 from glassformer.views.probes import LabelCount, Probes, SiteProbe
@@ -141,7 +142,7 @@ def train_probes(
     progress: Progress | None = None,
 ) -> TrainedProbes:
     """A probe for each site, each with its accuracy on held-out texts, and what a control gives."""
-    names, classes = _classes(labels)
+    names, classes = _classes(labels, len(texts) if isinstance(texts, Sized) else None)
     if not 0 < held_out < 1:
         raise InputError(f"held_out is {held_out}; it must be a share between 0 and 1.")
     if not penalty > 0:
@@ -189,8 +190,8 @@ def text_vectors(
             vectors[site].append(rows)
     joined = {site: np.concatenate(rows) for site, rows in vectors.items()}
     read = len(next(iter(joined.values())))
-    if count is not None and read != count:
-        raise InputError(f"there are {count} labels for {read} texts. Give one for each.")
+    if count is not None:
+        _check_count(count, read)
     return joined
 
 
@@ -232,10 +233,17 @@ def split(classes: Classes, share: float, seed: int) -> tuple[Classes, Classes]:
     return np.setdiff1d(np.arange(len(classes)), test), test
 
 
-def _classes(labels: Sequence[str]) -> tuple[tuple[str, ...], Classes]:
-    """The labels' names, sorted, and the number of each text's."""
+def _check_count(labels: int, texts: int) -> None:
+    if labels != texts:
+        raise InputError(f"{pluralize(labels, 'label')} for {pluralize(texts, 'text')}: give one for each.")
+
+
+def _classes(labels: Sequence[str], texts: int | None) -> tuple[tuple[str, ...], Classes]:
+    """The labels' names, sorted, and the number of each text's; `texts`: how many there are, where that is known."""
     if isinstance(labels, (str, bytes)) or not all(isinstance(label, str) for label in labels):
         raise InputError(f"labels is {brief(labels)}; it must be a list of strings, one for each text.")
+    if texts is not None:
+        _check_count(len(labels), texts)
     counts = Counter(labels)
     names = tuple(sorted(counts))
     if not 2 <= len(names) <= MAX_LABELS:

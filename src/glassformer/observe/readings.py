@@ -13,7 +13,8 @@ from typing import Annotated
 
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError, InputTypeError
-from glassformer.observe.activation_files import Kept, StoredDtype, write_activations
+from glassformer.observe.activation_files import write_activations
+from glassformer.observe.activation_folder import Kept, StoredDtype
 from glassformer.observe.activation_statistics import TextStatistics, text_statistics
 from glassformer.observe.probes import Pooling, TrainedProbes, train_probes
 from glassformer.observe.protocols import ModelLike

@@ -14,23 +14,19 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from glassformer.arguments import checked_class
-from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, SiteError, did_you_mean
-from glassformer.observe.activation_files import Index, read_index, shard_path
+from glassformer.errors import InputError, SiteError, did_you_mean
+from glassformer.observe.activation_folder import Index, OpenShard, open_shard, read_index
 from glassformer.observe.protocols import Floats
 from glassformer.views.activation_files import ActivationFiles, RecordedSite
 
 BUFFER_BYTES = 128_000_000  # of rows that are shuffled together
-KINDS = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64, "U8": np.uint8}
 OPEN_SHARDS = 64  # that stay mapped
 
 
@@ -42,7 +38,7 @@ class RecordedActivations:
         self.folder = Path(folder).expanduser()
         self.index: Index = read_index(self.folder)
         self._text_ends = list(accumulate(shard.texts for shard in self.index.shards))
-        self.shard = lru_cache(OPEN_SHARDS)(self._open_shard)
+        self.shard = lru_cache(OPEN_SHARDS)(partial(open_shard, self.folder, self.index))
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -95,55 +91,6 @@ class RecordedActivations:
             index.model, str(self.folder), len(self), self.tokens, self.rows, cut, index.dtype, index.positions,
             len(index.shards), index.complete, sites,
         )  # fmt: skip
-
-    def _open_shard(self, number: int) -> OpenShard:
-        """A shard whose tensors are as the index says."""
-        path, shard, index = shard_path(self.folder, number), self.index.shards[number], self.index
-        tensors = read_safetensors(path)
-        expected: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
-            site: (np.float16 if index.dtype == "float16" else np.float32, (shard.rows, *shape))
-            for site, shape in index.sites.items()
-        }
-        expected |= {"ids": (np.int32, (shard.tokens,))}
-        expected |= dict.fromkeys(("lengths", "text_lengths"), (np.int64, (shard.texts,)))
-        for name, (dtype, shape) in expected.items():
-            if name not in tensors or (KINDS.get(tensors[name].kind), tensors[name].shape) != (dtype, shape):
-                raise CheckpointError(
-                    f"{path}: {name!r} is not as {self.folder}'s index says. Record the activations again."
-                )
-        arrays = {
-            name: tensor.bytes.view(KINDS[tensor.kind]).reshape(tensor.shape)
-            for name, tensor in tensors.items()
-            if tensor.kind in KINDS
-        }
-        lengths, sizes = arrays["lengths"], arrays["text_lengths"]
-        right = min(lengths.min(initial=0), sizes.min(initial=0)) >= 0 and lengths.sum() == shard.tokens
-        if "text" not in arrays or not right or sizes.sum() != arrays["text"].size:
-            raise CheckpointError(f"{path}: its texts do not have the lengths that it says. Record the activations again.")
-        return OpenShard(arrays, index.positions == "last")
-
-
-@dataclass(frozen=True, eq=False)
-class OpenShard:
-    """A shard, mapped."""
-
-    arrays: dict[str, npt.NDArray[Any]]
-    last_only: bool
-
-    @cached_property
-    def token_ends(self) -> npt.NDArray[np.int64]:
-        return np.cumsum(self.arrays["lengths"])
-
-    @cached_property
-    def text_ends(self) -> npt.NDArray[np.int64]:
-        return np.cumsum(self.arrays["text_lengths"])
-
-    def tokens(self, text: int) -> slice:
-        end = int(self.token_ends[text])
-        return slice(end - int(self.arrays["lengths"][text]), end)
-
-    def rows(self, text: int) -> slice:
-        return slice(text, text + 1) if self.last_only else self.tokens(text)
 
 
 @checked_class

@@ -42,7 +42,7 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
 
     what = kind.removeprefix("glassformer.").partition("/")[0].replace("-", " ")
     try:
-        tensors = read_safetensors(path)
+        tensors = read_safetensors(path, "Check the path, or train one.")
         with safe_open(path, framework="np") as file:
             metadata: dict[str, str] = file.metadata() or {}
     except (CheckpointError, OSError, SafetensorError, UnicodeEncodeError) as error:

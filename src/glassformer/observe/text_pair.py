@@ -18,7 +18,7 @@ from typing import TypeVar, get_args
 
 from glassformer.changes import Change
 from glassformer.engine.protocol import Feed, common_prefix
-from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
+from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
 from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText
@@ -110,7 +110,7 @@ class TextPair:
         if len(ids) != len(other_ids) and not aligned:
             raise InputError(
                 f"the texts have {len(ids)} and {len(other_ids)} tokens. Patching goes place by place: replace a word by "
-                "one of as many tokens (glass tokens shows them), or use patch_pairs, which aligns them."
+                f"one of as many tokens (glass tokens shows them), or use {spell('patch_pairs')}, which aligns them."
             )
         if ids == other_ids:
             raise InputError("the two texts are the same, so there is nothing to carry over.")

@@ -82,6 +82,9 @@ class TrainingLog:
                     self._offset += len(data)
                     self._add_lines(data)
         except FileNotFoundError:
+            above = self.folder.resolve().parent
+            if (above / METRICS).is_file():
+                raise InputError(f"{name}: is inside the folder of a training, {above.name}. Name that one.") from None
             raise InputError(
                 f"{name}: holds no training ({METRICS}). Name the folder of one, or begin it: glass train --out {name}"
             ) from None

@@ -96,7 +96,7 @@ def read_vector(path: Path) -> SteeringVector:
     metadata = _metadata(path)
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path}: no steering vector, for its metadata does not say {FORMAT!r}. Choose another file.")
-    tensors = read_safetensors(path)
+    tensors = read_safetensors(path, "Make it again.")
     directions = {name: tensor.in_memory().to_float32() for name, tensor in tensors.items()}
     for name, direction in directions.items():
         if not direction.size or not np.isfinite(direction).all():

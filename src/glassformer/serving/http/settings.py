@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import UnknownArgument, did_you_mean
 from glassformer.runtime.request_settings import sampling_settings
 from glassformer.serving.http.errors import HttpError
+from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.limits import Limits
 
 ENGINE_SETTINGS = (  # that a request may name beside its dialect's own; none of them loads a file or calls a function
@@ -34,7 +35,7 @@ def request_spelling(name: str, *value: Any) -> str:
     return f"{name}: {value[0]!r}" if value else name
 
 
-def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fields: Iterable[str] = ()) -> dict[str, Any]:
+def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fields: Collection[str] = ()) -> dict[str, Any]:
     """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored.
 
     `fields`: those that it has, for a hint where a name is misspelt.
@@ -42,7 +43,10 @@ def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fie
     extra = extra or {}
     for name, value in extra.items():
         if name not in ENGINE_SETTINGS and name not in neutral and value is not None:
-            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values(), *fields])
+            if "glass" in fields and name in Inspection.model_fields:
+                hint = f' Put it into \'glass\': {{"glass": {{"{name}": …}}}}.'
+            else:
+                hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values(), *fields])
             raise UnknownArgument(f"this request takes no {name!r}.{hint} docs/serving.md lists what it takes.")
     return {name: extra[name] for name in ENGINE_SETTINGS if extra.get(name) is not None}
 
