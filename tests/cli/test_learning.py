@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from glassformer.observe.training_log import read_training
 from tests.cli.test_cli import failed, glass
+from tests.observe.models import folder
 from tests.training.folders import evaluation_line, step_line, training_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,5 +66,9 @@ def test_what_cannot_be_shown_is_said_in_a_sentence(book: Path, tmp_path: Path) 
     assert "--token, --layer, --head and --target are about a text" in failed(glass("learning", str(book), "--layer", "0"))
     assert "holds no training (metrics.jsonl)" in failed(glass("learning", str(tmp_path)))
     assert "holds no snapshots of a training" in failed(glass("learning", str(tmp_path), "the cat"))
+    bert = folder("bert", "masked")[0]
+    shutil.copytree(bert, tmp_path / "bert" / "snapshots" / "step-00000001")
+    told = failed(glass("learning", str(tmp_path / "bert"), "the cat"))
+    assert "writes no text, so it cannot be asked what comes next. Leave the text out to see its curves." in told
     (book / "metrics.jsonl").write_text("")
     assert "no step of a training stands in it" in failed(glass("learning", str(book)))

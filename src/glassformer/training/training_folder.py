@@ -81,11 +81,11 @@ class TrainingFolder:
         now: dict[str, Any] = json.loads(json.dumps(about))
         for part in sorted({*earlier, *now}):
             before, after = earlier.get(part), now.get(part)
-            if before == after:
+            if before == after or part not in earlier:  # an older version did not write it
                 continue
             if isinstance(before, dict) and isinstance(after, dict):
                 names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-                if not names:  # what an older version did not write is None
+                if not names:  # the same goes for what is None
                     continue
                 name = names[0]
                 part, before, after = f"{part}: {name}", before.get(name), after.get(name)
