@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from glassformer.cli import common
-from glassformer.page.format import escape_control
+from glassformer.page.format import escape_control, pluralize
 from glassformer.training.events import Evaluated, Event, Sampled, StepDone
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -59,7 +59,8 @@ class TrainingDisplay:
         if self.evaluated is None:
             return []
         measures = [f"{value:.3f} {name.replace('_', ' ')}" for name, value in self.evaluated.measures.items()]
-        return [f"held-out {self.evaluated.loss:.3f}", *measures]
+        *parts, last = [f"held-out {self.evaluated.loss:.3f}", *measures]
+        return [*parts, f"{last} on {pluralize(self.evaluated.examples, 'example')}"]
 
     def curve(self) -> str:
         """The losses from the first step to now, each column the mean of some."""

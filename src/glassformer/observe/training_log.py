@@ -25,7 +25,7 @@ MAX_LINE = 1 << 20  # bytes; a longer one was not written by a training
 MAX_ABOUT = 16 << 20
 CHUNK = 1 << 22  # bytes that are read at once
 RECENT = 20  # steps that the speed is a mean of
-OWN = ("kind", "step", "loss", "seconds", "time")  # of an evaluation; what else it holds are its measures
+OWN = ("kind", "step", "loss", "seconds", "examples", "time")  # of an evaluation; what else it holds are its measures
 
 
 class Curve:

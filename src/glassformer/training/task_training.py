@@ -32,6 +32,7 @@ from glassformer.training.training_folder import TrainingFolder
 note = logging.getLogger("glassformer").warning
 EPOCHS, LEARNING_RATE, WEIGHT_DECAY = 3, 5e-5, 0.01  # for a model that is trained further
 WARMUP = 0.1  # the share of steps over which the learning rate rises: norms after each sum need it
+FEW = 20  # held-out rows; measures of fewer say little
 SAMPLES = 3  # texts that are shown with what the model writes for them
 
 
@@ -82,6 +83,11 @@ class TaskRequest:
                 f"{len(places):,} of {len(rows) + len(held_out):,} texts have more than "
                 f"{text_limit(tokenizer, model.config, self.length)} tokens, and are cut there (the first: {places[0]}). "
                 f"Allow more by {spell('length')}, as far as the model's context goes."
+            )
+        if ranks.first and 0 < len(held_out) < FEW:
+            note(
+                f"rows to evaluate on: {len(held_out)}, and measures of fewer than {FEW} say little. Give more rows, a larger "
+                f"{spell('held_out')}, or {spell('test_data')}."
             )
         sample = None
         if isinstance(objective, TextToText):
