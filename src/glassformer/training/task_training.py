@@ -86,8 +86,8 @@ class TaskRequest:
             )
         if ranks.first and 0 < len(held_out) < FEW:
             note(
-                f"rows to evaluate on: {len(held_out)}, and measures of fewer than {FEW} say little. Give more rows, a larger "
-                f"{spell('held_out')}, or {spell('test_data')}."
+                f"rows to evaluate on: {len(held_out)}, and measures of fewer than {FEW} say little. Give more rows, a "
+                f"larger {spell('held_out')}, or {spell('test_data')}."
             )
         sample = None
         if isinstance(objective, TextToText):
