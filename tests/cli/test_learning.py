@@ -43,6 +43,16 @@ def test_a_training_leaves_its_curves_and_snapshots(tmp_path: Path) -> None:
     assert glass("run", "-m", str(out / "snapshots" / "step-00000002"), "--raw", "one", "-n", "2").returncode == 0
 
 
+def test_an_unfinished_training_is_no_model(book: Path, tmp_path: Path) -> None:
+    newest = book / "snapshots" / "step-00000010"
+    told = f"{book}: a training that has not ended, and so no model yet. Resume it with glass train --out {book} --resume"
+    assert f"{told}, or use {newest}." in failed(glass("run", "-m", str(book), "--raw", "the"))
+    assert f"{told}, or use {newest}." in failed(glass("run", "-m", str(newest), "--adapter", str(book), "--raw", "the"))
+    assert glass("run", "-m", str(newest), "--raw", "the", "-n", "1").returncode == 0
+    shutil.rmtree(book / "snapshots")
+    assert f"{told}." in failed(glass("run", "-m", str(book), "--raw", "the"))
+
+
 def test_curves_in_the_terminal_and_as_a_page(book: Path, tmp_path: Path) -> None:
     shown = glass("learning", str(book)).stdout
     assert "step 2 of 9 · 200 tokens read" in shown

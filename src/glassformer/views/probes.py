@@ -79,7 +79,8 @@ def draw(view: Probes) -> Page:
         parts.append(charts)
     columns = (
         Column("site"), Column("held out", "number"), Column("", "bar", priority=5),
-        Column("95% interval", "number", priority=6), Column("control", "number"), Column("trained on", "number", priority=7),
+        Column("95% interval", "number", priority=6), Column("control", "number"),
+        Column("trained on", "number", priority=7),
     )  # fmt: skip
     rows = tuple(
         TableRow(
