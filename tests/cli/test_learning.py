@@ -43,6 +43,14 @@ def test_a_training_leaves_its_curves_and_snapshots(tmp_path: Path) -> None:
     assert glass("run", "-m", str(out / "snapshots" / "step-00000002"), "--raw", "one", "-n", "2").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["nothere.txt", "books/nothere.txt", "/nothere.txt", "sot", "smollm2", "", "x" * 5000])
+def test_a_text_that_is_not_there(name: str, command_folder: Path) -> None:
+    told = failed(glass("train", "--text", name, "--out", "out"))
+    assert f"there is no text {name!r}." in told
+    assert "Give a text file, a folder of them, or a name: " in told
+    assert ("Did you mean 'sotu'?" in told) == (name == "sot")
+
+
 def test_an_unfinished_training_is_no_model(book: Path, tmp_path: Path) -> None:
     newest = book / "snapshots" / "step-00000010"
     told = f"{book}: a training that has not ended, and so no model yet. Resume it with glass train --out {book} --resume"

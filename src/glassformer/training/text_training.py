@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from glassformer.blueprints import Head
 from glassformer.checkpoint import tiktoken_ranks
+from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import locate
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import SettingError, spell
+from glassformer.errors import InputError, SettingError, did_you_mean, spell
 from glassformer.opened import AutoConfig, AutoTokenizer
 from glassformer.progress import NamedProgress, Progress
 from glassformer.text import Tokenizer
@@ -84,7 +87,7 @@ class TextRequest:
         head = family.default_head
         if self.prompt and head != "causal":
             raise SettingError(f"{spell('sample')} is for a model that continues texts; this one fills gaps. Leave it out.")
-        corpus = read_corpus(locate(self.text, progress=progress), part("reading"))
+        corpus = read_corpus(_locate_text(self.text, progress), part("reading"))
         sized = preset if self.length is None else replace(preset, length=self.length)
 
         def make_tokenizer() -> Tokenizer:
@@ -141,6 +144,20 @@ def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_T
     ]
     written: str = tokenizer.decode(drawn, skip_special_tokens=True)
     return prompt + written
+
+
+def _locate_text(name: str, progress: NamedProgress | None) -> Path:
+    """The file or folder of a text, which may be in the catalogue."""
+    texts = [known for known, entry in CATALOGUE.items() if entry.kind == "data"]
+    with suppress(OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
+        if name and (path := Path(name).expanduser()).exists():
+            return path
+    if name in texts:
+        return locate(name, progress=progress)
+    raise InputError(
+        f"there is no text {name!r}.{did_you_mean(name, texts)} Give a text file, a folder of them, or a name: "
+        f"{', '.join(texts)}."
+    )
 
 
 def _named_tokenizer(name: str, progress: NamedProgress | None) -> Tokenizer:
