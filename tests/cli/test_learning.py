@@ -51,6 +51,29 @@ def test_a_text_that_is_not_there(name: str, command_folder: Path) -> None:
     assert ("Did you mean 'sotu'?" in told) == (name == "sot")
 
 
+@pytest.mark.parametrize("rate", ["1e9", "nan", "-1"])
+@pytest.mark.parametrize(
+    "what", [("--text", "words.txt"), ("--task", "classify", "--data", "rows.csv"), ("--recipe", "g2p")]
+)
+def test_a_refused_setting_is_told_before_all_else(what: tuple[str, ...], rate: str, command_folder: Path) -> None:
+    """Before files that are not there either."""
+    told = failed(glass("train", *what, "--out", "made/out", "--lr", rate))
+    assert "is not from 0 to 10." in told
+    assert list(command_folder.iterdir()) == []
+
+
+def test_a_refused_training_leaves_nothing(command_folder: Path) -> None:
+    (command_folder / "words.txt").write_text("one two three")
+    (command_folder / "kept").mkdir()
+    (command_folder / "kept" / "note").write_text("mine")
+    for out in ("made/out", "kept"):
+        told = failed(glass("train", "--text", "words.txt", "--out", out, "--vocabulary", "280"))
+        assert "fewer than one window" in told  # known when the tokenizer is made
+    assert sorted(str(path.relative_to(command_folder)) for path in command_folder.rglob("*")) == [
+        "kept", "kept/note", "words.txt",
+    ]  # fmt: skip
+
+
 def test_an_unfinished_training_is_no_model(book: Path, tmp_path: Path) -> None:
     newest = book / "snapshots" / "step-00000010"
     told = f"{book}: a training that has not ended, and so no model yet. Resume it with glass train --out {book} --resume"

@@ -54,7 +54,9 @@ class TaskRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
         find_kind(self.task)
+        find_preset(self.preset)
         if not 0 <= self.held_out < 1:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and (self.architecture is not None or self.vocabulary is not None):

@@ -26,6 +26,7 @@ from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import config_of, find_family, find_preset
 from glassformer.training.ranks import Ranks
+from glassformer.training.settings import TrainingSettings
 from glassformer.training.start_model import load_start_model
 from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
 from glassformer.training.trained_model import writers_of
@@ -65,6 +66,8 @@ class TextRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
+        find_preset(self.preset)
         if not 0 <= self.held_out < 1:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and self.tokenizer != NEW_TOKENIZER:
