@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli import training_display
 from glassformer.observe.training_log import read_training
+from glassformer.training.events import Evaluated, StepDone
 from tests.cli.test_cli import failed, glass
 from tests.observe.models import folder
 from tests.training.folders import evaluation_line, step_line, training_folder
@@ -82,6 +84,23 @@ def test_an_unfinished_training_is_no_model(book: Path, tmp_path: Path) -> None:
     assert glass("run", "-m", str(newest), "--raw", "the", "-n", "1").returncode == 0
     shutil.rmtree(book / "snapshots")
     assert f"{told}." in failed(glass("run", "-m", str(book), "--raw", "the"))
+
+
+def test_a_log_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps of ten seconds, by a clock that is set: every third is printed, but after an evaluation it takes three more."""
+    now = 0.0
+    monkeypatch.setattr(training_display.time, "perf_counter", lambda: now)
+    with training_display.reports(8, 0, as_json=False) as report:
+        for step in range(1, 9):
+            now += 10
+            report(StepDone(step, 2.0, 0.1, 1.0, 500, 10.0, 0.0))
+            if step == 4:
+                report(Evaluated(step, 1.5, 0.0, {}, 7))
+    assert capsys.readouterr().err.splitlines() == [
+        "step 3 of 8 · loss 2.000 · 50 tokens/s · 0:50 left",
+        "step 4 of 8 · loss 2.000 · held-out 1.500 on 7 examples · 50 tokens/s · 0:40 left",
+        "step 7 of 8 · loss 2.000 · held-out 1.500 on 7 examples · 50 tokens/s · 0:10 left",
+    ]
 
 
 def test_curves_in_the_terminal_and_as_a_page(book: Path, tmp_path: Path) -> None:
