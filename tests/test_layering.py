@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "adapters": {"checkpoint", "blueprints"},
     "features": {"checkpoint", "blueprints"},
     "steering": {"checkpoint", "blueprints", "features"},
-    "opened": {*MODELS, "decoding", "adapters"},
+    "opened": {*MODELS, "decoding", "adapters", "training.layout"},
     "quantize": {*MODELS, "opened"},
     "layers": {"blueprints"},
     "families": {"blueprints", "layers"},

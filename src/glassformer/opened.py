@@ -41,6 +41,7 @@ from glassformer.errors import (
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.training.layout import check_finished
 from glassformer.typecheck import brief
 
 note = logging.getLogger("glassformer").warning
@@ -218,7 +219,7 @@ def open_base(
         raise CheckpointError(
             f"{name}: text to train on, not a model. Train one on it: glass train --text {name} --out DIR."
         )
-    path = locate(name, part, progress)
+    path = _locate_finished(name, part, progress)
     if not is_adapter(path):
         return OpenedModel(os.fspath(name), open_at(path), model_type=model_type), None
     has_tokenizer = any((path / file).exists() for file in TOKENIZER_FILES)
@@ -227,6 +228,12 @@ def open_base(
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def _locate_finished(name: str | os.PathLike[str], part: CheckpointPart, progress: NamedProgress | None) -> Path:
+    path = locate(name, part, progress)
+    check_finished(path)
+    return path
 
 
 def _base_path(folder: Path, part: CheckpointPart, progress: NamedProgress | None) -> Path:
@@ -273,7 +280,7 @@ def with_adapters(
     choices, config = adapter_weights(adapter), opened.config
     heads = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
     raw_config = {**config.to_dict(), **heads}
-    adapters = [(read_adapter(locate(name, "model", progress), raw_config), weight) for name, weight in choices]
+    adapters = [(read_adapter(_locate_finished(name, "model", progress), raw_config), weight) for name, weight in choices]
     applied_mode: AdapterMode = "beside" if mode == "beside" else "merged"
     with _errors_name(adapters[-1][0].path):
         applied = apply_adapters(opened.tensors, config, opened.head, adapters, applied_mode, opened.name)

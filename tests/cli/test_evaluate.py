@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from glassformer.observe.perplexity import evaluate
 from glassformer.views.evaluation import TextEvaluation
 from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass
@@ -42,7 +43,21 @@ def test_the_loss_is_the_references(file: Path) -> None:
     assert told["tokens"] == len(expected)
     assert told["loss"] == pytest.approx(float(expected.mean()), rel=1e-3)
     assert told["perplexity"] == pytest.approx(math.exp(told["loss"]))
-    assert told["bits_per_byte"] == pytest.approx(told["loss"] * len(ids) / math.log(2) / len(TEXT))
+    tokenizer = both("gpt2").model.tokenizer
+    assert told["bytes"] == sum(len(tokenizer.token_bytes(number)) for at, number in enumerate(ids) if at % 50)
+    assert told["bits_per_byte"] == pytest.approx(float(expected.sum()) / math.log(2) / told["bytes"], rel=1e-3)
+
+
+def test_only_predicted_tokens_count() -> None:
+    model, tokenizer = both("gpt2").model, both("gpt2").model.tokenizer
+    text = "ab"
+    first, *rest = tokenizer.encode(text, add_special_tokens=False)
+    view = evaluate(model, text)
+    assert (view.tokens, view.bytes) == (len(rest), len(text) - len(tokenizer.token_bytes(first)))
+    assert view.bits_per_byte == pytest.approx(view.nats / math.log(2) / view.bytes)
+    strided = evaluate(model, TEXT, window=20, stride=10)
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)
+    assert (strided.tokens, strided.bytes) == (len(ids) - 1, len(TEXT) - len(tokenizer.token_bytes(ids[0])))
 
 
 def test_it_is_shown_as_a_table(file: Path) -> None:

@@ -61,9 +61,15 @@ def test_a_book_is_trained_on_resumed_and_evaluated(command_folder: Path) -> Non
 def test_encoders_and_encoder_decoders(command_folder: Path) -> None:
     (command_folder / "book.txt").write_text(BOOK)
     small = [*SMALL, "--steps", "4"]
-    assert "glass task fill-mask -m book-bert" in glass(find("--arch bert --out book-bert"), *small)
+    shown = glass(find("--arch bert --out book-bert"), *small)
+    assert "glass task fill-mask -m book-bert" in shown
+    assert shown.endswith("or glass learning book-bert\n")  # without a text, of which an encoder says nothing
+    learned = glass("glass learning book-bert")
+    assert "snapshots after steps 0, 1, " in learned
+    assert "with a prompt" not in learned
     assert "dark and stormy" in glass(find("fill-mask"))
-    assert "the model is in book-t5" in glass(find("--arch t5 --out book-t5"), *small)
+    assert glass(find("--arch t5 --out book-t5"), *small).endswith("or glass learning book-t5 'Once'\n")
+    assert "book-t5" in glass("glass learning book-t5 'Once'")
 
 
 def test_task_heads(command_folder: Path, minilm: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ def test_the_solver_finds_the_minimum() -> None:
     assert np.abs(gradient).max() < 1e-3
     assert np.abs(errors.sum(0)).max() < 1e-3
     assert probe.accuracy(vectors, classes) > 0.5
+
+
+@pytest.mark.parametrize(("right", "count"), [(4, 4), (0, 4), (11, 12), (50, 100), (1, 1)])
+def test_the_interval_is_wilsons(right: int, count: int) -> None:
+    """Its ends are the accuracies that would lie 1.96 of their own standard errors from the measured one."""
+    view = Probes("tiny", "last", (), 1, count, 0.5, ())
+    measured = right / count
+    low, high = view.interval(measured)
+    assert 0 <= low < high <= 1
+    for end in (low, high):
+        assert abs(measured - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / count), abs=1e-4)
+    if right == count == 4:
+        assert (low, high) == pytest.approx((0.5101, 1.0), abs=1e-4)
 
 
 def test_each_label_is_held_out_in_the_same_share() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 import glassformer
 from glassformer.cli.app import app
 from glassformer.errors import SettingError
+from glassformer.observe.training_log import read_training
 from glassformer.opened import AutoTokenizer
 from glassformer.tasks import pipeline
 from glassformer.training.events import Sampled, StepDone
@@ -218,6 +220,24 @@ def test_the_command_trains_and_says_how_to_use_it(small_preset: Any, command_fo
     about = json.loads((command_folder / "mood" / "training.json").read_text())
     assert about["kind"] == "task"
     assert about["request"]["task"] == "classify"
+
+
+def test_the_command_says_on_how_many_rows_it_measures(small_preset: Any, command_folder: Path) -> None:
+    write_rows(command_folder / "rows.jsonl", REVIEWS)
+    write_rows(command_folder / "one.jsonl", REVIEWS[:1])
+    write_rows(command_folder / "many.jsonl", [*REVIEWS] * 3)
+    words = ["train", "--task", "classify", "--data", "rows.jsonl", "--steps", "1", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--test-data", "one.jsonl", "--out", "one"])
+    assert re.search(r"held-out [\d.]+ · [01]\.000 accuracy · [\d.]+ macro f1 on 1 example · ", done.stderr), done.stderr
+    assert (
+        "rows to evaluate on: 1, and measures of fewer than 20 say little. Give more rows, a larger --held-out"
+        in done.stderr
+    )
+    (evaluation,) = read_training(Path("one")).held_out
+    assert set(evaluation.measures) == {"accuracy", "macro_f1"}  # a count is no measure
+    done = CliRunner().invoke(app, [*words, "--test-data", "many.jsonl", "--out", "many"])
+    assert "macro f1 on 24 examples" in done.stderr
+    assert "say little" not in done.stderr
 
 
 @pytest.mark.parametrize(

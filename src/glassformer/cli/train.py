@@ -158,16 +158,20 @@ def train(
             for event in trainer.run():
                 if ranks.first:
                     report(event)
+        curves = None
         if ranks.first:
             with suppress(InputError):  # somebody has removed the metrics: the model counts
-                read_training(out).save(out / CURVES)
+                curves = read_training(out)
+                curves.save(out / CURVES)
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
             raise KeyboardInterrupt
         prepared.write(out)
         if ranks.first:
             common.note(f"glass: the model is in {out}. {prepared.usage.format(folder=out)}")
-            common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out} 'Once'")
+            if curves is not None:
+                prompt = " 'Once'" if curves.writes and curves.snapshots else ""
+                common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out}{prompt}")
 
 
 @contextmanager

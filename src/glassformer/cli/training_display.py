@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from glassformer.cli import common
-from glassformer.page.format import escape_control
+from glassformer.page.format import escape_control, pluralize
 from glassformer.training.events import Evaluated, Event, Sampled, StepDone
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # columns of the curve
+QUIET = 30.0  # seconds after which a line is printed where there is no terminal
 RECENT = 20  # steps that the shown loss and speed are a mean of
 
 
@@ -59,7 +60,8 @@ class TrainingDisplay:
         if self.evaluated is None:
             return []
         measures = [f"{value:.3f} {name.replace('_', ' ')}" for name, value in self.evaluated.measures.items()]
-        return [f"held-out {self.evaluated.loss:.3f}", *measures]
+        *parts, last = [f"held-out {self.evaluated.loss:.3f}", *measures]
+        return [*parts, f"{last} on {pluralize(self.evaluated.examples, 'example')}"]
 
     def curve(self) -> str:
         """The losses from the first step to now, each column the mean of some."""
@@ -99,15 +101,23 @@ def reports(steps: int, done: int, as_json: bool) -> Iterator[Callable[[Event], 
         with _live(display) as update:
             yield update
     else:
-        yield lambda event: _print_line(display, event)
+        yield LinePrinter(display)
 
 
-def _print_line(display: TrainingDisplay, event: Event) -> None:
-    display.add(event)
-    if isinstance(event, Evaluated):
-        common.note(display.status())
-    elif isinstance(event, Sampled):
-        common.note(f"  {escape_control(event.text)!r}")
+class LinePrinter:
+    """Prints evaluations and samples, and between them how far the training is, so that a log is never silent for long."""
+
+    def __init__(self, display: TrainingDisplay) -> None:
+        self.display, self.printed = display, display.started
+
+    def __call__(self, event: Event) -> None:
+        self.display.add(event)
+        now = time.perf_counter()
+        if isinstance(event, Evaluated) or (isinstance(event, StepDone) and now - self.printed >= QUIET):
+            common.note(self.display.status())
+            self.printed = now
+        elif isinstance(event, Sampled):
+            common.note(f"  {escape_control(event.text)!r}")
 
 
 @contextmanager

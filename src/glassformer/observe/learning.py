@@ -64,7 +64,10 @@ def _spread(paths: dict[int, Path], most: int) -> dict[int, Path]:
 def _frame(name: str, reading: Reading, position: int | str, layer: int, head: int) -> Learning:
     """What all snapshots have in common."""
     if not reading.model.writes:
-        raise InputError(f"{reading.model.name} writes no text, so it cannot be asked what comes next.")
+        raise InputError(
+            f"{reading.model.name} writes no text, so it cannot be asked what comes next. Leave the text out to see its "
+            "curves."
+        )
     if len(reading) > MAX_TOKENS:
         raise InputError(f"the text has {len(reading)} tokens, and {MAX_TOKENS} can be shown at most. Shorten it.")
     at = find_token(position, reading.texts)

@@ -92,10 +92,11 @@ def evaluate(
     window = min(window, model.executor.context)
     started = perf_counter()
     result = likelihood(model.executor, ids, bos=bos, window=window, stride=stride, progress=progress)
-    size, loss = len(text.encode()), result.nats / result.tokens
-    bits = loss * len(ids) / math.log(2)  # the few tokens that nothing stands before count as the others
+    unscored = sum(len(model.tokenizer.token_bytes(number)) for number in unscored_ids(ids, bos, window, stride))
+    size = max(1, len(text.encode()) - unscored)  # a tokenizer that normalizes may spell a token longer than the text does
+    bits = result.nats / math.log(2)
     return TextEvaluation(
-        model.name, result.tokens, size, result.nats, loss, result.perplexity, bits / size, window,
+        model.name, result.tokens, size, result.nats, result.nats / result.tokens, result.perplexity, bits / size, window,
         stride or window - (bos is not None), perf_counter() - started,
     )  # fmt: skip
 
@@ -142,6 +143,13 @@ def scored_windows(
     while end < len(ids):
         start, end = end, min(end + stride, len(ids))
         yield (*before, *ids[max(0, end - room) : end]), end - start
+
+
+def unscored_ids(ids: Sequence[int], bos: int | None, size: int, stride: int | None = None) -> Sequence[int]:
+    """The tokens of a text that `scored_windows` leaves unscored, since nothing stands before them."""
+    if bos is not None:
+        return ()
+    return ids[::size] if stride is None else ids[:1]
 
 
 def _score(

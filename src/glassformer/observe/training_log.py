@@ -25,7 +25,7 @@ MAX_LINE = 1 << 20  # bytes; a longer one was not written by a training
 MAX_ABOUT = 16 << 20
 CHUNK = 1 << 22  # bytes that are read at once
 RECENT = 20  # steps that the speed is a mean of
-OWN = ("kind", "step", "loss", "seconds", "time")  # of an evaluation; what else it holds are its measures
+OWN = ("kind", "step", "loss", "seconds", "examples", "time")  # of an evaluation; what else it holds are its measures
 
 
 class Curve:
@@ -94,21 +94,23 @@ class TrainingLog:
             raise InputError(
                 f"{name}/{METRICS}: no step of a training stands in it. Wait for its first, or name another folder."
             )
-        seconds = sum(time for _, time in self._speeds)
+        about, seconds = self._about(), sum(time for _, time in self._speeds)
+        steps = about.get("steps")
+        known = isinstance(steps, int) and steps > 0
         return TrainingCurves(
-            name, self._step, self._steps(), self._loss.points, self._rate.points, self._norm.points,
+            name, self._step, steps if known else None, self._loss.points, self._rate.points, self._norm.points,
             tuple(self._evaluations), tuple(self._samples), tuple(step_folders(self.folder / SNAPSHOTS)), self._tokens,
-            sum(tokens for tokens, _ in self._speeds) / seconds if seconds > 0 else None,
+            sum(tokens for tokens, _ in self._speeds) / seconds if seconds > 0 else None, about.get("writes") is not False,
         )  # fmt: skip
 
-    def _steps(self) -> int | None:
-        """How many steps it will have, by its own file."""
+    def _about(self) -> dict[str, Any]:
+        """What the training is, by its own file; nothing where that cannot be read."""
         try:
             with (self.folder / ABOUT).open("rb") as file:
-                steps = json.loads(file.read(MAX_ABOUT))["steps"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return None
-        return steps if isinstance(steps, int) and steps > 0 else None
+                about = json.loads(file.read(MAX_ABOUT))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return about if isinstance(about, dict) else {}
 
     def _add_lines(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

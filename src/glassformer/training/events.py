@@ -30,9 +30,11 @@ class Evaluated:
     loss: float
     seconds: float
     measures: Mapping[str, float] = field(default_factory=dict)
+    examples: int = 0  # that they were measured on: rows, or windows of a text
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "evaluation", "step": self.step, "loss": self.loss, "seconds": self.seconds, **self.measures}
+        own = {name: getattr(self, name) for name in ("step", "loss", "seconds", "examples")}
+        return {"kind": "evaluation", **own, **self.measures}
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class FineTuningRequest(ABC):
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the usual ones
 
     def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
         if not 0 <= self.held_out < 1:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.epochs is not None and not 0 < self.epochs < math.inf:

@@ -65,7 +65,7 @@ def make_trainer(
     """
     about = {
         "kind": request.KIND, "request": asdict(request), "data": objective.fingerprint(), "model": model.config.to_dict(),
-        "steps": settings.steps,
+        "steps": settings.steps, "writes": objective.head in ("causal", "seq2seq"),
     }  # fmt: skip
     if resume:
         folder.check_same(about)

@@ -56,6 +56,11 @@ class TrainingSettings:
         if self.precision not in get_args(Precision):
             raise SettingError(f"{spell('precision', self.precision)} is not one of {', '.join(get_args(Precision))}.")
 
+    @staticmethod
+    def check(changes: Mapping[str, Any]) -> None:
+        """Refuse changes that no settings can have, before anything is done with them."""
+        TrainingSettings(**{"steps": 1, **changes})
+
     @property
     def warmup(self) -> int:
         return max(1, self.steps // 50) if self.warmup_steps is None else self.warmup_steps

@@ -32,6 +32,7 @@ from glassformer.training.training_folder import TrainingFolder
 note = logging.getLogger("glassformer").warning
 EPOCHS, LEARNING_RATE, WEIGHT_DECAY = 3, 5e-5, 0.01  # for a model that is trained further
 WARMUP = 0.1  # the share of steps over which the learning rate rises: norms after each sum need it
+FEW = 20  # held-out rows; measures of fewer say little
 SAMPLES = 3  # texts that are shown with what the model writes for them
 
 
@@ -53,7 +54,9 @@ class TaskRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
         find_kind(self.task)
+        find_preset(self.preset)
         if not 0 <= self.held_out < 1:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and (self.architecture is not None or self.vocabulary is not None):
@@ -82,6 +85,11 @@ class TaskRequest:
                 f"{len(places):,} of {len(rows) + len(held_out):,} texts have more than "
                 f"{text_limit(tokenizer, model.config, self.length)} tokens, and are cut there (the first: {places[0]}). "
                 f"Allow more by {spell('length')}, as far as the model's context goes."
+            )
+        if ranks.first and 0 < len(held_out) < FEW:
+            note(
+                f"rows to evaluate on: {len(held_out)}, and measures of fewer than {FEW} say little. Give more rows, a "
+                f"larger {spell('held_out')}, or {spell('test_data')}."
             )
         sample = None
         if isinstance(objective, TextToText):

@@ -41,8 +41,7 @@ def language_model_objective(
 ) -> LanguageModel:
     """Windows of a token file; its end is held out."""
     ids, held_out, source = _split(tokens, held_out_share)
-    sizes = token_sizes(tokenizer)
-    return LanguageModel(ids, length, held_out, int(sizes[held_out].sum()) if len(held_out) else 0, source)
+    return LanguageModel(ids, length, held_out, token_sizes(tokenizer), source)
 
 
 def gap_objective(

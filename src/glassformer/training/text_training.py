@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from glassformer.blueprints import Head
 from glassformer.checkpoint import tiktoken_ranks
+from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import locate
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import SettingError, spell
+from glassformer.errors import InputError, SettingError, did_you_mean, spell
 from glassformer.opened import AutoConfig, AutoTokenizer
 from glassformer.progress import NamedProgress, Progress
 from glassformer.text import Tokenizer
@@ -23,6 +26,7 @@ from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import config_of, find_family, find_preset
 from glassformer.training.ranks import Ranks
+from glassformer.training.settings import TrainingSettings
 from glassformer.training.start_model import load_start_model
 from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
 from glassformer.training.trained_model import writers_of
@@ -62,6 +66,8 @@ class TextRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
+        find_preset(self.preset)
         if not 0 <= self.held_out < 1:
             raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and self.tokenizer != NEW_TOKENIZER:
@@ -84,7 +90,7 @@ class TextRequest:
         head = family.default_head
         if self.prompt and head != "causal":
             raise SettingError(f"{spell('sample')} is for a model that continues texts; this one fills gaps. Leave it out.")
-        corpus = read_corpus(locate(self.text, progress=progress), part("reading"))
+        corpus = read_corpus(_locate_text(self.text, progress), part("reading"))
         sized = preset if self.length is None else replace(preset, length=self.length)
 
         def make_tokenizer() -> Tokenizer:
@@ -141,6 +147,20 @@ def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_T
     ]
     written: str = tokenizer.decode(drawn, skip_special_tokens=True)
     return prompt + written
+
+
+def _locate_text(name: str, progress: NamedProgress | None) -> Path:
+    """The file or folder of a text, which may be in the catalogue."""
+    texts = [known for known, entry in CATALOGUE.items() if entry.kind == "data"]
+    with suppress(OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
+        if name and (path := Path(name).expanduser()).exists():
+            return path
+    if name in texts:
+        return locate(name, progress=progress)
+    raise InputError(
+        f"there is no text {name!r}.{did_you_mean(name, texts)} Give a text file, a folder of them, or a name: "
+        f"{', '.join(texts)}."
+    )
 
 
 def _named_tokenizer(name: str, progress: NamedProgress | None) -> Tokenizer:

@@ -163,7 +163,8 @@ class Trainer:
             means = {name: self._sum(total) / targets for name, total in totals.items()}
             loss = means.pop("loss")
             measures = self.objective.measures(self.model, loss, most) if self.ranks.first else {}
-            yield Evaluated(self.step, loss, time.perf_counter() - started, {**means, **measures})
+            examples = min(self.objective.held_out, most or self.objective.held_out)
+            yield Evaluated(self.step, loss, time.perf_counter() - started, {**means, **measures}, examples)
         if self.sample is not None and self.ranks.first:
             self.model.eval()
             yield Sampled(self.step, self.sample(self.model))

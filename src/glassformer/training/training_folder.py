@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,11 @@ import safetensors.torch
 from torch import Tensor
 
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
-from glassformer.errors import CheckpointError, SettingError, WriteError
+from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError
 from glassformer.file_lock import try_lock
 from glassformer.training.layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
 
+EARLY = (LOCK, "tokenizer", "tokens")  # what is made before a training begins
 WEIGHTS, MOMENTS, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -39,17 +40,34 @@ class TrainingFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains into this folder meanwhile."""
+        """Nobody else trains into this folder meanwhile. A training that is refused before it begins leaves nothing."""
         try:
+            new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            made = [self.path / name for name in EARLY if not (self.path / name).exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / LOCK).open("ab") as file:
                 if not try_lock(file):
                     raise WriteError(f"{self.path}: another training writes there. Wait for it, or choose another folder.")
-                yield
+                try:
+                    yield
+                except GlassError:
+                    if not self.begun:
+                        self._remove(made, new)
+                    raise
         except WriteError:
             raise
         except OSError as error:
             raise write_error(self.path, error) from error
+
+    @staticmethod
+    def _remove(paths: Iterable[Path], folders: Iterable[Path]) -> None:
+        """Remove what a try has made, and then folders that are empty; under the lock, so that nobody else's is lost."""
+        for path in paths:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for folder in folders:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
 
     # What it is -----------------------------------------------------------------------------------------------------
 
@@ -81,11 +99,11 @@ class TrainingFolder:
         now: dict[str, Any] = json.loads(json.dumps(about))
         for part in sorted({*earlier, *now}):
             before, after = earlier.get(part), now.get(part)
-            if before == after:
+            if before == after or part not in earlier:  # an older version did not write it
                 continue
             if isinstance(before, dict) and isinstance(after, dict):
                 names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-                if not names:  # what an older version did not write is None
+                if not names:  # the same goes for what is None
                     continue
                 name = names[0]
                 part, before, after = f"{part}: {name}", before.get(name), after.get(name)

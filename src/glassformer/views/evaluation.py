@@ -11,17 +11,20 @@ from glassformer.views.view import View
 
 @dataclass(frozen=True)
 class TextEvaluation(View):
-    """A text's surprisal under a model. Bits per byte compare models of any vocabularies; perplexity does not."""
+    """A text's surprisal under a model. Bits per byte compare models of any vocabularies; perplexity does not.
+
+    Only tokens that are predicted count, in nats and in bytes: not one that begins a window with nothing before it.
+    """
 
     SCHEMA = "glassformer.evaluation/1"
 
     model: str
     tokens: int  # that were scored
-    bytes: int  # of the text
+    bytes: int  # of the tokens that were scored
     nats: float  # of surprisal, in all
     loss: float  # nats per token
     perplexity: float
-    bits_per_byte: float
+    bits_per_byte: float  # nats / ln 2 / bytes
     window: int  # tokens that are read together
     stride: int  # tokens that each window adds
     seconds: float

@@ -10,6 +10,7 @@ from glassformer.page.document import Column, Heading, Line, LineChart, Page, Pa
 from glassformer.page.format import pluralize
 from glassformer.views.view import View
 
+DEVIATIONS = 1.959964  # standard ones on either side that hold 95 % of a normal distribution
 BLOCK = re.compile(r"(encoder\.)?blocks\.(\d+)\.(.+)")
 
 
@@ -51,9 +52,16 @@ class Probes(View):
         """The first site of the highest held-out accuracy."""
         return max(self.sites, key=lambda site: site.accuracy)
 
-    def error(self, accuracy: float) -> float:
-        """The standard error of an accuracy on the held-out texts."""
-        return math.sqrt(accuracy * (1 - accuracy) / self.held_out)
+    def interval(self, accuracy: float) -> tuple[float, float]:
+        """The 95 % confidence interval of an accuracy on the held-out texts (Wilson 1927).
+
+        Unlike the standard error it does not shrink to nothing where all of a few texts are right.
+        """
+        count, squared = self.held_out, DEVIATIONS * DEVIATIONS
+        middle = accuracy + squared / (2 * count)
+        half = DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / count + squared / (4 * count * count))
+        low, high = ((middle + side) / (1 + squared / count) for side in (-half, half))
+        return max(0.0, low), min(1.0, high)
 
     def __repr__(self) -> str:
         return f"Probes({len(self.sites)} sites, best {self.best.accuracy:.1%} at {self.best.site})"
@@ -70,8 +78,9 @@ def draw(view: Probes) -> Page:
     if charts is not None:
         parts.append(charts)
     columns = (
-        Column("site"), Column("held out", "number"), Column("", "bar", priority=5), Column("± error", "number", priority=6),
-        Column("control", "number"), Column("trained on", "number", priority=7),
+        Column("site"), Column("held out", "number"), Column("", "bar", priority=5),
+        Column("95% interval", "number", priority=6), Column("control", "number"),
+        Column("trained on", "number", priority=7),
     )  # fmt: skip
     rows = tuple(
         TableRow(
@@ -79,7 +88,7 @@ def draw(view: Probes) -> Page:
                 site.site,
                 f"{site.accuracy:.1%}",
                 site.accuracy,
-                f"{view.error(site.accuracy):.1%}",
+                "{:.0%}–{:.0%}".format(*view.interval(site.accuracy)),
                 f"{site.control:.1%}",
                 f"{site.train_accuracy:.1%}",
             ),
@@ -89,6 +98,7 @@ def draw(view: Probes) -> Page:
     )
     note = (
         f"always saying the commonest label: {view.baseline:.1%} · control: the same probe of shuffled labels · "
+        "interval: Wilson's, of the held-out accuracy · "
         f"best: {best.accuracy:.1%} at {best.site}"
     )
     return Page(title, (*parts, Table(columns, rows), Paragraph(note, "dim")))

@@ -55,6 +55,7 @@ class TrainingCurves(View):
     snapshots: tuple[int, ...]  # after which steps the model was kept
     tokens: int  # read so far
     tokens_per_second: float | None  # lately
+    writes: bool  # whether the model writes text, so that snapshots can be asked what comes next
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -84,9 +85,8 @@ def draw(view: TrainingCurves, everything: bool = False) -> Page:
             parts += [Paragraph(f"after step {sample.step:,}", "dim"), Paragraph(sample.text)]
     if view.snapshots:
         kept = ", ".join(f"{step:,}" for step in view.snapshots)
-        parts.append(
-            Paragraph(f"snapshots after steps {kept}: with a prompt, glass learning shows what each makes of it", "dim")
-        )
+        more = ": with a prompt, glass learning shows what each makes of it" if view.writes else ""
+        parts.append(Paragraph(f"snapshots after steps {kept}{more}", "dim"))
     return Page(title, tuple(parts))
 
 

@@ -21,10 +21,10 @@ from glassformer.training.token_file import Ids
 class LanguageModel(Objective):
     head = "causal"
 
-    def __init__(self, ids: Ids, length: int, held_out: Ids, held_out_bytes: int, source: str) -> None:
-        """`held_out_bytes`: of the text that the held-out ids are, for bits per byte. `source`: the token file's."""
+    def __init__(self, ids: Ids, length: int, held_out: Ids, token_sizes: Ids, source: str) -> None:
+        """`token_sizes`: how many bytes of text each id is, for bits per byte. `source`: the token file's."""
         self.ids, self.length, self.source = ids, length, source
-        self.held_out_ids, self.held_out_bytes = held_out, held_out_bytes
+        self.held_out_ids, self.token_sizes = held_out, token_sizes
         if len(ids) < length + 1:
             raise InputError(
                 f"the text has {len(ids)} tokens to train on, fewer than one window of {length + 1}. Give more text, or a "
@@ -54,8 +54,13 @@ class LanguageModel(Objective):
         return scores_loss(model, states, batch.targets, self.label_smoothing)
 
     def measures(self, model: Any, loss: float, most: int | None = None) -> Measures:
-        bytes_per_token = self.held_out_bytes / max(1, len(self.held_out_ids))
-        return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": loss / math.log(2) / bytes_per_token}
+        windows = self.held_out if most is None else min(most, self.held_out)
+        predicted = self.held_out_ids[1 : windows * self.length + 1]
+        size = max(1, int(self.token_sizes[predicted].sum()))
+        return {
+            "perplexity": math.exp(min(loss, 700.0)),
+            "bits_per_byte": loss * len(predicted) / math.log(2) / size,
+        }
 
     def fingerprint(self) -> str:
         return f"{self.source} {len(self.ids)} {self.length}"

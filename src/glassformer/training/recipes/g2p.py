@@ -56,6 +56,9 @@ class G2pRequest:
     dictionary: str = "cmudict"  # of the catalogue, or a path
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        TrainingSettings.check(self.settings)
+
     def prepare(
         self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
     ) -> PreparedTraining:
