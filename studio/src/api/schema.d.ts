@@ -4420,6 +4420,7 @@ export interface components {
             steps: number | null;
             tokens: number;
             tokens_per_second: (number | null) | null;
+            writes: boolean;
         };
         TrainingSample: {
             step: number;
