@@ -57,15 +57,19 @@ class ServedModelsGroup(ModelGroup):
         Path | None, option("--features", metavar="DIR", help="A folder of sparse autoencoders, which clients can name.")
     ] = None
 
+    lenses: Annotated[
+        Path | None, option("--lenses", metavar="DIR", help="A folder of tuned lenses, which clients can name.")
+    ] = None
+
     @property
     def library(self) -> Library:
         """What clients can name, of the folders that exist."""
         from glassformer.steering.library import Library
 
-        for name, folder in (("--steering", self.steering), ("--features", self.features)):
+        for name, folder in (("--steering", self.steering), ("--features", self.features), ("--lenses", self.lenses)):
             if folder is not None and not folder.is_dir():
                 raise SettingError(f"{name} {str(folder)!r} is no folder. Make it, or name another.")
-        return Library(self.steering, self.features)
+        return Library(self.steering, self.features, lenses=self.lenses)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where a name of a steering vector or of a dictionary of features leads.
+"""Where a name of a steering vector, of a dictionary of features or of a tuned lens leads.
 
 On one's own machine a name may be a path, or stand in GLASS_HOME/steering or GLASS_HOME/features. A server's library has the
 folders that its operator named, and no more: a name is compared with what lies there, and never becomes a path.
@@ -20,17 +20,19 @@ from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import is_dictionary, read_dictionary
 from glassformer.steering.vector import SUFFIXES, SteeringVector, read_vector
 
+LENS_SUFFIX = ".safetensors"
 T = TypeVar("T")
 log = logging.getLogger("glassformer")
 
 
 @dataclass(frozen=True)
 class Library:
-    """Steering vectors and dictionaries of features, by name."""
+    """Steering vectors, dictionaries of features and tuned lenses, by name."""
 
     steering: Path | None = None  # a folder of .safetensors and .gguf files
     features: Path | None = None  # a folder of dictionaries, each a folder or a file
     paths: bool = False  # whether a name may also be a path
+    lenses: Path | None = None  # a folder of .safetensors files
 
     def vectors(self) -> dict[str, Path]:
         """The steering vectors by name."""
@@ -40,6 +42,10 @@ class Library:
         """The dictionaries of features by name."""
         return {path.stem if path.is_file() else path.name: path for path in _entries(self.features) if is_dictionary(path)}
 
+    def tuned_lenses(self) -> dict[str, Path]:
+        """The tuned lenses by name."""
+        return {path.stem: path for path in _entries(self.lenses) if path.suffix == LENS_SUFFIX and path.is_file()}
+
     def vector(self, name: str) -> SteeringVector:
         return self._open(name, self.vectors, _cached_vector, "steering vector", SUFFIXES)
 
@@ -47,6 +53,10 @@ class Library:
         """A dictionary; `site`, `site_out`: where it is attached, if its files do not say."""
         read = partial(_cached_dictionary, site=site, site_out=site_out)
         return self._open(name, self.dictionaries, read, "dictionary of features", ())
+
+    def tuned_lens(self, name: str, read: Callable[[Path], T]) -> T:
+        """A tuned lens, which `read` opens for its model."""
+        return self._open(name, self.tuned_lenses, lambda path, changed, size: read(path), "tuned lens", (LENS_SUFFIX,))
 
     def _open(
         self, name: str, known: Callable[[], dict[str, Path]], read: Callable[[Path, int, int], T], what: str,

@@ -2656,7 +2656,7 @@ export interface components {
         };
         /**
          * LensRequest
-         * @description POST /glass/lens
+         * @description POST /glass/lens; `tuned` names one of this server's tuned lenses.
          */
         LensRequest: {
             /**
@@ -2695,6 +2695,8 @@ export interface components {
             system?: string | null;
             /** Target */
             target?: string | null;
+            /** Tuned */
+            tuned?: string | null;
         };
         /** glassformer.lens-training/1 */
         LensTrainingJson: {

@@ -157,9 +157,10 @@ class TreeRequest(PromptRequest):
 
 
 class LensRequest(ReadingRequest):
-    """POST /glass/lens"""
+    """POST /glass/lens; `tuned` names one of this server's tuned lenses."""
 
     positions: list[Number | str] | None = None
+    tuned: str | None = None
 
 
 class AttentionRequest(ReadingRequest):
@@ -333,7 +334,9 @@ async def lens(request: Request, body: LensRequest) -> Json:
     """What each layer would have predicted."""
 
     def look(model: Model) -> Any:
-        return body.reading(model).lens(body.positions)
+        assert model.library is not None  # a server's models know no more than the operator's folders
+        tuned = None if body.tuned is None else model.library.tuned_lens(body.tuned, model.load_lens)
+        return body.reading(model).lens(body.positions, tuned=tuned)
 
     return await see(request, body, look, f"{body.python_reading}.lens(positions)")
 

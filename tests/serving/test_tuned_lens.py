@@ -1,0 +1,57 @@
+"""A tuned lens that a request names: the same as in Python, and nothing but the operator's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from glassformer.serving.http.app import create_app
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
+from glassformer.steering.library import Library
+
+ASKED: Any = {"model": "tiny", "prompt": "the cat sat", "raw": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
+    place = tmp_path_factory.mktemp("lenses")
+    model.read_many(["the cat sat on the mat", "how are you today"]).train_lens(steps=1).save(place / "calm.safetensors")
+    (place / "broken.safetensors").write_bytes(b"nothing")
+    return place
+
+
+@pytest.fixture(scope="module")
+def lens_client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
+    served = [replace(source, library=Library(lenses=folder)) for source in sources]
+    with TestClient(create_app(Registry(served, Limits(stop_seconds=1))), base_url="http://localhost") as client:
+        yield client
+
+
+def test_the_lens_is_that_of_python(lens_client: httpx.Client, model: Any, folder: Path) -> None:
+    shown = lens_client.post("/glass/lens", json={**ASKED, "tuned": "calm"}).json()
+    expected = model.read("the cat sat", raw=True).lens(tuned=model.load_lens(folder / "calm.safetensors"))
+    assert shown["tuned"] is True
+    assert shown["predictions"] == expected.to_dict()["predictions"]
+    assert lens_client.post("/glass/lens", json=ASKED).json()["predictions"] != shown["predictions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clam", "there is no tuned lens 'clam'. Did you mean 'calm'?"),
+        ("../lenses/calm", "there is no tuned lens"),
+        ("broken", "the tuned lens 'broken' cannot be opened; the server's log says why."),
+    ],
+)
+def test_other_names_are_refused(lens_client: httpx.Client, folder: Path, name: str, said: str) -> None:
+    response = lens_client.post("/glass/lens", json={**ASKED, "tuned": name})
+    assert response.status_code >= 400
+    assert said in response.json()["error"]["message"]
+    assert str(folder) not in response.text
