@@ -6,6 +6,7 @@ It asks for much that it does not need here, so the Makefile installs it without
 from __future__ import annotations
 
 import importlib
+from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -33,7 +34,7 @@ def bridge(family: str) -> Any:
     place, made = folder(family, "causal")
     lens = importlib.import_module("transformer_lens")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place, pad_token="a", bos_token="a", eos_token="a")
-    return lens.TransformerBridge.boot_transformers(str(place), hf_model=made, tokenizer=tokenizer, device="cpu")
+    return lens.TransformerBridge.boot_transformers(str(place), hf_model=deepcopy(made), tokenizer=tokenizer, device="cpu")
 
 
 @cache

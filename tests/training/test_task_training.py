@@ -229,15 +229,20 @@ def test_the_command_says_on_how_many_rows_it_measures(small_preset: Any, comman
     words = ["train", "--task", "classify", "--data", "rows.jsonl", "--steps", "1", "--device", "cpu"]
     done = CliRunner().invoke(app, [*words, "--test-data", "one.jsonl", "--out", "one"])
     assert re.search(r"held-out [\d.]+ · [01]\.000 accuracy · [\d.]+ macro f1 on 1 example · ", done.stderr), done.stderr
-    assert (
-        "rows to evaluate on: 1, and measures of fewer than 20 say little. Give more rows, a larger --held-out"
-        in done.stderr
-    )
     (evaluation,) = read_training(Path("one")).held_out
     assert set(evaluation.measures) == {"accuracy", "macro_f1"}  # a count is no measure
     done = CliRunner().invoke(app, [*words, "--test-data", "many.jsonl", "--out", "many"])
     assert "macro f1 on 24 examples" in done.stderr
-    assert "say little" not in done.stderr
+
+
+@pytest.mark.parametrize(("copies", "few"), [(1, True), (3, False)])
+def test_measures_of_few_rows_are_noted(
+    small_preset: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, copies: int, few: bool
+) -> None:
+    rows, measured = write_rows(tmp_path / "rows.jsonl", REVIEWS), write_rows(tmp_path / "test.jsonl", [*REVIEWS] * copies)
+    with caplog.at_level(logging.WARNING, "glassformer"):
+        TaskRequest(task="classify", data=rows, test_data=measured).prepare(TrainingFolder(tmp_path / "out"), Ranks())
+    assert ("rows to evaluate on: 8, and measures of fewer than 20 say little. Give more rows" in caplog.text) is few
 
 
 @pytest.mark.parametrize(
