@@ -8,12 +8,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.testclient import TestClient
 
 import glassformer
 from glassformer.serving.http.app import create_app
@@ -59,6 +61,14 @@ def sources(tiny_qwen3: Path, tiny_encoder: Path, autoencoders: Path) -> tuple[M
         ModelSource("tiny", lambda: glassformer.load(tiny_qwen3), aliases=names, library=library),
         ModelSource("encoder", lambda: glassformer.load(tiny_encoder)),
     )
+
+
+@contextmanager
+def client_with(library: Library, sources: tuple[ModelSource, ...]) -> Iterator[httpx.Client]:
+    """A client of a server whose operator has named the folders of this library."""
+    served = [replace(source, library=library) for source in sources]
+    with TestClient(create_app(Registry(served, Limits(stop_seconds=1))), base_url="http://localhost") as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

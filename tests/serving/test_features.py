@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
 
-from glassformer.serving.http.app import create_app
-from glassformer.serving.limits import Limits
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource
 from glassformer.steering.library import Library
 from tests.features.dictionaries import random_tensors, write_folder
+from tests.serving.conftest import client_with
 
 CHAT: Any = {"model": "tiny", "messages": [{"role": "user", "content": "how are you?"}], "temperature": 0, "max_tokens": 6}
 
@@ -29,8 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def features_client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
-    served = [replace(source, library=Library(features=folder)) for source in sources]
-    with TestClient(create_app(Registry(served, Limits(stop_seconds=1))), base_url="http://localhost") as client:
+    with client_with(Library(features=folder), sources) as client:
         yield client
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
 
-from glassformer.serving.http.app import create_app
-from glassformer.serving.limits import Limits
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource
 from glassformer.steering.library import Library
+from tests.serving.conftest import client_with
 
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
 CHAT: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 6}
@@ -32,8 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def steering_client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
-    served = [replace(source, library=Library(folder)) for source in sources]
-    with TestClient(create_app(Registry(served, Limits(stop_seconds=1))), base_url="http://localhost") as client:
+    with client_with(Library(folder), sources) as client:
         yield client
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
 
-from glassformer.serving.http.app import create_app
-from glassformer.serving.limits import Limits
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource
 from glassformer.steering.library import Library
+from tests.serving.conftest import client_with
 
 ASKED: Any = {"model": "tiny", "prompt": "the cat sat", "raw": True}
 
@@ -29,8 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def lens_client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
-    served = [replace(source, library=Library(lenses=folder)) for source in sources]
-    with TestClient(create_app(Registry(served, Limits(stop_seconds=1))), base_url="http://localhost") as client:
+    with client_with(Library(lenses=folder), sources) as client:
         yield client
 
 
