@@ -25,7 +25,6 @@ from glassformer.features.feature_change import FeatureChange
 Floats: TypeAlias = npt.NDArray[np.float32]
 Normalization: TypeAlias = Literal["none", "layer_norm", "constant_norm_rescale"]
 NORM_EPSILON = 1e-5  # of SAELens' layer_norm
-
 QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a file may hold numbers that give infinite ones
 
 

@@ -44,8 +44,8 @@ BATCH = 128  # tokens of a step
 LIKELIEST = 48  # of the vocabulary, at each token of a step
 SAMPLED = 2048  # of all others
 RATE = 1e-3  # of Adam, falling to 0
-Map: TypeAlias = tuple[Tensor, Tensor]  # a weight and a bias, added to a layer's states
 RIDGE = 0.01  # of the mean variance
+Map: TypeAlias = tuple[Tensor, Tensor]  # a weight and a bias, added to a layer's states
 
 
 def train_lens(
@@ -70,10 +70,10 @@ def train_lens(
         write_activations(model, chosen, list(stream.values()), Path(folder), length=length or LENGTH)
         states = RecordedStates(RecordedActivations(folder), [*stream.values()])
         training = _Training(model, states, np.random.default_rng(seed))
-        before = training.divergences()
+        before = training.divergences(training.measured)
         training.start()
         training.run(steps, progress)
-        after = training.divergences()
+        after = training.divergences(training.measured)
     layers = tuple(
         LayerDivergence(layer, *pair) for layer, pair in zip(stream, zip(before, after, strict=True), strict=False)
     )
@@ -134,12 +134,9 @@ class _Training:
     def translators(self) -> list[Translator]:
         return [Translator(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self.maps]
 
-    def divergences(self) -> list[float]:
-        """The mean KL divergence of each layer's prediction from the model's own, over held-out tokens."""
-        return self._divergences(self.measured)
-
     @torch.no_grad()
-    def _divergences(self, numbers: Any) -> list[float]:
+    def divergences(self, numbers: Any) -> list[float]:
+        """The mean KL divergence of each layer's prediction from the model's own, over some tokens."""
         last = self._logs(self.states.rows(len(self.layers), numbers))
         return [
             float(kl_divergence(last, self._logs(self._translated(layer, numbers)))) / len(numbers) for layer in self.layers
@@ -147,9 +144,9 @@ class _Training:
 
     def _keep_better(self, before: Sequence[Map]) -> None:
         """Of each layer, take back the map from before if that diverges less."""
-        now, after = self.maps, self._divergences(self.choosing)
+        now, after = self.maps, self.divergences(self.choosing)
         self.maps = [*before]
-        earlier = self._divergences(self.choosing)
+        earlier = self.divergences(self.choosing)
         self.maps = [
             old if first < last else new
             for old, new, first, last in zip(before, now, earlier, after, strict=True)
