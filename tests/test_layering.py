@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "adapters": {"checkpoint", "blueprints"},
     "features": {"checkpoint", "blueprints"},
     "steering": {"checkpoint", "blueprints", "features"},
-    "opened": {*MODELS, "decoding", "adapters", "training.layout"},
+    "opened": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "opened"},
     "layers": {"blueprints"},
     "families": {"blueprints", "layers"},
@@ -47,8 +47,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.gpu": {"checkpoint", "blueprints", "engine"},
     "studio": set(),
     "views": {"page", "studio"},
-    "training.layout": set(),
-    "observe": {"steering", "features", "views", "page", "training.layout", "engine.protocol", "decoding", *MODELS},
+    "observe": {"steering", "features", "views", "page", "engine.protocol", "decoding", *MODELS},
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},
     "runtime": {
         "steering",

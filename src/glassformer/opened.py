@@ -26,6 +26,7 @@ from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
 from glassformer.checkpoint.stacked_experts import separate_experts
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
+from glassformer.checkpoint.training_layout import check_finished
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
 from glassformer.errors import (
     CheckpointError,
@@ -41,7 +42,6 @@ from glassformer.errors import (
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
-from glassformer.training.layout import check_finished
 from glassformer.typecheck import brief
 
 note = logging.getLogger("glassformer").warning

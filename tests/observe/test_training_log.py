@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.checkpoint.training_layout import METRICS
 from glassformer.errors import InputError
 from glassformer.observe import training_log
 from glassformer.observe.training_log import Curve, TrainingLog, read_training
-from glassformer.training.layout import METRICS
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder, write_lines
 
 

@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 import glassformer
+from glassformer.checkpoint.training_layout import METRICS, SNAPSHOTS
 from glassformer.errors import CheckpointError, Unavailable
 from glassformer.observe.learning import learning
 from glassformer.observe.training_log import read_training
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.training.layout import METRICS, SNAPSHOTS
 from tests.serving.conftest import serving
 from tests.training.folders import step_line, training_folder, write_lines
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from glassformer.training.layout import ABOUT, METRICS, SNAPSHOTS, step_name
+from glassformer.checkpoint.training_layout import ABOUT, METRICS, SNAPSHOTS, step_name
 from tests.observe.models import folder
 
 

@@ -110,9 +110,9 @@ def train(
     """
     common.use_threads(threads)
     common.log_to_stderr()
+    from glassformer.checkpoint.training_layout import CURVES
     from glassformer.cli.training_display import reports
     from glassformer.observe.training_log import read_training
-    from glassformer.training.layout import CURVES
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.task_training import TaskRequest

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from glassformer.checkpoint.training_layout import SNAPSHOTS, step_folders
 from glassformer.errors import InputError
 from glassformer.observe.attention import checked_index, layers_and_heads
 from glassformer.observe.reading import Reading
 from glassformer.progress import Progress
-from glassformer.training.layout import SNAPSHOTS, step_folders
 from glassformer.views.learning import LayerGuess, Learning, SnapshotReading
 from glassformer.views.tokens import find_token
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from glassformer.checkpoint.training_layout import ABOUT, METRICS, SNAPSHOTS, step_folders
 from glassformer.errors import InputError
-from glassformer.training.layout import ABOUT, METRICS, SNAPSHOTS, step_folders
 from glassformer.views.training_curves import CurvePoint, HeldOutEvaluation, TrainingCurves, TrainingSample
 
 MAX_POINTS = 400  # of a curve

@@ -26,9 +26,9 @@ import safetensors.torch
 from torch import Tensor
 
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
+from glassformer.checkpoint.training_layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
 from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError
 from glassformer.file_lock import try_lock
-from glassformer.training.layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
 
 EARLY = (LOCK, "tokenizer", "tokens")  # what is made before a training begins
 WEIGHTS, MOMENTS, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
