@@ -28,9 +28,11 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.compat.model_parts import ModelParts
+from glassformer.compat.packed_layers import NOT_LOADED, packable_layers, use_packed
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
+from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.tensor_parallel.split import Part
 from glassformer.engine.tensor_parallel.tensor_part import take_part
@@ -266,10 +268,12 @@ def load(
     changes: Mapping[str, Any] | None = None,
     replace_mismatched: bool = False,
     parts: Mapping[str, Part] | None = None,
+    packed: Mapping[str, PackedMatrix] | None = None,
 ) -> Any:
     """A model of a class, with the weights of an opened checkpoint, ready to run.
 
     `parts`: the weights that this process has a part of, where a model is split among several.
+    `packed`: matrices that stay packed, by weight; the model is for passes and gradients of activations then.
     """
     config = opened.config.with_changes(changes or {})
     opened.check_sizes(config)
@@ -278,7 +282,11 @@ def load(
     with torch.device("meta"):
         model = cls(config)
         add_adapters(model, opened.adapter_ranks)
-    load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts or {})
+    layers = packable_layers(model, packed or {})
+    parts = {**(parts or {}), **dict.fromkeys(layers, NOT_LOADED)}
+    load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts)
+    for layer, matrix in layers.values():
+        use_packed(layer, matrix)
     model.generation_config = opened.settings
     model.name_or_path = config.name_or_path = opened.name
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))

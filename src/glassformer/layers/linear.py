@@ -7,7 +7,9 @@ by widening the weights to float32 for the length of the product. Stored weights
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from glassformer.familiar_class import FamiliarClass
 
+Product: TypeAlias = Callable[[Tensor], Tensor]
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -41,10 +44,14 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 class Linear(nn.Linear):
     """torch's Linear, printed the same and saved the same, with `fast_linear`."""
 
+    product: Product | None = None  # of the inputs with a weight that is not in PyTorch
+
     def reset_parameters(self) -> None:
         """Numbers come from a checkpoint, or from `compat.pretrained.initialize`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.product is not None:
+            return self.product(x) if self.bias is None else self.product(x) + self.bias
         return fast_linear(x, self.weight, self.bias)
 
 
@@ -52,6 +59,7 @@ class Conv1D(FamiliarClass, nn.Module):
     """A Linear whose weight is transposed, (in, out), as GPT-2's files have it."""
 
     familiar_classes = ("transformers.pytorch_utils.Conv1D",)
+    product: Product | None = None
 
     def __init__(self, outputs: int, inputs: int) -> None:
         super().__init__()
@@ -59,7 +67,7 @@ class Conv1D(FamiliarClass, nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return fast_linear(x, self.weight.T, self.bias)
+        return fast_linear(x, self.weight.T, self.bias) if self.product is None else self.product(x) + self.bias
 
     @property
     def nx(self) -> int:
@@ -123,6 +131,8 @@ def with_low_rank_update(layer: Linear | Conv1D, rank: int) -> AdaptedLinear | A
 class Embedding(nn.Embedding):
     """torch's Embedding: a table from ids to vectors, which some families scale."""
 
+    lookup: Product | None = None  # of ids in a table that is not in PyTorch
+
     def __init__(self, rows: int, size: int, scale: float = 1.0) -> None:
         super().__init__(rows, size)
         self.scale = scale
@@ -136,7 +146,7 @@ class Embedding(nn.Embedding):
         """Numbers come from a checkpoint, or from `compat.pretrained.initialize`."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        vectors = super().forward(ids)
+        vectors = super().forward(ids) if self.lookup is None else self.lookup(ids)
         return vectors if self.scale == 1.0 else vectors * rounded(self.scale, vectors.dtype)
 
 

@@ -6,8 +6,8 @@ Syed et al., https://arxiv.org/abs/2310.10348). So both texts are read once, the
 place of every layer has its estimate. It is good where the model is nearly linear between the texts, and poor where it
 saturates: `check` patches too, and says how far off it is.
 
-The values are those of the model's executor, as in patching; only the gradients are PyTorch's. Where much comes before the
-first difference, it is read once, for both texts, and is not differentiated.
+The values are those of the model's executor, as in patching; only the gradients are PyTorch's. What comes before the first
+difference is read once, for both texts, and is not differentiated.
 
 Shapes: a site's value (length, hidden), or (heads, length, …), of the positions from the first difference on.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from glassformer.engine.protocol import Feed, Want, common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations, to_numpy
-from glassformer.observe.differentiation import Differentiation, Target
+from glassformer.observe.differentiation import Differentiation, ReadPrefix, Target
 from glassformer.observe.patching import answer_tokens, lead_of_answer, patching
 from glassformer.observe.protocols import Floats
 from glassformer.observe.text_pair import BY_HEAD, SITES, TextPair, check_part
@@ -31,7 +31,6 @@ from glassformer.sites import ENCODER, Watch, axes
 from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
 from glassformer.views.patching import PatchedPart, Patching
 
-LONG_PREFIX = 64  # tokens that both texts begin with, from which on a pass of their own pays
 MAX_BYTES = 2_000_000_000  # of the values that are compared
 
 
@@ -55,14 +54,13 @@ def attribution_patching(
     sites = _sites(pair, part)
     if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    shared = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
-    start = shared if shared >= LONG_PREFIX else 0
-    values, scores = _both_texts(pair, tuple(sites.values()), start)
+    start = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
+    values, scores, prefix = _both_texts(pair, tuple(sites.values()), start)
     answers = answer_tokens(first.model, scores, answer, against)
     target, rival = (token.id for token in answers)
     clean, corrupted = lead_of_answer(answers, scores)
     position = len(second.ids) - 1 if pair.masks is None else pair.masks[1]
-    gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), start)
+    gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), prefix)
     chosen = [position - start for position in pair.positions]
     cells = [
         _contributions(values[0][site] - values[1][site], gradients[site], chosen, part in BY_HEAD)
@@ -113,40 +111,47 @@ def _sites(pair: TextPair, part: PatchedPart) -> dict[str, str]:
     return {**embedding, **{str(number): stack + SITES[part].format(number) for number in range(blocks)}}
 
 
-def _both_texts(pair: TextPair, sites: Sequence[str], start: int) -> tuple[list[Mapping[str, Floats]], list[Floats]]:
-    """The values at the sites from a position on, and the scores where the answer stands, of each text."""
+def _both_texts(
+    pair: TextPair, sites: Sequence[str], start: int
+) -> tuple[list[Mapping[str, Floats]], list[Floats], ReadPrefix | None]:
+    """The values of each text at the sites from a position on, its scores where the answer stands, and what comes before."""
     watch, texts = Watch(frozenset(sites)), (pair.first, pair.second)
     if pair.masks is not None:
         passes = [text.model.encoder_pass(text.ids, watch) for text in texts]
         scored = zip(pair.masks, passes, strict=True)
-        return [values for _, values in passes], [scores[mask] for mask, (scores, _) in scored if scores is not None]
-    executor = pair.first.model.executor
+        scores = [scores[mask] for mask, (scores, _) in scored if scores is not None]
+        return [values for _, values in passes], scores, None
+    executor, prefix = pair.first.model.executor, None
     rows = [executor.open(pair.first.source)]
     try:
         if start:
-            executor.run([Feed(rows[0], pair.first.ids[:start], Want.NONE)])
+            names = ReadPrefix.sites(pair.first.model.blueprint.blocks)
+            feed = Feed(rows[0], pair.first.ids[:start], Want.NONE, watch=Watch(frozenset(names)))
+            (output,) = executor.run([feed])
+            prefix = ReadPrefix(start, {name: to_numpy(output.sites[name])[0] for name in names})
         rows.append(executor.fork(rows[0]) if start else executor.open(pair.second.source))
         feeds = [Feed(row, text.ids[start:], watch=watch) for row, text in zip(rows, texts, strict=True)]
         outputs = executor.run(feeds)
         values: list[Mapping[str, Floats]] = [
             {site: to_numpy(output.sites[site])[0] for site in sites} for output in outputs
         ]
-        return values, [output.host().copy() for output in outputs]
+        return values, [output.host().copy() for output in outputs], prefix
     finally:
         for row in rows:
             executor.close(row)
 
 
-def _gradients(text: Activations, target: Target, sites: Sequence[str], start: int) -> dict[str, Floats]:
-    """The target's gradient at the sites, from a position on."""
+def _gradients(text: Activations, target: Target, sites: Sequence[str], prefix: ReadPrefix | None) -> dict[str, Floats]:
+    """The target's gradient at the sites, after the prefix."""
     whole = Differentiation(text)
-    if not start or whole.recomputes():  # what is computed twice has no cache
-        gradients = whole.site_gradients(target, sites)
-        return {
-            site: np.moveaxis(np.moveaxis(value, _length(site), 0)[start:], 0, _length(site))
-            for site, value in gradients.items()
-        }
-    return Differentiation(text, start).site_gradients(target, sites)
+    if prefix is not None and not whole.recomputes():  # what is computed twice has no cache
+        return Differentiation(text, prefix).site_gradients(target, sites)
+    start = 0 if prefix is None else prefix.length
+    gradients = whole.site_gradients(target, sites)
+    return {
+        site: np.moveaxis(np.moveaxis(value, _length(site), 0)[start:], 0, _length(site))
+        for site, value in gradients.items()
+    }
 
 
 def _length(site: str) -> int:

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.changes import Change
 from glassformer.errors import InputError, InputTypeError
+from glassformer.layers.cache import DynamicCache
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.sites import Watch
@@ -57,21 +58,40 @@ class Target:
         return value if self.against is None else value - logits[self.against]
 
 
+@dataclass(frozen=True)
+class ReadPrefix:
+    """The beginning of a decoder's text, which the executor has read, and no gradient is wanted of."""
+
+    length: int
+    values: Mapping[str, Floats]  # keys and values by site, (heads, length, size)
+
+    @staticmethod
+    def sites(blocks: int) -> list[str]:
+        """What has to be read of it."""
+        return [f"blocks.{block}.attention.{part}" for block in range(blocks) for part in ("key", "value")]
+
+    def cache(self, module: Any) -> DynamicCache:
+        cache, names = DynamicCache(), self.sites(len(self.values) // 2)
+        tensors = [torch.from_numpy(self.values[name])[None].to(module.device, module.dtype) for name in names]
+        cache.refill(list(zip(tensors[::2], tensors[1::2], strict=True)))
+        return cache
+
+
 class Differentiation:
     """One text in a model's PyTorch module."""
 
-    def __init__(self, reading: Activations, start: int = 0) -> None:
-        """`start`: of a decoder's text, the position from which on gradients are wanted; what comes before is only read."""
+    def __init__(self, reading: Activations, prefix: ReadPrefix | None = None) -> None:
+        """`prefix`: what comes before the positions that gradients are wanted of."""
         model = reading.model
         if model.config.encoder_layers and model.head != "seq2seq":
             raise InputError(
                 f"{model.name} reads one text in its encoder and its decoder, by ids, so it has no gradient of each token."
             )
-        self.reading, self.model, self.module = reading, model, model.module
+        self.reading, self.model, self.module = reading, model, model.packed_module
         stacks = [reading.ids] if reading.source is None else [reading.source, reading.ids]
         self.ids = [torch.tensor([stack], device=self.module.device) for stack in stacks]
-        self.prefix = self.ids[-1][:, :start]
-        self.ids[-1] = self.ids[-1][:, start:]
+        self.prefix, self.start = prefix, 0 if prefix is None else prefix.length
+        self.ids[-1] = self.ids[-1][:, self.start :]
 
     @property
     def length(self) -> int:
@@ -105,28 +125,21 @@ class Differentiation:
         """The target's value for each row, and what is at some sites, to be differentiated."""
         keep: dict[str, Any] = {}
         if self.model.head in VOCABULARY_HEADS and (target.loss or target.function is None):
-            positions = [] if target.position is None else [target.position - self.prefix.shape[1]]
+            positions = [] if target.position is None else [target.position - self.start]
             keep["logits_to_keep"] = torch.tensor(positions, dtype=torch.long, device=vectors[-1].device)
         names = ("inputs_embeds",) if len(vectors) == 1 else ("inputs_embeds", "decoder_inputs_embeds")
         watch = self.watch((*sites, "final") if target.loss else sites, vectors)
         with torch.inference_mode(False), torch.enable_grad():
-            inputs = {**dict(zip(names, vectors, strict=True)), **keep, **self._read_prefix()}
-            output = self.module(**inputs, use_cache=bool(self.prefix.numel()), watch=watch)
+            inputs = {**dict(zip(names, vectors, strict=True)), **keep}
+            if self.prefix is not None:
+                inputs |= {"past_key_values": self.prefix.cache(self.module), "use_cache": True}
+            output = self.module(**{"use_cache": False, **inputs}, watch=watch)
             if target.loss:
                 return self._losses(output, watch), output.sites
             rows = [logits[0] if keep and target.position is not None else logits for logits in self._logits(output)]
             if not keep and target.position is not None:
                 rows = [logits[target.position] for logits in rows]
             return torch.stack([target.value(logits) for logits in rows]), output.sites
-
-    def _read_prefix(self) -> dict[str, Any]:
-        """The keys and values of what comes before, as an argument."""
-        if not self.prefix.numel():
-            return {}
-        nothing = torch.tensor([], dtype=torch.long, device=self.prefix.device)
-        with torch.no_grad():
-            output = self.module(self.prefix, use_cache=True, logits_to_keep=nothing, watch=self.watch(()))
-        return {"past_key_values": output.past_key_values}
 
     def watch(self, sites: Sequence[str], vectors: Vectors | None = None) -> Watch:
         """Reads the sites under the model's changes. A pattern is computed beside the heads, unless something changes it."""

@@ -18,7 +18,7 @@ from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part
+from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part, check_size, read_pairs
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
 from glassformer.views.patching import AnswerToken, PatchedPart, Patching
@@ -45,20 +45,22 @@ def patching(
     """
     check_part(part)
     pair = TextPair(first, second, positions)
-    unpatched = pair.scores(first), pair.scores(second)
+    check_size(pair.cost(part))
     model = first.model
-    answers = answer_tokens(model, unpatched, answer, against)
-    target, rival = (token.id for token in answers)
-    clean, corrupted = lead_of_answer(answers, unpatched)
-    patches = pair.patches(part)
-    columns = len({patch.column for patch in patches})
-    layers = tuple(dict.fromkeys(patch.layer for patch in patches))
-    values = np.zeros((len(layers), columns))
-    for done, (patch, scores, _) in enumerate(pair.patched(patches), 1):
-        lead = float(scores[target] - scores[rival])
-        values[layers.index(patch.layer), patch.column] = (lead - corrupted) / (clean - corrupted)
-        if progress is not None:
-            progress(done, len(patches))
+    with read_pairs([pair], pair.sites(part).values()) as (read,):
+        unpatched = read.scores
+        answers = answer_tokens(model, unpatched, answer, against)
+        target, rival = (token.id for token in answers)
+        clean, corrupted = lead_of_answer(answers, unpatched)
+        patches = pair.patches(part, read.values)
+        columns = len({patch.column for patch in patches})
+        layers = tuple(dict.fromkeys(patch.layer for patch in patches))
+        values = np.zeros((len(layers), columns))
+        for done, (patch, scores, _) in enumerate(read.patched(patches), 1):
+            lead = float(scores[target] - scores[rival])
+            values[layers.index(patch.layer), patch.column] = (lead - corrupted) / (clean - corrupted)
+            if progress is not None:
+                progress(done, len(patches))
     return Patching(
         model.name,
         part,

@@ -22,11 +22,13 @@ from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.patching import answer_tokens
 from glassformer.observe.protocols import Floats
-from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part, check_size
+from glassformer.observe.text_pair import BY_HEAD, ReadPair, TextPair, check_part, check_size, read_pairs
 from glassformer.progress import Progress
 from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken, PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching, PatchedPair
+
+READ_TOKENS = 256  # of the pairs that are read together, about
 
 
 class PairError(InputError):
@@ -112,22 +114,23 @@ def patching_pairs(
     check_size((sum(cost[0] for cost in costs), costs[0][1], sum(cost[2] for cost in costs)))
     total = sum(columns * layers for columns, layers, _ in costs)
     described, cells, done = [], [], 0
-    for number, (pair, (_, _, answer, against)) in enumerate(zip(text_pairs, pairs, strict=True), 1):
-        with pair_named(number):
-            own: dict[tuple[str, int], float] = {}
-            scored, answers = _scored(pair, answer, against)
-            first_value, second_value = (
-                _value(function, name, scores, scored) for scores in (scored.first_scores, scored.second_scores)
-            )
-            texts = pair.text(pair.first), pair.text(pair.second)
-            described.append(PatchedPair(texts, answers, (first_value, second_value), pair.unaligned))
-            for patch, scores, _ in pair.patched(pair.patches(part)):
-                column = patch.column if part in BY_HEAD else pair.positions[patch.column]
-                own[patch.layer, column] = _value(function, name, scores, scored)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-            cells.append(own)
+    for numbers in _groups(text_pairs):
+        with read_pairs([text_pairs[number] for number in numbers], text_pairs[0].sites(part).values()) as group:
+            for number, read in zip(numbers, group, strict=True):
+                pair, (_, _, answer, against) = read.pair, pairs[number]
+                with pair_named(number + 1):
+                    own: dict[tuple[str, int], float] = {}
+                    scored, answers = _scored(read, answer, against)
+                    first_value, second_value = (_value(function, name, scores, scored) for scores in read.scores)
+                    texts = pair.text(pair.first), pair.text(pair.second)
+                    described.append(PatchedPair(texts, answers, (first_value, second_value), pair.unaligned))
+                    for patch, scores, _ in read.patched(pair.patches(part, read.values)):
+                        column = patch.column if part in BY_HEAD else pair.positions[patch.column]
+                        own[patch.layer, column] = _value(function, name, scores, scored)
+                        done += 1
+                        if progress is not None:
+                            progress(done, total)
+                    cells.append(own)
     return _averaged(text_pairs, part, name, tuple(described), cells)
 
 
@@ -170,11 +173,25 @@ def _value(function: Metric, name: str, scores: Floats, pair: ScoredPair) -> flo
 
 
 def _scored(
-    pair: TextPair, answer: int | str | None, against: int | str | None
+    read: ReadPair, answer: int | str | None, against: int | str | None
 ) -> tuple[ScoredPair, tuple[AnswerToken, AnswerToken]]:
-    unpatched = pair.scores(pair.first), pair.scores(pair.second)
-    answers = answer_tokens(pair.first.model, unpatched, answer, against)
-    return ScoredPair(pair.first, pair.second, answers[0].id, answers[1].id, *unpatched), answers
+    pair = read.pair
+    answers = answer_tokens(pair.first.model, read.scores, answer, against)
+    return ScoredPair(pair.first, pair.second, answers[0].id, answers[1].id, *read.scores), answers
+
+
+def _groups(pairs: Sequence[TextPair]) -> Iterator[list[int]]:
+    """The numbers of the pairs that are read together."""
+    group: list[int] = []
+    tokens = 0
+    for number, pair in enumerate(pairs):
+        size = len(pair.ids(pair.first)) + len(pair.ids(pair.second))
+        if group and tokens + size > READ_TOKENS:
+            yield group
+            group, tokens = [], 0
+        group.append(number)
+        tokens += size
+    yield group
 
 
 @contextmanager

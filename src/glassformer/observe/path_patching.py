@@ -22,7 +22,7 @@ from glassformer.errors import InputError, SiteError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.patching import answer_tokens, lead_of_answer
 from glassformer.observe.protocols import Floats
-from glassformer.observe.text_pair import TextPair, check_size
+from glassformer.observe.text_pair import ReadPair, TextPair, check_size, read_pairs
 from glassformer.progress import Progress
 from glassformer.sites import Watch, all_sites, axes, expand
 from glassformer.views.path_patching import PatchedPath, PathPatching
@@ -80,14 +80,14 @@ def path_patching(
     paths = Paths(
         pair, path_ends([sender], first, SENDERS, each_head=True), path_ends(receivers, first, RECEIVERS), freeze_mlps
     )
-    unpatched = pair.scores(first), pair.scores(second)
-    answers = answer_tokens(pair.first.model, unpatched, answer, against)
-    target, rival = (token.id for token in answers)
-    clean, corrupted = lead_of_answer(answers, unpatched)
-    values = {
-        end: (float(scores[target] - scores[rival]) - corrupted) / (clean - corrupted)
-        for end, scores in paths.scores(progress).items()
-    }
+    with read_pairs([pair], paths.sender_sites) as (read,):
+        answers = answer_tokens(pair.first.model, read.scores, answer, against)
+        target, rival = (token.id for token in answers)
+        clean, corrupted = lead_of_answer(answers, read.scores)
+        values = {
+            end: (float(scores[target] - scores[rival]) - corrupted) / (clean - corrupted)
+            for end, scores in paths.scores(read, progress).items()
+        }
     return PathPatching(
         first.model.name,
         (pair.text(first), pair.text(second)),
@@ -149,23 +149,26 @@ class Paths:
         check_size((len(self.senders), 2, len(self.senders) * 2 * (length - self.start)))
         self.all = list(range(self.start, length))  # the positions of a pass
 
-    def scores(self, progress: Progress | None = None) -> dict[PathEnd, Floats]:
+    @property
+    def sender_sites(self) -> list[str]:
+        return list(dict.fromkeys(end.site for end in self.senders))
+
+    def scores(self, read: ReadPair, progress: Progress | None = None) -> dict[PathEnd, Floats]:
         """The second text's scores for each sender."""
         frozen = self.pair.second.values(*self._frozen_sites(self.senders))
-        patched = self.pair.first.values(*dict.fromkeys(end.site for end in self.senders))
         direct = PathEnd("final") in self.receivers
         total = len(self.senders) * (1 if direct else 2)
-        runs = [self._sender_run(end, patched[end.site], frozen) for end in self.senders]
+        runs = [self._sender_run(end, read.values[end.site], frozen) for end in self.senders]
         results: dict[PathEnd, Floats] = {}
         done, second_runs = 0, []
-        for run, scores, sites in self.pair.patched(runs):
+        for run, scores, sites in read.patched(runs):
             results[run.sender] = scores
             if not direct:
                 second_runs.append(self._receiver_run(run.sender, sites))
             done += 1
             if progress is not None:
                 progress(done, total)
-        for run, scores, _ in self.pair.patched(second_runs) if second_runs else ():
+        for run, scores, _ in read.patched(second_runs) if second_runs else ():
             results[run.sender] = scores
             done += 1
             if progress is not None:

@@ -70,6 +70,10 @@ class ModelLike(Protocol):
     def module(self) -> Any:
         """The PyTorch model."""
 
+    @property
+    def packed_module(self) -> Any:
+        """The same for passes and gradients of activations alone: what is packed may stay so."""
+
     def label(self, number: int) -> str: ...
 
     def weight(self, name: str, row: int | range | None = None) -> Floats | None: ...

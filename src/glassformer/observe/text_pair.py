@@ -10,8 +10,8 @@ position without a counterpart is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeVar, get_args
@@ -21,7 +21,7 @@ from glassformer.engine.protocol import Feed, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
-from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText
+from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, read_unpatched
 from glassformer.sites import ENCODER, Watch
 from glassformer.typecheck import brief
 from glassformer.views.patching import PatchedPart
@@ -184,17 +184,20 @@ class TextPair:
 
     # Values and scores ------------------------------------------------------------------------------------------
 
-    def patches(self, part: PatchedPart) -> list[Patch]:
-        """Every place, position by position, with its value in the first text."""
-        blueprint, positions = self.first.model.blueprint, self.positions
+    def sites(self, part: PatchedPart) -> dict[str, str]:
+        """The sites of a part, by layer."""
+        blueprint = self.first.model.blueprint
         blocks = blueprint.encoder_blocks if self.in_encoder else blueprint.blocks
         sites = {str(number): self._site(part, number) for number in range(blocks)}
         if part == "residual":
             sites = {"embedding": (ENCODER if self.in_encoder else "") + "embedding", **sites}
-        check_size(self.cost(part))
+        return sites
+
+    def patches(self, part: PatchedPart, values: Mapping[str, Floats]) -> list[Patch]:
+        """Every place, position by position, with its value in the first text."""
+        sites, positions = self.sites(part), self.positions
         if part == "pattern" and len(self.ids(self.first)) != len(self.ids(self.second)):
             raise InputError("patterns of texts with different numbers of tokens have different shapes. Patch query or key.")
-        values = self.first.values(*sites.values())
         origins = [self.origins[position] for position in positions]
         if part in BY_HEAD:
             return [
@@ -222,31 +225,26 @@ class TextPair:
             return self._mask_scores(text, Watch())[0]
         return self._next_scores([Feed(text.model.executor.open(text.source), text.ids)])[0][0]
 
-    def patched(self, patches: Sequence[RunType]) -> Iterator[tuple[RunType, Floats, Mapping[str, Floats]]]:
-        """The second text's scores under each patch, and what its watch reads."""
+    def patched(
+        self, patches: Sequence[RunType], unpatched: UnpatchedText | None
+    ) -> Iterator[tuple[RunType, Floats, Mapping[str, Floats]]]:
+        """The second text's scores under each patch, and what its watch reads; `unpatched`: that text, where it was kept."""
         if self.masks is not None:
             for patch in patches:
                 yield patch, *self._mask_scores(self.second, patch.watch)
             return
         executor = self.second.model.executor
         size = max(1, BATCH_TOKENS // len(self.ids(self.second)))
-        unpatched = UnpatchedText(self.second, [patch.start for patch in patches]) if self.causal else None
-        try:
-            for start in dict.fromkeys(patch.start for patch in patches):
-                here = [patch for patch in patches if patch.start == start]
-                for at in range(0, len(here), size):
-                    batch = here[at : at + size]
-                    if unpatched is not None:
-                        feeds = [unpatched.feed(patch) for patch in batch]
-                    else:
-                        feeds = [
-                            Feed(executor.open(self.second.source), self.second.ids, watch=patch.watch) for patch in batch
-                        ]
-                    for patch, (scores, sites) in zip(batch, self._next_scores(feeds), strict=True):
-                        yield patch, scores, sites
-        finally:
-            if unpatched is not None:
-                executor.close(unpatched.row)
+        for start in dict.fromkeys(patch.start for patch in patches):
+            here = [patch for patch in patches if patch.start == start]
+            for at in range(0, len(here), size):
+                batch = here[at : at + size]
+                if unpatched is not None:
+                    feeds = [unpatched.feed(patch) for patch in batch]
+                else:
+                    feeds = [Feed(executor.open(self.second.source), self.second.ids, watch=patch.watch) for patch in batch]
+                for patch, (scores, sites) in zip(batch, self._next_scores(feeds), strict=True):
+                    yield patch, scores, sites
 
     def _next_scores(self, feeds: Sequence[Feed]) -> list[tuple[Floats, dict[str, Floats]]]:
         """The scores after each feed, and what its watch reads; closes its row."""
@@ -265,6 +263,38 @@ class TextPair:
         assert scores is not None
         assert self.masks is not None
         return scores[self.masks[text is self.second]], sites
+
+
+@dataclass(frozen=True)
+class ReadPair:
+    """A pair whose texts were read once: the scores after each, the first one's values at some sites, and the second one."""
+
+    pair: TextPair
+    scores: tuple[Floats, Floats]
+    values: Mapping[str, Floats]
+    second: UnpatchedText | None  # None: whatever patches it reads it anew
+
+    def patched(self, patches: Sequence[RunType]) -> Iterator[tuple[RunType, Floats, Mapping[str, Floats]]]:
+        return self.pair.patched(patches, self.second)
+
+
+@contextmanager
+def read_pairs(pairs: Sequence[TextPair], sites: Collection[str]) -> Iterator[list[ReadPair]]:
+    """Pairs of one model, read together; what is kept of their second texts is given up again."""
+    if not pairs[0].causal:
+        yield [
+            ReadPair(pair, (pair.scores(pair.first), pair.scores(pair.second)), pair.first.values(*sites), None)
+            for pair in pairs
+        ]
+        return
+    executor, watch = pairs[0].first.model.executor, Watch(frozenset(sites))
+    firsts = pairs[0]._next_scores([Feed(executor.open(None), pair.first.ids, watch=watch) for pair in pairs])
+    with read_unpatched([(pair.second, min(pair.positions)) for pair in pairs]) as seconds:
+        yield [
+            ReadPair(pair, (scores, second.scores), values, second)
+            for pair, (scores, values), second in zip(pairs, firsts, seconds, strict=True)
+            if second.scores is not None
+        ]
 
 
 def check_size(cost: tuple[int, int, int]) -> None:

@@ -5,13 +5,16 @@ Shapes: states (tokens, hidden).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from glassformer.engine.protocol import BlockInput, Feed, Want, begins_at_blocks
+from glassformer.engine.protocol import BlockInput, Feed, Scores, Want, begins_at_blocks
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
 from glassformer.sites import Watch
+
+LONG_PREFIX = 64  # tokens before the first patch, from which on they are read by themselves
 
 
 class PatchedRun(Protocol):
@@ -32,24 +35,30 @@ class PatchedRun(Protocol):
 class UnpatchedText:
     """A text that was read once, without a patch, and what entered each block: patches begin there."""
 
-    def __init__(self, text: Activations, starts: Sequence[int]) -> None:
-        self.ids, self.executor = text.ids, text.model.executor
-        self.first = min(starts)
-        self.states: dict[int, Floats] = {}  # by block: (tokens from the first start on, hidden)
+    def __init__(self, text: Activations, first: int) -> None:
+        """`first`: the first position that any patch changes."""
+        self.ids, self.executor, self.first = text.ids, text.model.executor, first
         self.row = self.executor.open(text.source)
-        try:
-            if self.first:
-                self.executor.run([Feed(self.row, self.ids[: self.first], Want.NONE)])
-            if begins_at_blocks(self.executor):
-                entries = {block: f"blocks.{block - 1}.residual" for block in range(1, text.model.blueprint.blocks)}
-                watch = Watch(frozenset(entries.values()))
-                (output,) = self.executor.run([Feed(self.row, self.ids[self.first :], Want.NONE, watch=watch)])
-                self.states = {block: to_numpy(output.sites[site])[0] for block, site in entries.items()}
-            elif rest := self.ids[self.first : max(starts)]:
-                self.executor.run([Feed(self.row, rest, Want.NONE)])
-        except BaseException:
-            self.executor.close(self.row)
-            raise
+        self.read_ahead = first if first >= LONG_PREFIX else 0
+        blocks = range(1, text.model.blueprint.blocks) if begins_at_blocks(self.executor) else ()
+        self.entries = {block: f"blocks.{block - 1}.residual" for block in blocks}
+        self.states: dict[int, Floats] = {}  # by block: (tokens from the first on that a patch changes, hidden)
+        self.scores: Floats | None = None  # of what follows it
+
+    @property
+    def beginning(self) -> Feed:
+        """What is read by itself, as nothing of it is kept."""
+        return Feed(self.row, self.ids[: self.read_ahead], Want.NONE)
+
+    @property
+    def rest(self) -> Feed:
+        return Feed(self.row, self.ids[self.read_ahead :], watch=Watch(frozenset(self.entries.values())))
+
+    def keep(self, rest: Scores) -> None:
+        """Keep what patches begin with."""
+        self.scores = rest.host().copy()
+        kept = slice(self.first - self.read_ahead, None)
+        self.states = {block: to_numpy(rest.sites[site])[0][kept] for block, site in self.entries.items()}
 
     def feed(self, patch: PatchedRun) -> Feed:
         """What a patch changes of the text, in a row of its own."""
@@ -58,3 +67,19 @@ class UnpatchedText:
             return Feed(self.executor.fork(self.row, patch.start), ids, watch=patch.watch)
         states = self.states[patch.block][patch.start - self.first :]
         return Feed(self.executor.fork(self.row), ids, watch=patch.watch, begin=BlockInput(patch.block, states))
+
+
+@contextmanager
+def read_unpatched(texts: Sequence[tuple[Activations, int]]) -> Iterator[list[UnpatchedText]]:
+    """Texts of one model, read together, each with the first position that a patch changes; their rows are closed again."""
+    opened: list[UnpatchedText] = []
+    try:
+        opened += (UnpatchedText(text, first) for text, first in texts)
+        executor = opened[0].executor
+        executor.run([text.beginning for text in opened if text.read_ahead])
+        for text, rest in zip(opened, executor.run([text.rest for text in opened]), strict=True):
+            text.keep(rest)
+        yield opened
+    finally:
+        for text in opened:
+            text.executor.close(text.row)

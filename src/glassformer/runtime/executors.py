@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,6 +20,7 @@ from glassformer.runtime.in_memory import InMemory
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor
+    from glassformer.engine.cpu.packed_matrix import PackedMatrix
     from glassformer.engine.gpu.executor import GpuExecutor
 
 EXECUTORS = ("auto", "plain", "cpu", "gpu")
@@ -187,11 +188,23 @@ class Executors:
         if self.options.native and (packed := [tensor for tensor in self.opened.tensors.values() if tensor.packed]):
             size = sum(4 * tensor.elements for tensor in packed) / 1e6
             note(f"{self.opened.name}: in PyTorch its packed weights are float32 numbers, {size:,.1f} MB.")
+        return self._load_module()
+
+    @cached_property
+    def packed_module(self) -> Any:
+        """The PyTorch model for passes and gradients of activations: what is packed stays so, where the CPU engine can."""
+        executor = self.cpu_executor if self.opened.head in ("causal", "seq2seq") and not self.options.split else None
+        if executor is None or not (matrices := executor.packed_matrices()):
+            return self.module
+        return self._load_module(matrices)
+
+    def _load_module(self, packed: Mapping[str, PackedMatrix] | None = None) -> Any:
+        assert isinstance(self.opened, OpenedModel)
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
 
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
-        return load(cls, self.opened, parse_dtype(self.options.dtype)).requires_grad_(False)
+        return load(cls, self.opened, parse_dtype(self.options.dtype), packed=packed).requires_grad_(False)
 
     def _split_executor(self) -> Executor:
         assert isinstance(self.opened, OpenedModel)

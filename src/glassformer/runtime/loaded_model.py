@@ -206,6 +206,11 @@ class LoadedModel:
         return self.executors.module.changed(self.changes) if self.changes else self.executors.module
 
     @property
+    def packed_module(self) -> Any:
+        """The same for passes and gradients of activations alone, not of weights: packed ones stay packed where they can."""
+        return self.executors.packed_module.changed(self.changes) if self.changes else self.executors.packed_module
+
+    @property
     def reader(self) -> Any:
         """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
         return None if self.changes else self.executors.reader

@@ -199,6 +199,9 @@ def _declare_functions(native: ctypes.CDLL) -> None:
     native.glass_decode.argtypes = [
         c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p, POINTER(NativeKept), c_int32,
     ]  # fmt: skip
+    native.glass_matmul.argtypes = [c_void_p, POINTER(NativeMatrix), c_int32, c_int32, c_void_p, c_void_p]
+    native.glass_input_gradients.argtypes = [c_void_p, POINTER(NativeMatrix), c_int32, c_void_p, c_void_p]
+    native.glass_input_gradients.restype = None
     native.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
     native.glass_packed_size.restype = ctypes.c_uint64
     native.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
@@ -305,6 +308,21 @@ class Engine:
         if library().glass_decode(self.handle, native_pass, scores, count, best.ctypes.data, copies, len(kept)):
             raise ExecutorError(LACKS_MEMORY)
         return best
+
+    def matmul(
+        self, matrix: NativeMatrix, rounding: ActivationRounding, inputs: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """A matrix with some tokens: (tokens, columns) to (tokens, rows)."""
+        out = np.empty((len(inputs), matrix.rows), np.float32)
+        if library().glass_matmul(self.handle, matrix, rounding, len(inputs), inputs.ctypes.data, out.ctypes.data):
+            raise ExecutorError(LACKS_MEMORY)
+        return out
+
+    def input_gradients(self, matrix: NativeMatrix, gradients: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The gradients of a packed matrix' inputs, (tokens, columns), from those of its outputs, (tokens, rows)."""
+        out = np.empty((len(gradients), matrix.columns), np.float32)
+        library().glass_input_gradients(self.handle, matrix, len(gradients), gradients.ctypes.data, out.ctypes.data)
+        return out
 
     def pack(
         self, source: FileKind, raw: npt.NDArray[np.uint8], rows: int, columns: int, order: npt.NDArray[np.int32] | None,

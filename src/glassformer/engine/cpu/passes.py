@@ -22,6 +22,7 @@ from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.library import ActivationRounding, Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.native_steps import native_steps
+from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
@@ -90,6 +91,22 @@ class NativeModel:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = prepared
         return prepared
+
+    def packed_matrices(self) -> dict[str, PackedMatrix]:
+        """Its packed matrices by name, for products outside of a program."""
+        rounding = ROUNDINGS[self._activations]
+        return {
+            matrix.names[0]: PackedMatrix(
+                self._weights.matrix(matrix.names, matrix.shape),
+                rounding,
+                self._engine,
+                self._lock,
+                self._files,
+                self._weights,
+            )
+            for matrix in required_matrices(self.blueprint)
+            if len(matrix.names) == 1 and matrix.part is None and self._weights.is_packed(matrix.names)
+        }
 
     def _run_pass(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> list[PassResult]:
         """One pass over some tokens of some rows: each chunk's scores, and the sites that its watch reads."""

@@ -195,6 +195,11 @@ class NativeWeights(NamedWeights[StoredTensor]):
             kind = self._converted[names, part].kind
         return NativeMatrix(place.ctypes.data, self.vector(*biases, part=part) if biases else None, kind, *shape)
 
+    def is_packed(self, names: tuple[str, ...]) -> bool:
+        """Whether a whole matrix lies in tiles."""
+        converted = self._converted.get((names, None))
+        return converted is not None and converted.kind not in (MatrixKind.F32, MatrixKind.F16, MatrixKind.BF16)
+
     # Vectors ----------------------------------------------------------------------------------------------------
 
     def vector(self, *names: str, plus: float = 0.0, part: RowRuns | None = None) -> int:

@@ -573,6 +573,33 @@ void test_packed_matmul(int rounding) {
         }
 }
 
+void test_input_gradients() {
+    constexpr int tokens = GRADIENT_TOKENS - 1;
+    for (const Layout& layout : LAYOUTS)
+        for (int columns : {32, 160, 512}) {
+            if (layout.head && columns % SUPER) continue;
+            const Tiles tiles(layout, HEIGHT, columns);
+            const Matrix m{tiles.data.data(), nullptr, layout.kind, HEIGHT, columns, 0};
+            const Floats gradients = reals(size_t(tokens) * HEIGHT, -2.0, 3.0);
+            Floats out(size_t(tokens) * columns);
+            for (int first = 0; first < columns / BLOCK; first += GRADIENT_BLOCKS)
+                level->input_gradients(m, first, std::min(GRADIENT_BLOCKS, columns / BLOCK - first), tokens, gradients.data(),
+                                       out.data() + first * BLOCK);
+            for (int t = 0; t < tokens; ++t)
+                for (int column = 0; column < columns; ++column) {
+                    double expected = 0.0, within = 0.0;
+                    for (int row = 0; row < HEIGHT; ++row) {
+                        const Weight w = tiles.weight(row, column);
+                        const double gradient = gradients[size_t(t) * HEIGHT + row];
+                        expected += gradient * (w.scale * w.code + w.minimum);
+                        within += 1e-6 * std::fabs(gradient) * (std::fabs(w.scale) * w.unsigned_code + std::fabs(w.minimum));
+                    }
+                    near(named("%s: gradient of input %d", layout.name, column), t, out[size_t(t) * columns + column], expected,
+                         within);
+                }
+        }
+}
+
 double float_weight(int kind, const uint8_t* data, size_t at) {
     if (kind == F16) return from_f16(half_at(data + 2 * at));
     if (kind == BF16) return from_bf16(half_at(data + 2 * at));
@@ -990,6 +1017,7 @@ int main(int count, char** words) {
         test_exact_sums(rounding);
         test_packed_matmul(rounding);
     }
+    test_input_gradients();
     test_float_matmul();
     test_kv_store_beyond_f16();
     test_kv_store_rounds_ties_to_even();

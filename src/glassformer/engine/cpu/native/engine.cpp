@@ -102,6 +102,33 @@ class Engine {
         return 0;
     }
 
+    // A matrix with some tokens: inputs (tokens, columns) to out (tokens, rows)
+    int matmul(const Matrix& matrix, int rounding, int tokens, float* inputs, float* out) {
+        Step step{};
+        step.kind = MATMUL, step.output = 1, step.scale = 1.0f, step.matrix_count = 1, step.matrices[0] = matrix;
+        float* const buffers[] = {inputs, out};
+        const int32_t widths[] = {matrix.columns, matrix.rows};
+        Pass pass{};
+        pass.steps = &step, pass.end_step = 1, pass.buffers = buffers, pass.widths = widths;
+        pass.token_count = tokens, pass.activation_rounding = rounding;
+        return run(pass);
+    }
+
+    // The gradients of its inputs from those of its outputs
+    void input_gradients(const Matrix& matrix, int tokens, const float* gradients, float* out) {
+        const int blocks = matrix.columns / BLOCK, share_of = 2 * pool_.size();
+        const int at_once = std::clamp((blocks + share_of - 1) / share_of, 1, GRADIENT_BLOCKS);
+        run_on_all_threads([&](Share& share) {
+            share.parallel_for((blocks + at_once - 1) / at_once, [&](int piece) {
+                const int block = piece * at_once;
+                for (int token = 0; token < tokens; token += GRADIENT_TOKENS)
+                    k.input_gradients(matrix, block, std::min(at_once, blocks - block), std::min(GRADIENT_TOKENS, tokens - token),
+                                      gradients + size_t(token) * matrix.rows,
+                                      out + size_t(token) * matrix.columns + block * BLOCK);
+            });
+        });
+    }
+
     SoftmaxSums softmax_sums(const float* scores, int64_t count) const { return k.softmax_sums(scores, count); }
 
     void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
@@ -901,6 +928,20 @@ PUBLIC int32_t glass_decode(void* engine, glass::Pass* pass, int32_t scores, int
     } catch (...) {
         return 1;
     }
+}
+
+// A matrix with some tokens: 0, or 1 if there is not enough memory.
+PUBLIC int32_t glass_matmul(void* engine, const glass::Matrix* matrix, int32_t rounding, int32_t tokens, float* inputs, float* out) {
+    try {
+        return static_cast<glass::Engine*>(engine)->matmul(*matrix, rounding, tokens, inputs, out);
+    } catch (...) {
+        return 1;
+    }
+}
+
+// The gradients of a packed matrix' inputs (tokens, columns) from those of its outputs (tokens, rows).
+PUBLIC void glass_input_gradients(void* engine, const glass::Matrix* matrix, int32_t tokens, const float* gradients, float* out) {
+    static_cast<glass::Engine*>(engine)->input_gradients(*matrix, tokens, gradients, out);
 }
 
 PUBLIC uint64_t glass_packed_size(int32_t source, int32_t rows, int32_t columns) {

@@ -36,6 +36,8 @@ using namespace glass;
 
 constexpr int VECTORS = TILE / W;  // of a tile's rows
 
+inline int min(int a, int b) { return a < b ? a : b; }
+
 #if defined(__clang__)
 #define UNROLLED _Pragma("unroll")
 #else
@@ -730,6 +732,121 @@ void matmul(const Matrix& m, int tile, int tokens, const float* values, size_t s
             for (int r = 0; r < TILE && tile * TILE + r < m.rows; ++r) out[t * TILE + r] += m.bias[tile * TILE + r];
 }
 
+// Gradients of a packed matrix' inputs --------------------------------------------------------------------------------
+//
+// A block of a tile becomes floats once, for all tokens, and keeps its order: a vector has four columns of W / 4 rows. So
+// W / 4 lanes have a part of each column's sum, and are added up at the end.
+
+constexpr int GROUPS = BLOCK / 4, GROUP_FLOATS = 4 * TILE;
+
+template <class Tile, int G = 0> ALWAYS_INLINE void unpack_bytes(const uint8_t* codes, uint8_t* out) {
+    if constexpr (G < GROUPS) {
+        for (int v = 0; v < VECTORS; ++v) {
+            const B four = Tile::template codes<G>(codes, v);
+            std::memcpy(out + G * GROUP_FLOATS + v * 4 * W, &four, sizeof four);
+        }
+        unpack_bytes<Tile, G + 1>(codes, out);
+    }
+}
+
+// A block of a tile's rows as floats: (GROUPS, TILE, 4)
+template <class Tile> NOINLINE void dequantize_block(const uint8_t* head, const uint8_t* block, float* out) {
+    using Code = std::conditional_t<SIGNED_CODES, int8_t, uint8_t>;
+    Code codes[BLOCK * TILE];
+    unpack_bytes<Tile>(block + Tile::first, reinterpret_cast<uint8_t*>(codes));
+    for (int half = 0; half < Tile::halves; ++half) {
+        float scales[GROUP_FLOATS], minimums[GROUP_FLOATS];
+        for (int v = 0; v < VECTORS; ++v) {
+            SuperScales outer{};
+            if constexpr (Tile::head > 0) outer = Tile::open(head, v);
+            const RowScales<Tile> rows(outer, block, v, half);
+            float scale[W], minimum[W];
+            store(scale, rows.scale);
+            store(minimum, rows.minimum);
+            for (int i = 0; i < 4 * W; ++i) {
+                scales[v * 4 * W + i] = scale[i / 4];
+                minimums[v * 4 * W + i] = minimum[i / 4];
+            }
+        }
+        const int first = half * GROUPS / Tile::halves, end = (half + 1) * GROUPS / Tile::halves;
+        for (int at = first * GROUP_FLOATS; at < end * GROUP_FLOATS; at += GROUP_FLOATS)
+            for (int i = 0; i < GROUP_FLOATS; ++i)
+                if constexpr (Tile::has_minimum) out[at + i] = float(codes[at + i]) * scales[i] + minimums[i];
+                else out[at + i] = float(codes[at + i]) * scales[i];
+    }
+}
+
+// Adds a tile's rows, times T tokens' gradients, to their sums: (T, GROUPS, W)
+template <int T> NOINLINE void add_rows(const float* rows, const float* gradients, size_t stride, float* sums) {
+    constexpr int N = 4;  // groups at a time
+    for (int group = 0; group < GROUPS; group += N) {
+        F total[T][N];
+        UNROLLED for (int t = 0; t < T; ++t)
+            UNROLLED for (int n = 0; n < N; ++n) total[t][n] = load(sums + (t * GROUPS + group + n) * W);
+        for (int first = 0; first < TILE; first += W) {
+            UNROLLED for (int part = 0; part < 4; ++part) {
+                F x[N];
+                UNROLLED for (int n = 0; n < N; ++n) x[n] = load(rows + (group + n) * GROUP_FLOATS + first * 4 + part * W);
+                UNROLLED for (int t = 0; t < T; ++t) {
+                    const FourTimes gradient(gradients + t * stride + first);
+                    UNROLLED for (int n = 0; n < N; ++n) total[t][n] = fma(x[n], gradient[part], total[t][n]);
+                }
+            }
+        }
+        UNROLLED for (int t = 0; t < T; ++t)
+            UNROLLED for (int n = 0; n < N; ++n) store(sums + (t * GROUPS + group + n) * W, total[t][n]);
+    }
+}
+
+template <class Tile>
+void packed_input_gradients(const Matrix& m, int first, int blocks, int tokens, const float* gradients, float* out) {
+    constexpr int T = W == 8 ? 2 : 4;  // tokens whose sums fit into the registers
+    constexpr size_t SUMS = GROUPS * W;
+    alignas(64) float rows[GROUPS * GROUP_FLOATS], sums[GRADIENT_BLOCKS * GRADIENT_TOKENS * SUMS], last[GRADIENT_TOKENS * TILE];
+    std::memset(sums, 0, sizeof sums);
+    const size_t size = tile_bytes<Tile>(m.columns);
+    for (int tile = 0; tile * TILE < m.rows; ++tile) {
+        const uint8_t* start = m.data + tile * size;
+        const int count = min(TILE, m.rows - tile * TILE);
+        const float* in = gradients + tile * TILE;
+        size_t stride = m.rows;
+        if (count < TILE) {  // nothing lies behind the last row
+            std::memset(last, 0, sizeof last);
+            for (int t = 0; t < tokens; ++t) std::memcpy(last + t * TILE, in + t * stride, size_t(count) * 4);
+            in = last, stride = TILE;
+        }
+        for (int block = 0; block < blocks; ++block) {
+            const int column = (first + block) * BLOCK;
+            const uint8_t* place = start + tile_bytes<Tile>(column) + Tile::head;
+            for (int at = 0; at < Tile::bytes; at += 64) __builtin_prefetch(place + size + at);  // the next tile's
+            dequantize_block<Tile>(start + tile_bytes<Tile>(column / SUPER * SUPER), place, rows);
+            float* total = sums + block * GRADIENT_TOKENS * SUMS;
+            int t = 0;
+            for (; t + T <= tokens; t += T) add_rows<T>(rows, in + t * stride, stride, total + t * SUMS);
+            for (; t < tokens; ++t) add_rows<1>(rows, in + t * stride, stride, total + t * SUMS);
+        }
+    }
+    for (int t = 0; t < tokens; ++t)
+        for (int i = 0; i < blocks * BLOCK; ++i) {
+            const float* lanes = sums + (i / BLOCK * GRADIENT_TOKENS + t) * SUMS + i % BLOCK / 4 * W + i % 4;
+            float total = 0.0f;
+            for (int n = 0; n < W; n += 4) total += lanes[n];
+            out[size_t(t) * m.columns + i] = total;
+        }
+}
+
+void input_gradients(const Matrix& m, int first, int blocks, int tokens, const float* gradients, float* out) {
+    switch (m.kind) {
+        case Q8_0: packed_input_gradients<Q8_0Tile>(m, first, blocks, tokens, gradients, out); break;
+        case Q4_0: packed_input_gradients<Q4_0Tile>(m, first, blocks, tokens, gradients, out); break;
+        case Q4_1: packed_input_gradients<Q4_1Tile>(m, first, blocks, tokens, gradients, out); break;
+        case Q4_K: packed_input_gradients<Q4_KTile>(m, first, blocks, tokens, gradients, out); break;
+        case Q5_K: packed_input_gradients<Q5_KTile>(m, first, blocks, tokens, gradients, out); break;
+        case Q6_K: packed_input_gradients<Q6_KTile>(m, first, blocks, tokens, gradients, out); break;
+        case MXFP4: packed_input_gradients<MXFP4Tile>(m, first, blocks, tokens, gradients, out); break;
+    }
+}
+
 // Activations -----------------------------------------------------------------------------------------------------
 
 inline F sigmoid(F x) { return div(set(1.0f), add(set(1.0f), vector_exp(sub(set(0.0f), x)))); }
@@ -906,7 +1023,6 @@ constexpr int loads_for(int queries, int vectors) {  // vectors of a page that a
     return vectors < most ? vectors : most;
 }
 
-inline int min(int a, int b) { return a < b ? a : b; }
 inline int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 
 // Calls function(std::integral_constant<int, size>, first) for blocks of at most QUERY_BLOCK queries.
@@ -1240,6 +1356,6 @@ int32_t best(const float* scores, int count) {
 namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
-    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, soft_cap, rope, kv_store, attention, attention_pattern,
+    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, input_gradients, activate, soft_cap, rope, kv_store, attention, attention_pattern,
     weighted_values, merge, softmax_sums, best, PART};
 }  // namespace glass

@@ -65,6 +65,9 @@ struct Kernels {
     // TILE rows of a matrix with some tokens: out (tokens, TILE)
     void (*matmul)(const Matrix& matrix, int tile, int tokens, const float* values, size_t stride,
                    const QuantizedInput& inputs, float* out);
+    // The gradients of a packed matrix' inputs from those of its outputs (tokens, rows), in some blocks of columns of out
+    // (tokens, columns), which points at the first of them; at most GRADIENT_TOKENS and GRADIENT_BLOCKS
+    void (*input_gradients)(const Matrix& matrix, int first, int blocks, int tokens, const float* gradients, float* out);
     void (*activate)(int activation, float* values, const float* gates, int count);
     void (*soft_cap)(float cap, float* values, int count);  // cap * tanh(value / cap)
     void (*rope)(const float* table, int size, bool interleaved, float* head);
@@ -84,6 +87,7 @@ struct Kernels {
 constexpr int parts_of(int rounding) { return rounding == ROUND_Q8 ? 1 : 2; }
 
 constexpr int QUERIES = 48;      // at most, in one call of attention
+constexpr int GRADIENT_TOKENS = 32, GRADIENT_BLOCKS = 4;  // at most, in one call of input_gradients
 constexpr int SPLIT_TOKENS = 8;  // whose split_bf16 lie together
 
 // The tables of the levels that are compiled in.

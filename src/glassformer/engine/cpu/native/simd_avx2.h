@@ -36,6 +36,13 @@ inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 inline F mul(F a, float b) { return mul(a, set(b)); }
 inline F fma(F a, float b, F c) { return fma(a, set(b), c); }
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
+struct FourTimes {
+    const float* numbers;
+    explicit FourTimes(const float* p) : numbers(p) {}
+    inline F operator[](int i) const {
+        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_set1_ps(numbers[2 * i])), _mm_set1_ps(numbers[2 * i + 1]), 1);
+    }
+};
 inline float reduce_add(F a) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

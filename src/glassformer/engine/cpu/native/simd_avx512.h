@@ -32,6 +32,14 @@ inline F fma(F a, float b, F c) { return fma(a, set(b), c); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline __m256 low_half(F a) { return _mm512_castps512_ps256(a); }
 inline __m256 high_half(F a) { return _mm512_extractf32x8_ps(a, 1); }
+struct FourTimes {
+    const float* numbers;
+    explicit FourTimes(const float* p) : numbers(p) {}
+    inline F operator[](int i) const {
+        const __m512i quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+        return _mm512_permutexvar_ps(quarter, _mm512_castps128_ps512(_mm_loadu_ps(numbers + 4 * i)));
+    }
+};
 inline float reduce_add(F a) {
     const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

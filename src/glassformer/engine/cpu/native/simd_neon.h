@@ -51,6 +51,7 @@ template <> struct Lanes<4> {
     explicit Lanes(const float* p) : numbers(load(p)) {}
     inline float operator[](int lane) const { return numbers[lane]; }
 };
+using FourTimes = Lanes<4>;
 inline float reduce_add(F a) { return vaddvq_f32(a); }
 inline float reduce_max(F a) { return vmaxnmvq_f32(a); }
 

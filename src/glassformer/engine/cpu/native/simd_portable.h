@@ -29,6 +29,12 @@ inline F fma(F a, F b, F c) { return a * b + c; }
 inline F mul(F a, float b) { return a * b; }
 inline F fma(F a, float b, F c) { return a * b + c; }
 inline F max(F a, F b) { return a > b ? a : b; }
+// Of W numbers, the i-th quarter, each four times
+struct FourTimes {
+    const float* numbers;
+    explicit FourTimes(const float* p) : numbers(p) {}
+    inline float operator[](int i) const { return numbers[i]; }
+};
 inline float reduce_add(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 inline float reduce_max(F a) {
     const float low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
