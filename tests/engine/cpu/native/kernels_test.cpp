@@ -872,7 +872,13 @@ void check_attended(const std::string& what, const Pages& pages, const Queries& 
 void check_pattern(const std::string& what, const Pages& pages, const Query& q, int keys) {
     const Expected expected(pages, q, keys);
     Floats out(keys), scratch = pages.scratch(), mixed(pages.plane.head_size);
-    level->attention_pattern(pages.plane, q, keys, out.data(), scratch.data());
+    Floats other(keys);
+    float* const rows[] = {other.data(), out.data()};
+    const Query both[] = {q, q};
+    level->attention_pattern(pages.plane, 2, both, keys, rows, scratch.data());
+    same(what + ": a pattern beside another", out.data(), other.data(), size_t(keys) * 4);
+    level->attention_pattern(pages.plane, 1, &q, keys, rows, scratch.data());
+    same(what + ": a pattern alone", out.data(), other.data(), size_t(keys) * 4);
     for (int key = 0; key < keys; ++key) {
         near(what + ": pattern", key, out[key], expected.weights[key] / expected.total, 2e-5);
         if (!sees(q, key) && out[key] != 0.0f) fail("%s: key %d is hidden, but weighs %g", what.c_str(), key, out[key]);

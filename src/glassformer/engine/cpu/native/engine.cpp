@@ -834,14 +834,19 @@ class Engine {
 
     // The attention weights of each token: (tokens, heads, keys); the output's width is heads * keys.
     void attention_pattern(Share& share, const Step& s) {
-        const int keys = pass_->widths[s.output] / s.heads, per = s.heads / s.kv_heads;
-        for_each_token(share, [&](const Feed& f, int token) {
-            std::memset(row(s.output, token), 0, size_t(pass_->widths[s.output]) * 4);
-            for (int head = 0; head < s.heads; ++head) {
-                const int count = std::min(keys, s.cross_attention ? f.source_length : f.start + f.offset + f.token_count);
-                k.attention_pattern(plane(f, s, head / per), query(s, f, token, head), count,
-                                    row(s.output, token) + size_t(head) * keys, workers_[share.thread()].scores.data());
+        const int keys = pass_->widths[s.output] / s.heads;
+        share.parallel_for(query_block_count(s), [&](int number) {
+            const QueryBlock block = query_block(s, number);
+            Query q[QUERIES]{};
+            float* out[QUERIES];
+            const int queries = this->queries(s, block, q);
+            int low, high;
+            key_range(q, queries, &low, &high);
+            for (int i = 0; i < queries; ++i) {
+                out[i] = row(s.output, block.token + i / block.heads) + size_t(block.head + i % block.heads) * keys;
+                std::fill(out[i] + high, out[i] + keys, 0.0f);
             }
+            k.attention_pattern(plane(*block.feed, s, block.group), queries, q, high, out, workers_[share.thread()].scores.data());
         });
     }
 

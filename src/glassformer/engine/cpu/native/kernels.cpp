@@ -1216,25 +1216,38 @@ void attention(const KvPlane& plane, int queries, const Query* query, int first,
     BY_KV_DTYPE(attention_as, plane, queries, query, first, states, scratch)
 }
 
-// One query's softmax over all keys: (keys)
-template <int S> void attention_pattern_as(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch) {
-    float most = -INFINITY, total = 0.0f;
-    for (int first = 0; first < keys; first += CHUNK) {
-        const int count = min(CHUNK, keys - first);
-        attention_scores<S>(plane, 1, &query, first, count, scratch, scratch + QUERIES * CHUNK);
-        std::memcpy(out + first, scratch, size_t(count) * 4);
+// A softmax in place; `sink`: one more score, whose share is left out.
+void softmax(float* scores, int count, float sink) {
+    const int whole = count / W * W;
+    F highest = set(-INFINITY), sum = set(0.0f);
+    for (int i = 0; i < whole; i += W) highest = max(highest, load(scores + i));
+    float most = reduce_max(highest);
+    for (int i = whole; i < count; ++i) most = scores[i] > most ? scores[i] : most;
+    for (int i = 0; i < whole; i += W) {
+        const F weights = softmax_exp(sub(load(scores + i), set(most)));
+        store(scores + i, weights);
+        sum = add(sum, weights);
     }
-    for (int i = 0; i < keys; ++i) most = out[i] > most ? out[i] : most;
-    const int whole = keys / W * W;
-    for (int i = 0; i < whole; i += W) store(out + i, softmax_exp(sub(load(out + i), set(most))));
-    for (int i = whole; i < keys; ++i) out[i] = softmax_exp(out[i] - most);
-    for (int i = 0; i < keys; ++i) total += out[i];
-    if (query.sink > -INFINITY) total += std::exp(query.sink - most);
-    for (int i = 0; i < keys; ++i) out[i] /= total;
+    float total = reduce_add(sum);
+    for (int i = whole; i < count; ++i) total += scores[i] = softmax_exp(scores[i] - most);
+    if (sink > -INFINITY) total += std::exp(sink - most);
+    for (int i = 0; i < whole; i += W) store(scores + i, div(load(scores + i), set(total)));
+    for (int i = whole; i < count; ++i) scores[i] /= total;
 }
 
-void attention_pattern(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch) {
-    BY_KV_DTYPE(attention_pattern_as, plane, query, keys, out, scratch)
+// Some queries' softmaxes over the first keys: (keys) each
+template <int S>
+void attention_pattern_as(const KvPlane& plane, int queries, const Query* query, int keys, float* const* out, float* scratch) {
+    for (int first = 0; first < keys; first += CHUNK) {
+        const int count = min(CHUNK, keys - first);
+        attention_scores<S>(plane, queries, query, first, count, scratch, scratch + QUERIES * CHUNK);
+        for (int q = 0; q < queries; ++q) std::memcpy(out[q] + first, scratch + q * CHUNK, size_t(count) * 4);
+    }
+    for (int q = 0; q < queries; ++q) softmax(out[q], keys, query[q].sink);
+}
+
+void attention_pattern(const KvPlane& plane, int queries, const Query* query, int keys, float* const* out, float* scratch) {
+    BY_KV_DTYPE(attention_pattern_as, plane, queries, query, keys, out, scratch)
 }
 
 // A head from given attention weights.

@@ -74,7 +74,7 @@ struct Kernels {
     void (*kv_store)(const KvPlane& plane, int slot, const float* key, const float* value);
     void (*attention)(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states,
                       float* scratch);
-    void (*attention_pattern)(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch);
+    void (*attention_pattern)(const KvPlane& plane, int queries, const Query* query, int keys, float* const* out, float* scratch);
     void (*weighted_values)(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch);
     float (*merge)(AttentionState& into, const AttentionState& chunk, int head_size);
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
