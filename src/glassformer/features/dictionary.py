@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.changes import Change
-from glassformer.errors import InputError, SettingError
+from glassformer.errors import InputError
 from glassformer.features.feature_change import FeatureChange
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -140,13 +140,9 @@ class FeatureDictionary:
 
     def clamp(self, values: Mapping[int, float]) -> dict[str, Change]:
         """Features held at values of your choice at every token; 0 ablates. What the dictionary does not explain stays."""
-        if self.is_transcoder:
-            raise SettingError(
-                f"{self.name or 'this'} is a transcoder: its features are read at {self.site} and written at "
-                f"{self.site_out}, so they cannot be clamped. Steer by their strength."
-            )
         features = tuple(self.check_feature(feature) for feature in values)
-        return {self.site: FeatureChange(dictionary=self, features=features, values=tuple(map(float, values.values())))}
+        change = FeatureChange(dictionary=self, features=features, values=tuple(map(float, values.values())))
+        return {self.site_out: change}
 
 
 def largest(activations: Floats, k: int) -> Floats:

@@ -32,7 +32,7 @@ class ActivationRows:
     def __iter__(self) -> Iterator[Floats]:
         axis, _ = token_site(self.model.blueprint, self.site, self.model.name)
         for ids in self.windows:
-            yield token_rows(self._reading(ids).at(self.site)[None], axis + 1)[0][1:]
+            yield token_rows(self._reading(ids).at(self.site)[None], axis + 1)[1:]
 
     def _reading(self, ids: tuple[int, ...]) -> Activations:
         start = self.model.start
