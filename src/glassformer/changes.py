@@ -102,11 +102,11 @@ class Change:
 
     def _computed(self, selected: Any, rows: tuple[list[int], int]) -> Any:
         if (direction := self.onto if self.onto is not None else self.away_from) is not None:
-            along = _component(selected, _like(direction, selected))
+            along = _component(selected, like(direction, selected))
             selected = along if self.onto is not None else selected - along
-        selected = selected * _like(_own_rows(self.scale, rows), selected)
+        selected = selected * like(_own_rows(self.scale, rows), selected)
         if self.shift is not None:
-            selected = selected + _like(_own_rows(self.shift, rows), selected)
+            selected = selected + like(_own_rows(self.shift, rows), selected)
         if self.minimum is not None or self.maximum is not None:
             selected = selected.clip(self.minimum, self.maximum)
         return selected
@@ -270,7 +270,7 @@ def as_array(value: Any) -> Any:
 # Arrays of two libraries --------------------------------------------------------------------------------------------
 
 
-def _like(array: Any, value: Any) -> Any:
+def like(array: Any, value: Any) -> Any:
     """An array or a number, to compute with a value of another library, dtype or device."""
     if isinstance(array, Real):
         return array
