@@ -174,6 +174,7 @@ def test_what_features_cannot_be_learned_from(tmp_path: Path) -> None:
         ({"features": 0}, "features is 0"),
         ({"features": 8, "k": 9}, "k is 9, and there are only 8"),
         ({"features": 8, "kind": "topl"}, "Did you mean 'topk'"),
+        ({"features": 8, "kind": np.zeros(2)}, "the kind array"),
         ({"features": 8, "k": 2.5}, "k is 2.5"),
         ({"features": 8, "k": 2, "learning_rate": "fast"}, "learning_rate is 'fast'"),
         ({"features": 8, "k": 2, "seed": True}, "seed is True"),
