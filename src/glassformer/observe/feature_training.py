@@ -57,7 +57,9 @@ class FeatureTrainingSettings:
             "learning_rate": (0, 10), "buffer": (1, 10**9), "seed": (0, 2**63 - 1),
         }  # fmt: skip
         if not isinstance(self.kind, str) or self.kind not in get_args(FeatureKind):
-            raise SettingError(f"the kind {brief(self.kind)} is unknown.{did_you_mean(str(self.kind), get_args(FeatureKind))}")
+            raise SettingError(
+                f"the kind {brief(self.kind)} is unknown.{did_you_mean(str(self.kind), get_args(FeatureKind))}"
+            )
         for field in fields(self):
             value, (least, most) = getattr(self, field.name), bounds.get(field.name, (0, 0))
             kinds: Any = (int, float) if field.type == "float" else int

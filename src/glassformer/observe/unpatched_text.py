@@ -29,6 +29,11 @@ class PatchedRun(Protocol):
         """The first block in which anything is changed or read."""
 
 
+def can_begin_at_blocks(text: Activations) -> bool:
+    """Whether nothing in a text's model is changed by what stands in another place: that may be in a block before."""
+    return not Watch(changes=text.model.changes).inputs
+
+
 class UnpatchedText:
     """A text that was read once, without a patch, and what entered each block: patches begin there."""
 
@@ -40,7 +45,7 @@ class UnpatchedText:
         try:
             if self.first:
                 self.executor.run([Feed(self.row, self.ids[: self.first], Want.NONE)])
-            if begins_at_blocks(self.executor):
+            if begins_at_blocks(self.executor) and can_begin_at_blocks(text):
                 entries = {block: f"blocks.{block - 1}.residual" for block in range(1, text.model.blueprint.blocks)}
                 watch = Watch(frozenset(entries.values()))
                 (output,) = self.executor.run([Feed(self.row, self.ids[self.first :], Want.NONE, watch=watch)])
