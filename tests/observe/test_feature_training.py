@@ -82,6 +82,7 @@ def test_straight_from_a_model(tmp_path: Path) -> None:
     model = both("llama", "cpu").model
     rows = activation_rows(model, "the cat sat on the mat. a dog ran. " * 12, "blocks.0.residual", length=16)
     assert isinstance(rows, TextRows)
+    assert activation_rows(model, "the cat", "blocks.0.hook_resid_post").site == rows.site
     for part, window in zip(rows, rows.windows(), strict=True):
         assert part.shape == (len(window) - 1, rows.width)
         np.testing.assert_allclose(part, model.read_ids(window).at("blocks.0.residual")[1:], atol=1e-5)
@@ -158,6 +159,7 @@ def test_what_features_cannot_be_learned_from(tmp_path: Path) -> None:
         (recorded, "blocks.1.residual", {}, r"has no 'blocks\.1\.residual'.* It has: blocks\.0\.residual"),
         (recorded, SITE, {"length": 8}, "Leave length out"),
         ("the cat", SITE, {"length": 1}, "at least 2 tokens"),
+        ("the cat", "blocks.*.residual", {}, "stands for 3 sites. Name one of them, such as 'blocks.0.residual'"),
         ("the cat", "blocks.0.attention.pattern", {}, "for each pair of tokens"),
         (7, SITE, {}, "it must be a text, pieces of one, or recorded activations"),
         ("the cat", SITE, {"kind": "topl"}, "Did you mean 'topk'"),

@@ -67,7 +67,7 @@ def train_features(
     )
     with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
         dictionary, view = feature_training.train_features(
-            rows, settings, site=site, model=name, name=out.name, progress=progress
+            rows, settings, site=rows.site, model=name, name=out.name, progress=progress
         )
     write_dictionary(dictionary, out)
     view.save(out / "training.html")

@@ -95,7 +95,10 @@ def activation_rows(
     model: ModelLike, source: str | Iterable[str] | RecordedActivations, site: str, length: int | None = None
 ) -> TextRows | RecordedRows:
     """The rows of a text, of a text that comes in pieces, or of what this model's activations were recorded as."""
-    token_sites(model, [site])  # which refuses a site that has no rows
+    names = list(token_sites(model, [site]))  # which refuses a site that has no rows, and knows other libraries' names
+    if len(names) != 1:
+        raise InputError(f"{site!r} stands for {len(names)} sites. Name one of them, such as {names[0]!r}.")
+    (site,) = names
     if not isinstance(source, RecordedActivations):
         if isinstance(source, bytes) or not isinstance(source, Iterable):
             raise InputTypeError(f"source is {brief(source)}; it must be a text, pieces of one, or recorded activations.")

@@ -437,7 +437,7 @@ class Model(LoadedModel):
             features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
             batch_size=batch_size, learning_rate=learning_rate, seed=seed,
         )  # fmt: skip
-        return train_features(rows, settings, site=site, model=self.name, name=name, progress=progress)
+        return train_features(rows, settings, site=rows.site, model=self.name, name=name, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""
