@@ -30,6 +30,7 @@ class Where:
     axes: tuple[str, ...]
     start: int = 0  # the position of its first token; texts may be read in chunks, and grow by a token a pass
     end: int | None = None  # how many tokens the text has with those of this pass; None: the value's are its last
+    values: Mapping[str, Any] = field(default_factory=dict)  # those of the same tokens at the change's `inputs`, by site
 
     def tokens(self, value: Any) -> tuple[int, int, int]:
         """A value's axis of tokens, the position of the first, and how many the text has; of the source, in an encoder."""
@@ -77,6 +78,11 @@ class Change:
         if self.onto is not None and self.away_from is not None:
             raise SiteError("a Change projects onto a direction or away from one, not both.")
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Sites before its own whose values of the same pass it is computed from; `where` has them when it is applied."""
+        return ()
+
     def apply(self, value: Any, where: Where) -> Any:
         """The changed copy of a value."""
         selection = self._select(value, where)
@@ -96,11 +102,11 @@ class Change:
 
     def _computed(self, selected: Any, rows: tuple[list[int], int]) -> Any:
         if (direction := self.onto if self.onto is not None else self.away_from) is not None:
-            along = _component(selected, _like(direction, selected))
+            along = _component(selected, like(direction, selected))
             selected = along if self.onto is not None else selected - along
-        selected = selected * _like(_own_rows(self.scale, rows), selected)
+        selected = selected * like(_own_rows(self.scale, rows), selected)
         if self.shift is not None:
-            selected = selected + _like(_own_rows(self.shift, rows), selected)
+            selected = selected + like(_own_rows(self.shift, rows), selected)
         if self.minimum is not None or self.maximum is not None:
             selected = selected.clip(self.minimum, self.maximum)
         return selected
@@ -173,6 +179,10 @@ class ChangeSequence(Change):
     """Several changes of one site, each of what the one before it left."""
 
     changes: tuple[Change, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(site for change in self.changes for site in change.inputs)
 
     def apply(self, value: Any, where: Where) -> Any:
         for change in self.changes:
@@ -260,7 +270,7 @@ def as_array(value: Any) -> Any:
 # Arrays of two libraries --------------------------------------------------------------------------------------------
 
 
-def _like(array: Any, value: Any) -> Any:
+def like(array: Any, value: Any) -> Any:
     """An array or a number, to compute with a value of another library, dtype or device."""
     if isinstance(array, Real):
         return array

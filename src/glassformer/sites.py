@@ -109,9 +109,9 @@ def axes(site: str) -> tuple[str, ...]:
     raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1, (0,)))}")
 
 
-def where_of(site: str, start: int, end: int | None = None) -> Where:
+def where_of(site: str, start: int, end: int | None = None, values: Mapping[str, Any] | None = None) -> Where:
     """Where a value of a site stands, for those who change it."""
-    return Where(site, axes(site), start, end)
+    return Where(site, axes(site), start, end, values or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,11 @@ class Watch:
     changes: Mapping[str, Change] = field(default_factory=dict)  # functions in their place become changes when expanded
     recompute: bool = False  # for gradients: blocks keep no activations, and are computed again on the way back
 
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The sites that its changes are computed from."""
+        return frozenset(site for change in self.changes.values() for site in change.inputs)
+
     @classmethod
     def of(
         cls, *patterns: SiteName, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
@@ -216,7 +221,24 @@ class Watch:
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
+            for name in expand(change.inputs, *size):
+                _check_input(name, site, site_order(blocks, encoder, routed))
         return Watch(frozenset(expand(self.reads, *size)), changed, self.recompute)
+
+
+def _check_input(name: str, site: str, order: Mapping[str, int]) -> None:
+    """Refuse to compute a change from a value that is not there yet, or belongs to other tokens."""
+    other_tokens = name.startswith(ENCODER) != site.startswith(ENCODER) or _is_of_source(name) or _is_of_source(site)
+    if order[name] >= order[site] or other_tokens or site == "scores":
+        raise SiteError(
+            f"what is changed at {site!r} is computed from {name!r}, which does not come before it in a pass over the same "
+            "tokens. Compute it from an earlier site, or change a later one."
+        )
+
+
+def _is_of_source(site: str) -> bool:
+    """Whether a decoder's site has numbers for the encoder's tokens."""
+    return not site.startswith(ENCODER) and "length" not in axes(site)
 
 
 def expand_changes(
@@ -243,6 +265,7 @@ class Observer:
     keys: int | None = None
     source: int | None = None  # how many of the encoder's tokens are the row's own
     record: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)  # the values that its changes are computed from
 
     def row_part(self, site: str, value: Any) -> Any:
         """This row's part of a batched value, with a batch axis of one."""
@@ -264,7 +287,7 @@ class Tap:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
-        self._read = frozenset().union(*(observer.watch.reads for observer in self.observers))
+        self._read = frozenset().union(*(observer.watch.reads | observer.watch.inputs for observer in self.observers))
         self._changed = frozenset().union(*(observer.watch.changes for observer in self.observers))
         self.recompute = any(observer.watch.recompute for observer in self.observers)
 
@@ -283,6 +306,8 @@ class Tap:
             for observer in self.observers:
                 if site in observer.watch.reads and not (observer.watch.recompute and site in observer.record):
                     observer.record[site] = observer.row_part(site, value)
+                if site in observer.watch.inputs:
+                    observer.inputs[site] = observer.row_part(site, value)
         return value
 
     def _change(self, site: str, value: Any) -> Any:
@@ -290,10 +315,11 @@ class Tap:
             change = observer.watch.changes.get(site)
             if change is None:
                 continue
+            where = where_of(site, observer.start, values=observer.inputs)
             if observer.row is None:
-                value = change.apply(value, where_of(site, observer.start))
+                value = change.apply(value, where)
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
                 own = observer.row_part(site, value)
-                own[...] = change.apply(own, where_of(site, observer.start))
+                own[...] = change.apply(own, where)
         return value

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.observe import activation_files, tuned_lens_training
+from glassformer.observe import activation_files, feature_training, tuned_lens_training
 from glassformer.observe.recorded_activations import RecordedActivations
-from glassformer.training import feature_training
 from tests.cli.test_cli import failed, glass
 from tests.cli.test_view_verbs import ran
 from tests.observe.models import folder
@@ -85,6 +84,28 @@ def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
     assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
 
 
+def test_features_are_trained_on_recorded_activations(gpt2: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a model; and on a text, as far as it is read."""
+    ran("activations", "-m", gpt2, "--texts", "labelled.csv", "--site", "blocks.*.residual", "--out", "acts")
+    how = ("--site", "blocks.0.residual", "--features", "16", "-k", "2", "--steps", "3", "--batch-size", "8")
+    with monkeypatch.context() as patch:
+        patch.setenv("GLASS_MODEL", "no-such-model")
+        told = json.loads(ran("train-features", "--recorded", "acts", *how, "--out", "sae", "--json"))
+    assert (told["model"], told["site"]) == (RecordedActivations("acts").index.model, "blocks.0.residual")
+    ran("features", "-m", gpt2, "the cat", "--sae", "sae")
+    assert "has no 'embedding'" in failed(glass("train-features", "--recorded", "acts", "--site", "embedding", "--out", "x"))
+    (files / "long.txt").write_bytes(b"the cat sat on the mat\n" * 20_000 + b"\xff\xff\n")  # whose end is never read
+    ran("train-features", "-m", gpt2, "--text", "long.txt", *how, "--out", "long")
+    (files / "none.txt").write_text("")
+    (files / "latin.txt").write_bytes(b"caf\xe9\n")
+    for name, message in (
+        ("absent.txt", "absent.txt: cannot be read"),
+        ("latin.txt", "latin.txt, line 1: not UTF-8"),
+        ("none.txt", "is empty"),
+    ):
+        assert message in failed(glass("train-features", "-m", gpt2, "--text", name, *how, "--out", "x"))
+
+
 WRITING = [
     ("lens", "--train", "lines.txt", "--steps", "1", "--out", "{}.safetensors"),
     ("probe", "--data", "labelled.csv", "--position", "mean", "--out", "{}.safetensors"),
@@ -144,6 +165,10 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("probe",), "Give --data FILE"),
         (("probe", "--data", "labelled.csv", "--position", "first"), "it must be last or mean"),
         (("probe", "--data", "labelled.csv", "--out", "x.bin"), "must end in .safetensors"),
+        (("train-features", "--site", "embedding", "--out", "x"), "Give --text FILE or --recorded DIR"),
+        (("train-features", "--site", "embedding", "--out", "x", "--text", "lines.txt", "--recorded", "y"), "one of them"),
+        (("train-features", "--site", "embedding", "--out", "x", "--recorded", "y", "--length", "4"), "Leave it out"),
+        (("train-features", "--site", "embedding", "--out", "x", "--recorded", "."), "holds no activations"),
         (("lens", "--train", "lines.txt"), "Give --out with the name of a .safetensors file"),
         (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
         (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),

@@ -24,7 +24,7 @@ def test_the_page_runs(smollm2: Path, command_folder: Path, capsys: pytest.Captu
     for name, content in FILES.items():
         Path(name).write_text(content, "utf-8")
     Path("corpus.txt").write_text(CORPUS, "utf-8")
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 8
     for command in COMMANDS:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
         assert done.exit_code == 0, (command, done.output, done.exception)

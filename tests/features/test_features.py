@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from glassformer import Change, GlassError
+from glassformer.engine.protocol import BlockInput, Feed
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.observe.features import known_dictionaries
+from glassformer.sites import Watch
 from glassformer.steering.library import Library
 from glassformer.views.schema import schema
 from tests.features.dictionaries import random_tensors, write_folder
@@ -182,6 +184,76 @@ def test_a_transcoder_predicts_another_site(executor: str, tmp_path: Path) -> No
     assert view.reconstruction.spliced_loss == pytest.approx(float(loss), abs=1e-4)
     steered = model.steered({f"{tmp_path / 'mlp-1'}/4": 3.0}).read(TEXT).at("blocks.1.mlp.update")
     np.testing.assert_allclose(steered, outputs + 3 * dictionary.direction(4), atol=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("hook", ["ln2.hook_normalized", "attn.hook_z"])
+def test_a_clamped_feature_of_a_transcoder(hook: str, executor: str, tmp_path: Path) -> None:
+    """It is computed where the transcoder reads, after the changes there, and replaced where it writes."""
+    model = both("llama", executor).model
+    hooks = {"hook_name": f"blocks.1.{hook}", "hook_name_out": "blocks.1.hook_mlp_out"}
+    dictionary = model.dictionary(write_folder(tmp_path / "mlp-1", "transcoder", metadata=hooks))
+    changed = model.changed({dictionary.site: Change(scale=1.5)})
+    reading = changed.read(TEXT)
+    inputs = reading.at(dictionary.site)
+    rows = inputs if inputs.ndim == 2 else inputs.transpose(1, 0, 2).reshape(len(reading), -1)
+    activations = dictionary.encode(rows)
+    assert (activations[:, 4] > 0).any()
+    wanted = activations.copy()
+    wanted[:, 4], wanted[:, 6] = 2.0, 0.0
+    expected = reading.at("blocks.1.mlp.update") + (wanted - activations) @ dictionary.decoder
+    clamped = changed.steered(
+        [{"feature": f"{tmp_path / 'mlp-1'}/{number}", "clamp": value} for number, value in ((4, 2), (6, 0))]
+    )
+    np.testing.assert_allclose(clamped.read(TEXT).at("blocks.1.mlp.update"), expected, atol=1e-4)
+    assert clamped.changes["blocks.1.mlp.update"].inputs == (dictionary.site,) * 2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_clamped_transcoder_writes_as_it_reads(executor: str, tmp_path: Path) -> None:
+    """Token by token with a cache, in a batch whose other rows are held at something else or at nothing."""
+    model = both("llama", executor).model
+    hooks = {"hook_name": "blocks.0.ln2.hook_normalized", "hook_name_out": "blocks.0.hook_mlp_out"}
+    dictionary = model.dictionary(write_folder(tmp_path / "mlp-0", "transcoder", metadata=hooks))
+    models = [model, *(model.changed(dictionary.clamp({4: value})) for value in (9.0, -9.0))]
+    runs = [each.watch("the cat", max_new_tokens=6) for each in models]
+    assert len({tuple(run.ids) for run in runs}) == 3
+    for each, run in zip(models, runs, strict=True):
+        scores = each.read_ids([*run.prompt_ids, *run.ids]).at("scores")
+        best = scores.argmax(-1)[len(run.prompt_ids) - 1 : -1]
+        assert [int(token) for token in best] == list(run.ids)
+    rows = [model.executor.open() for _ in models]
+    ids = model.read(TEXT).ids
+    feeds = [
+        Feed(row, ids[: 3 + n], watch=Watch(changes=each.changes))
+        for n, (row, each) in enumerate(zip(rows, models, strict=True))
+    ]
+    for n, (each, scores) in enumerate(zip(models, model.executor.run(feeds), strict=True)):
+        alone = each.read_ids(ids[: 3 + n]).at("scores")[-1]
+        np.testing.assert_allclose(scores.host(), alone, atol=1e-5)
+
+
+def test_a_transcoder_must_read_before_it_writes(tmp_path: Path) -> None:
+    model = both("llama", "cpu").model
+    hooks = {"hook_name": "blocks.1.hook_mlp_out", "hook_name_out": "blocks.0.hook_mlp_out"}
+    folder = write_folder(tmp_path / "back", "transcoder", metadata=hooks)
+    for clamp in (
+        lambda: model.steered([{"feature": f"{folder}/1", "clamp": 1.0}]),
+        lambda: model.changed(model.dictionary(folder).clamp({1: 1.0})),
+    ):
+        with pytest.raises(GlassError, match=r"computed from 'blocks\.1\.mlp\.update', which does not come before it"):
+            clamp()
+
+
+def test_a_pass_that_begins_after_a_transcoder_reads_is_refused(tmp_path: Path) -> None:
+    model = both("llama", "cpu").model
+    hooks = {"hook_name": "blocks.0.hook_mlp_out", "hook_name_out": "blocks.1.hook_mlp_out"}
+    dictionary = model.dictionary(write_folder(tmp_path / "across", "transcoder", metadata=hooks))
+    executor, row = model.executor, model.executor.open()
+    executor.run([Feed(row, [1, 2])])
+    begin = BlockInput(1, np.zeros((2, model.config.hidden_size), np.float32))
+    with pytest.raises(GlassError, match=r"begins at block 1 has no 'blocks\.0\.mlp\.update' to read"):
+        executor.run([Feed(row, [1, 2], begin=begin, watch=Watch(changes=dictionary.clamp({1: 1.0})))])
 
 
 def test_encoders_and_encoder_decoders(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
@@ -13,13 +14,19 @@ import pytest
 import torch
 
 from glassformer.changes import Change
+from glassformer.engine.protocol import BlockInput
 from glassformer.errors import InputError, SettingError
 from glassformer.observe import text_pair as module
+from glassformer.observe import unpatched_text
 from glassformer.observe.patching import patching
 from glassformer.page.terminal import TerminalPage, plain_text
+from glassformer.sites import Watch
 from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.schema import schema
+from tests.features.dictionaries import write_folder
 from tests.observe.models import EXECUTORS, WRITERS, Both, both, encoder
+from tests.parity import reference
+from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FIRST, SECOND = "the cat sat on the mat", "the dog sat on the cat"  # words or letters: as many tokens in each
@@ -353,3 +360,51 @@ def test_patching_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         bert.patch("the cat sat", "a cat sat")
     with pytest.raises(InputError, match="scores no tokens"):
         encoder("bert", "base").model.patch("the cat sat", "a cat sat")
+
+
+@pytest.mark.parametrize("part", ["residual", "heads"])
+def test_an_encoder_is_computed_from_the_patched_block_on(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    model = encoder().model
+    counted = model.changed({"blocks.0.attention.input": lambda value, where: calls.append(where.site)})
+    texts = [counted.read(text) for text in ("the cat sat on [MASK]", "a cat sat on [MASK]")]
+    found = patching(*texts, part, answer=3, against=5)
+    from_block, calls[:] = len(calls), []
+    monkeypatch.setattr(module, "can_begin_at_blocks", lambda text: False)
+    assert np.allclose(found.values, patching(*texts, part, answer=3, against=5).values, atol=1e-5)
+    later = model.blueprint.blocks - 1  # blocks that a patch can begin at
+    assert len(calls) - from_block == later * len(found.columns) - 1  # one pass more reads what enters them
+
+
+@pytest.mark.parametrize("family", mostly_swept(reference.ENCODERS, "bert", "albert", "deberta-v2", "modernbert"))
+def test_a_pass_of_an_encoder_begins_at_any_block(family: str) -> None:
+    model = encoder(family).model.changed({"blocks.0.residual": Change(scale=1.1)})
+    reading = model.read("the cat sat")
+    for block in range(1, model.blueprint.blocks):
+        begin = BlockInput(block, reading.at(f"blocks.{block - 1}.residual"))
+        last = f"blocks.{model.blueprint.blocks - 1}.residual"
+        watch = Watch(frozenset({last, "scores"}), {f"blocks.{block}.attention.heads": Change(scale=0.0, heads=[0])})
+        (scores, sites), (whole, all_sites) = (model.encoder_pass(reading.ids, watch, *at) for at in ((begin,), ()))
+        np.testing.assert_allclose(scores, whole, atol=1e-5)
+        assert sites.keys() == all_sites.keys() == {last, "scores"}
+        np.testing.assert_allclose(sites[last], all_sites[last], atol=1e-5)
+
+
+def test_patches_under_a_change_that_reads_another_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transcoder across blocks: every patch is computed from the start, since what it reads is there."""
+    model = both("llama", "cpu").model
+    hooks = {"hook_name": "blocks.0.hook_mlp_out", "hook_name_out": "blocks.1.hook_mlp_out"}
+    dictionary = model.dictionary(write_folder(tmp_path / "across", "transcoder", metadata=hooks))
+    seen: list[torch.Tensor] = []  # of the rows of a pass, in order
+
+    def look(value: torch.Tensor, where: Any) -> None:
+        seen.append(torch.from_numpy(dictionary.encode_some(value[0].numpy(), [4])))
+
+    def hold(value: torch.Tensor, where: Any) -> torch.Tensor:
+        return value + (2 - seen.pop(0)) * torch.from_numpy(dictionary.direction(4))
+
+    clamped = model.changed(dictionary.clamp({4: 2.0})).patch(FIRST, SECOND)
+    monkeypatch.setattr(unpatched_text, "can_begin_at_blocks", lambda text: False)
+    by_hand = model.changed({dictionary.site: look, dictionary.site_out: hold}).patch(FIRST, SECOND)
+    np.testing.assert_allclose(clamped.values, by_hand.values, atol=1e-4)
+    assert not np.allclose(clamped.values, model.patch(FIRST, SECOND).values, atol=1e-3)

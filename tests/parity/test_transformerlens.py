@@ -27,21 +27,27 @@ NEAR = {"atol": 2e-4, "rtol": 1e-3}
 
 
 @cache
-def bridge(family: str) -> Any:
-    """TransformerLens around the reference's model, with the weights as they are."""
+def bridge(family: str, centred: bool = False) -> Any:
+    """TransformerLens around the reference's model, with the weights as they are, or folded and centred as by default.
+
+    Its biases of values stay with their heads in both: folded into those of the outputs, no head would have them.
+    """
     from transformers import PreTrainedTokenizerFast
 
     place, made = folder(family, "causal")
     lens = importlib.import_module("transformer_lens")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place, pad_token="a", bos_token="a", eos_token="a")
-    return lens.TransformerBridge.boot_transformers(str(place), hf_model=deepcopy(made), tokenizer=tokenizer, device="cpu")
+    model = lens.TransformerBridge.boot_transformers(str(place), hf_model=deepcopy(made), tokenizer=tokenizer, device="cpu")
+    if centred:
+        model.enable_compatibility_mode(disable_warnings=True, fold_value_biases=False)
+    return model
 
 
 @cache
-def cached(family: str, text: str) -> tuple[Any, Any]:
+def cached(family: str, text: str, centred: bool = False) -> tuple[Any, Any]:
     ids = torch.tensor([both(family).model.read(text).ids])
     with torch.no_grad():
-        logits, activations = bridge(family).run_with_cache(ids)
+        logits, activations = bridge(family, centred).run_with_cache(ids)
     return logits[0], activations
 
 
@@ -104,10 +110,23 @@ def direct_attribution(token: int, against: int | None) -> tuple[Any, Any]:
         return project(heads), project(parts)
 
 
+def centred_attribution(token: int, against: int | None) -> tuple[Any, Any]:
+    """The same by its own functions, of its centred weights."""
+    logits, activations = cached("gpt2", TEXT, centred=True)
+    assert torch.allclose(logits.mean(-1), torch.zeros(()), atol=1e-5)
+    with torch.no_grad():
+        heads = activations.stack_head_results(layer=-1, pos_slice=-1)
+        parts, labels = activations.decompose_resid(layer=-1, pos_slice=-1, return_labels=True)
+        assert labels[:2] == ["embed", "pos_embed"]
+        how = {"tokens": token, "incorrect_tokens": against, "pos_slice": -1}
+        return activations.logit_attrs(heads, **how)[:, 0].reshape(3, -1), activations.logit_attrs(parts[2:], **how)[:, 0]
+
+
 @pytest.mark.parametrize("against", [None, 9])
-def test_direct_logit_attribution(against: int | None) -> None:
-    view = both("gpt2").model.read(TEXT).attribution(-1, 5, against)
-    heads, parts = direct_attribution(5, against)
+@pytest.mark.parametrize("centred", [False, True])
+def test_direct_logit_attribution(centred: bool, against: int | None) -> None:
+    view = both("gpt2").model.read(TEXT).attribution(-1, 5, against, centred=centred)
+    heads, parts = (centred_attribution if centred else direct_attribution)(5, against)
     ours = np.zeros(heads.shape)
     for head in view.heads:
         ours[head.block, head.head] = head.value
@@ -115,6 +134,8 @@ def test_direct_logit_attribution(against: int | None) -> None:
     ours = [part.value for part in view.contributions if part.name in ("attention", "mlp")]
     assert np.allclose(ours, parts, **NEAR)
     assert sum(part.value for part in view.contributions) == pytest.approx(view.score, abs=1e-4)
+    logits = cached("gpt2", TEXT, centred)[0][-1]
+    assert view.score == pytest.approx(float(logits[5] - (0 if against is None else logits[against])), abs=1e-4)
 
 
 def test_induction_scores() -> None:

@@ -21,6 +21,8 @@ CHAT: Any = {"model": "tiny", "messages": [{"role": "user", "content": "how are 
 def folder(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
     place, width = tmp_path_factory.mktemp("features"), model.config.hidden_size
     write_folder(place / "resid-0", "jumprelu", random_tensors("jumprelu", width, width))
+    hooks = {"hook_name": "blocks.0.ln2.hook_normalized", "hook_name_out": "blocks.0.hook_mlp_out"}
+    write_folder(place / "mlp-0", "transcoder", random_tensors("transcoder", width, width), metadata=hooks)
     return place
 
 
@@ -36,15 +38,16 @@ def test_the_features_of_a_text(features_client: httpx.Client, model: Any, folde
     expected = model.read("Once upon a time", raw=True).features(model.dictionary(folder / "resid-0"), 4)
     assert view == expected.to_dict()
     listed = features_client.post("/glass/feature-dictionaries", json={"model": "tiny"}).json()["dictionaries"]
-    assert [(each["name"], each["size"], each["problem"]) for each in listed] == [("resid-0", 96, None)]
+    assert [(each["name"], each["size"], each["problem"]) for each in listed] == [("mlp-0", 96, None), ("resid-0", 96, None)]
 
 
-def test_a_request_is_steered_by_features(features_client: httpx.Client, model: Any, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["resid-0", "mlp-0"])
+def test_a_request_is_steered_by_features(features_client: httpx.Client, model: Any, folder: Path, name: str) -> None:
     for how in ({"strength": 9.0}, {"clamp": 9.0}):
-        steer = {"feature": "resid-0/5", **how}
+        steer = {"feature": f"{name}/5", **how}
         response = features_client.post("/v1/chat/completions", json={**CHAT, "glass": {"steer": steer}})
         assert response.status_code == 200, response.text
-        local = [{"feature": f"{folder}/resid-0/5", **how}]
+        local = [{"feature": f"{folder}/{name}/5", **how}]
         expected = model.steered(local).watch(CHAT["messages"], max_new_tokens=6, do_sample=False)
         assert response.json()["choices"][0]["message"]["content"] == expected.text
 

@@ -185,6 +185,27 @@ def test_the_form_begins_with_what_is_selected_and_a_link_restores_it(open_page:
     expect(region.get_by_role("checkbox", name="raw")).to_be_checked()
 
 
+def test_a_link_that_is_followed_refills_an_open_form(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    region = show(page, address, "trace", {"prompt": TEXT, "raw": True}, token=1)
+    prompt = region.get_by_role("textbox", name="prompt")
+    expect(prompt).to_have_value(TEXT)
+    run(region)
+    prompt.fill("half of a")
+    link = urlencode({"view": "experiments", "experiment": "trace", "asked": json.dumps({"prompt": OTHER}), "token": 1})
+    page.value(f"void (location.hash = {json.dumps('#' + link)})")
+    expect(prompt).to_have_value(OTHER)
+    region.get_by_text("How the text is read, and changes inside the model").click()
+    expect(region.get_by_role("checkbox", name="raw")).not_to_be_checked()
+    prompt.fill("half of a")
+    page.value(f"void (location.hash = {json.dumps('#' + link.replace('token=1', 'token=2'))})")
+    page.page.wait_for_function("location.hash.includes('token=2')")
+    expect(prompt).to_have_value("half of a")  # the same is asked for: what is typed stays
+    page.page.go_back()
+    page.page.go_back()
+    expect(prompt).to_have_value(TEXT)
+
+
 def test_what_makes_no_sense_is_said_before_and_after_it_is_sent(open_page: OpenPage, address: str) -> None:
     page = open_page()
     region = show(page, address, "lens", {"prompt": TEXT, "raw": True, "positions": [1, "·sat"]})

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassformer.page.format import escape_control, pluralize
@@ -43,6 +44,13 @@ def prompt_spinner(tokens: int) -> Iterator[Progress]:
 @contextmanager
 def counter_bar(what: str) -> Iterator[Progress]:
     """A bar that counts, on a terminal; it disappears at the end."""
+    with stage_bar(what) as progress:
+        yield partial(progress, what)
+
+
+@contextmanager
+def stage_bar(what: str) -> Iterator[NamedProgress]:
+    """A bar that counts one thing after another; `what`: until the first of them."""
     from rich import progress
     from rich.console import Console
 
@@ -50,7 +58,7 @@ def counter_bar(what: str) -> Iterator[Progress]:
     columns = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn(), progress.MofNCompleteColumn())
     with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(escape_control(what), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda what, done, total: bar.update(task, description=escape_control(what), completed=done, total=total)
 
 
 @contextmanager

@@ -55,7 +55,12 @@ def read_text_file(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}). Convert it first.") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+        raise unreadable_error(path, error) from error
+
+
+def unreadable_error(path: Path, error: OSError) -> InputError:
+    """The error for a file that cannot be read."""
+    return InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.")
 
 
 def not_text_error(error: UnicodeDecodeError | UnicodeEncodeError) -> InputError:

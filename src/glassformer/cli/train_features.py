@@ -1,4 +1,4 @@
-"""`glass train-features`: a sparse autoencoder of a model's activations on a text."""
+"""`glass train-features`: a sparse autoencoder of a model's activations on a text, or of recorded ones."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from glassformer.atomic_files import prepare_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, ModelGroup, OutputGroup
-from glassformer.cli.text_input import read_text_file
-from glassformer.errors import InputError
+from glassformer.errors import InputError, SettingError
 
 EXAMPLE = (
     "Example: glass train-features --text corpus.txt --site blocks.8.residual --out resid-8   ·   "
-    "glass train-features --text corpus.txt --site blocks.8.mlp.update --features 8192 --kind batchtopk -k 16 --out mlp-8"
+    "glass train-features --recorded acts --site blocks.8.mlp.update --features 8192 --kind batchtopk -k 16 --out mlp-8"
 )
 
 
 def train_features(
-    text: Annotated[Path, option("--text", metavar="FILE", help="The text that the model reads, in UTF-8.")],
     site: Annotated[str, option("--site", help="Whose activations: blocks.8.residual, blocks.8.mlp.update, ….")],
     out: Annotated[Path, option("--out", metavar="DIR", help="A new folder, which SAELens reads too.")],
+    text: Annotated[Path | None, option("--text", metavar="FILE", help="The text that the model reads, in UTF-8.")] = None,
+    recorded: Annotated[
+        Path | None, option("--recorded", metavar="DIR", help="In place of --text: what `glass activations --out` wrote.")
+    ] = None,
     features: Annotated[int | None, option("--features", minimum=1, help="How many; by default 8 for each number.")] = None,
     kind: Annotated[str, option("--kind", help="topk; batchtopk, written as a JumpReLU; or l1.")] = "topk",
     k: Annotated[int, option("-k", minimum=1, help="Active features of a token.")] = 32,
@@ -30,30 +32,43 @@ def train_features(
     batch_size: Annotated[int, option("--batch-size", minimum=1, help="Tokens of a step.")] = 512,
     learning_rate: Annotated[float, option("--learning-rate", help="At its highest.")] = 1e-3,
     seed: Annotated[int, option("--seed", minimum=0, help="The same seed gives the same features.")] = 0,
-    length: Annotated[int, option("--length", minimum=2, help="Tokens that the model reads at once.")] = 128,
+    length: Annotated[
+        int | None, option("--length", minimum=2, help="With --text: tokens that the model reads at once; by default 128.")
+    ] = None,
     model_options: ModelGroup = MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Train a sparse autoencoder on a model's activations, and show how it learned: losses, dead features."""
+    from glassformer.cli.text_files import TextPieces
     from glassformer.features.files import write_dictionary
-    from glassformer.observe.activation_rows import activation_rows
-    from glassformer.training.feature_training import FeatureTrainingSettings, train_features
+    from glassformer.observe import feature_training
+    from glassformer.observe.activation_rows import RecordedRows, TextRows, activation_rows
+    from glassformer.observe.recorded_activations import RecordedActivations
 
+    if (text is None) == (recorded is None):
+        raise SettingError("what are the features learned from? Give --text FILE or --recorded DIR, one of them.")
+    if recorded is not None and length is not None:
+        raise SettingError("--length goes with --text: recorded activations have theirs. Leave it out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
     prepare_target(out / "training.json")
-    content = read_text_file(text)
-    model = model_options.load()
+    rows: TextRows | RecordedRows
+    if recorded is not None:
+        folder = RecordedActivations(recorded)
+        rows, name = RecordedRows(folder, site), folder.index.model
+    else:
+        assert text is not None
+        pieces = TextPieces(text)
+        model = model_options.load()
+        rows, name = activation_rows(model, pieces, site, length), model.name
     chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
-    with common.explained_interrupt("No features were kept."), bars.counter_bar("training") as progress:
-        rows = activation_rows(model, content, site, length)
-        settings = FeatureTrainingSettings(
-            features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
+    settings = feature_training.FeatureTrainingSettings(
+        features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
+    )
+    with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
+        dictionary, view = feature_training.train_features(
+            rows, settings, site=rows.site, model=name, name=out.name, progress=progress
         )
-        dictionary, view = train_features(
-            rows, settings, site=site, model=model.name, name=out.name,
-            progress=lambda point: progress(point.step, settings.steps),
-        )  # fmt: skip
     write_dictionary(dictionary, out)
     view.save(out / "training.html")
     view.save(out / "training.json")

@@ -110,7 +110,10 @@ class InputChecks:
             )
         known = all_sites(self.blocks, self.encoder, self.routed)
         before = set(known[: known.index(f"blocks.{begin.block - 1}.residual") + 1])
-        if feed.watch is not None and (unread := sorted(before & feed.watch.reads)):
+        if feed.watch is None:
+            return
+        inputs = {name for site, change in feed.watch.changes.items() if site not in before for name in change.inputs}
+        if unread := sorted(before & (feed.watch.reads | inputs)):
             raise SiteError(f"a feed that begins at block {begin.block} has no {unread[0]!r} to read.")
 
     def watch(self, watch: Watch) -> Watch:

@@ -93,7 +93,7 @@ def watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]
     watches = [feed.watch for feed in feeds if feed.watch is not None]
     if not watches:
         return frozenset(), frozenset()
-    reads = frozenset().union(*(watch.reads for watch in watches))
+    reads = frozenset().union(*(watch.reads | watch.inputs for watch in watches))
     changes = frozenset().union(*(watch.changes for watch in watches))
     return reads - {"scores"}, changes - {"scores"}
 
@@ -150,7 +150,8 @@ class ProgramPass:
     def apply_changes(self, site: str) -> None:
         for chunk, change in self.changes_at(site):
             value = self.value(site, chunk)
-            where = where_of(site, chunk.start + chunk.offset, chunk.start + len(chunk.feed.ids))
+            inputs = {name: self.value(name, chunk) for name in change.inputs}
+            where = where_of(site, chunk.start + chunk.offset, chunk.start + len(chunk.feed.ids), inputs)
             value[...] = change.apply(value, where)
 
     def apply_changes_before(self, step: int) -> None:

@@ -5,6 +5,8 @@
 The activation is a ReLU; one with a threshold for each feature (JumpReLU, https://arxiv.org/abs/2407.14435); one that keeps
 the k largest (https://arxiv.org/abs/2406.04093); or a gate (https://arxiv.org/abs/2404.16014).
 
+Arrays of numpy go in and come out, or tensors where a model's values are such: gradients flow through these.
+
 Shapes: inputs (tokens, width), activations (tokens, features), outputs (tokens, output width).
 """
 
@@ -13,18 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import Change
-from glassformer.errors import InputError, SettingError
+from glassformer.changes import Change, like
+from glassformer.errors import InputError
 from glassformer.features.feature_change import FeatureChange
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+Values: TypeAlias = Any  # an array of numpy, or a tensor
 Normalization: TypeAlias = Literal["none", "layer_norm", "constant_norm_rescale"]
 NORM_EPSILON = 1e-5  # of SAELens' layer_norm
+TINY = float(np.finfo(np.float32).tiny)
 QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a file may hold numbers that give infinite ones
 
 
@@ -74,16 +78,16 @@ class FeatureDictionary:
     # Forward ----------------------------------------------------------------------------------------------------
 
     @QUIETLY
-    def encode(self, inputs: Floats) -> Floats:
+    def encode(self, inputs: Values) -> Values:
         """The activations of all features."""
-        return self._activate(self._normed(inputs) @ self.encoder, slice(None))
+        return self._activate(self._normed(inputs), slice(None))
 
     @QUIETLY
-    def encode_some(self, inputs: Floats, features: Sequence[int]) -> Floats:
+    def encode_some(self, inputs: Values, features: Sequence[int]) -> Values:
         """The activations of a few features, (tokens, chosen): without the others, unless they compete for k places."""
         if self.k is not None:
             return self.encode(inputs)[:, features]
-        return self._activate(self._normed(inputs) @ self.encoder[:, features], features)
+        return self._activate(self._normed(inputs), features)
 
     @QUIETLY
     def decode(self, activations: Floats, inputs: Floats) -> Floats:
@@ -98,36 +102,38 @@ class FeatureDictionary:
         row: Floats = self.decoder[feature]
         return row / self._lengths[feature] if self.rescaled else row
 
-    def output_scale(self, inputs: Floats) -> tuple[Floats | float, Floats | float]:
+    def output_scale(self, inputs: Values) -> tuple[Values | float, Values | float]:
         """What the reconstruction of each token is multiplied by, and what is added: the inverse of how it was normed."""
         if self.normalization == "none" or self.is_transcoder:
             return 1.0, 0.0
         if self.normalization == "constant_norm_rescale":
-            lengths: Floats = np.linalg.norm(inputs, axis=-1, keepdims=True) / np.sqrt(inputs.shape[-1])
-            return lengths, 0.0
-        return inputs.std(axis=-1, keepdims=True, ddof=1), inputs.mean(axis=-1, keepdims=True)
+            return _root_mean_square(inputs, inputs.shape[-1]), 0.0
+        mean = inputs.mean(axis=-1, keepdims=True)
+        return _deviation(inputs - mean), mean
 
-    def _normed(self, inputs: Floats) -> Floats:
+    def _normed(self, inputs: Values) -> Values:
         if self.normalization == "constant_norm_rescale":
-            lengths = np.linalg.norm(inputs, axis=-1, keepdims=True)
-            inputs = inputs * np.float32(inputs.shape[-1] ** 0.5) / np.maximum(lengths, np.finfo(np.float32).tiny)
+            inputs = inputs / _root_mean_square(inputs, inputs.shape[-1])
         elif self.normalization == "layer_norm":
             centred = inputs - inputs.mean(axis=-1, keepdims=True)
-            inputs = centred / (centred.std(axis=-1, keepdims=True, ddof=1) + np.float32(NORM_EPSILON))
-        return inputs - self.decoder_bias if self.subtracts_bias else inputs
+            inputs = centred / (_deviation(centred) + NORM_EPSILON)
+        return inputs - like(self.decoder_bias, inputs) if self.subtracts_bias else inputs
 
-    def _activate(self, products: Floats, chosen: slice | Sequence[int]) -> Floats:
-        """Activations from products with the encoder, of all features or of the chosen ones."""
+    def _activate(self, normed: Values, chosen: slice | Sequence[int]) -> Values:
+        """The activations of all features, or of the chosen ones."""
+        products = normed @ like(self.encoder[:, chosen], normed)
         if self.gate is not None:
-            magnitudes = products * np.exp(self.gate.magnitude[chosen]) + self.gate.magnitude_bias[chosen]
-            opened: Floats = np.maximum(magnitudes, 0) * (products + self.gate.bias[chosen] > 0)
-            return opened
-        before = products + self.encoder_bias[chosen]
+            magnitude, magnitude_bias, bias = (
+                like(values[chosen], normed)
+                for values in (np.exp(self.gate.magnitude, dtype=np.float64), self.gate.magnitude_bias, self.gate.bias)
+            )
+            return (products * magnitude + magnitude_bias).clip(min=0) * (products + bias > 0)
+        before = products + like(self.encoder_bias[chosen], normed)
         if self.rescaled:
-            before = before * self._lengths[chosen]
-        activations: Floats = np.maximum(before, 0)
+            before = before * like(self._lengths[chosen], normed)
+        activations = before.clip(min=0)
         if self.threshold is not None:
-            activations = activations * (before > self.threshold[chosen])
+            activations = activations * (before > like(self.threshold[chosen], normed))
         return activations if self.k is None else largest(activations, self.k)
 
     # Changes ----------------------------------------------------------------------------------------------------
@@ -140,19 +146,27 @@ class FeatureDictionary:
 
     def clamp(self, values: Mapping[int, float]) -> dict[str, Change]:
         """Features held at values of your choice at every token; 0 ablates. What the dictionary does not explain stays."""
-        if self.is_transcoder:
-            raise SettingError(
-                f"{self.name or 'this'} is a transcoder: its features are read at {self.site} and written at "
-                f"{self.site_out}, so they cannot be clamped. Steer by their strength."
-            )
         features = tuple(self.check_feature(feature) for feature in values)
-        return {self.site: FeatureChange(dictionary=self, features=features, values=tuple(map(float, values.values())))}
+        change = FeatureChange(dictionary=self, features=features, values=tuple(map(float, values.values())))
+        return {self.site_out: change}
 
 
-def largest(activations: Floats, k: int) -> Floats:
+def _root_mean_square(values: Values, count: float) -> Values:
+    """The root of the mean of each row's squares, of so many; never 0, where it would have no gradient."""
+    return ((values * values).sum(axis=-1, keepdims=True) / count).clip(min=TINY) ** 0.5
+
+
+def _deviation(centred: Values) -> Values:
+    """The standard deviation of each row, as of a sample."""
+    return _root_mean_square(centred, max(centred.shape[-1] - 1, 1))
+
+
+def largest(activations: Values, k: int) -> Values:
     """Activations with all but each row's k largest set to 0."""
     if k >= activations.shape[-1]:
         return activations
+    if not isinstance(activations, np.ndarray):
+        return activations * (activations * 0).scatter(-1, activations.topk(k).indices, 1)
     kept = np.argpartition(activations, -k, axis=-1)[..., -k:]
     sparse = np.zeros_like(activations)
     np.put_along_axis(sparse, kept, np.take_along_axis(activations, kept, -1), -1)

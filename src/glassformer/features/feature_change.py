@@ -1,5 +1,7 @@
 """Features held at given values inside a model: what they add is replaced, and the rest of the vector stays as it is.
 
+A transcoder's features are read at one site, and what they add is replaced at a later site of the same pass.
+
 Shapes: a site's value (batch, tokens, width), or (batch, heads, tokens, head_size), whose heads lie side by side then.
 """
 
@@ -12,8 +14,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import ComputedChange, Where, as_array
+from glassformer.changes import ComputedChange, Where, like
 from glassformer.errors import SiteError
+from glassformer.sites import where_of
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -24,11 +27,17 @@ class Encoder(Protocol):
     @property
     def name(self) -> str: ...
 
-    def encode_some(self, inputs: Floats, features: Sequence[int]) -> Floats: ...
+    @property
+    def site(self) -> str: ...
+
+    @property
+    def is_transcoder(self) -> bool: ...
+
+    def encode_some(self, inputs: Any, features: Sequence[int]) -> Any: ...
 
     def direction(self, feature: int) -> Floats: ...
 
-    def output_scale(self, inputs: Floats) -> tuple[Floats | float, Floats | float]: ...
+    def output_scale(self, inputs: Any) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +54,35 @@ class FeatureChange(ComputedChange):
         held = ", ".join(f"{number} at {value:g}" for number, value in zip(self.features, self.values, strict=True))
         return f"{self.dictionary.name} (features held: {held})"
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.dictionary.site,) if self.dictionary is not None and self.dictionary.is_transcoder else ()
+
     def apply(self, value: Any, where: Where) -> Any:
         assert self.dictionary is not None
-        axis = where.tokens(value)[0]
-        inputs, shape = token_rows(as_array(value), axis)
+        site = self.dictionary.site if self.inputs else where.site
+        read = where.values[site] if self.inputs else value
+        inputs = token_rows(read, where_of(site, where.start).tokens(read)[0])
         try:
-            missing = np.array(self.values, np.float32) - self.dictionary.encode_some(inputs, list(self.features))
-        except ValueError as error:
-            raise SiteError(f"{self.dictionary.name} does not fit {where.site}: {error}.") from error
+            activations = self.dictionary.encode_some(inputs, list(self.features))
+        except (RuntimeError, ValueError) as error:
+            raise SiteError(f"{self.dictionary.name} does not fit {site}: {str(error).splitlines()[0]}.") from error
         directions = np.stack([self.dictionary.direction(feature) for feature in self.features])
-        scale = np.asarray(self.dictionary.output_scale(inputs)[0], np.float32)
-        rows = np.asarray(missing @ directions * scale, np.float32)
-        added = from_token_rows(rows, axis, shape)
-        if isinstance(value, np.ndarray):
-            return (value + added).astype(value.dtype)
-        return value + value.new_tensor(added)
+        missing = like(np.array(self.values), inputs) - activations
+        added = missing @ like(directions, inputs) * self.dictionary.output_scale(inputs)[0]
+        return value + like(from_token_rows(added, where.tokens(value)[0], value.shape), value)
 
 
-def token_rows(value: Floats, axis: int) -> tuple[Floats, tuple[int, ...]]:
-    """A row for each token, with all that it has at a site; and the shape to go back to."""
-    moved = np.moveaxis(value, axis, 1)
-    rows: Floats = np.ascontiguousarray(moved, np.float32).reshape(moved.shape[0] * moved.shape[1], -1)
-    return rows, moved.shape
+def token_rows(value: Any, axis: int) -> Any:
+    """A row for each token, with all that it has at a site, in at least 32 bits."""
+    rows = value.swapaxes(1, axis).reshape(value.shape[0] * value.shape[axis], -1)
+    if isinstance(rows, np.ndarray):
+        return np.ascontiguousarray(rows, np.float32)
+    return rows if rows.dtype.itemsize >= 4 else rows.float()
 
 
-def from_token_rows(rows: Floats, axis: int, shape: tuple[int, ...]) -> Floats:
-    """The inverse of `token_rows`."""
-    value: Floats = np.moveaxis(rows.reshape(shape), 1, axis).astype(np.float32)
-    return value
+def from_token_rows(rows: Any, axis: int, shape: Sequence[int]) -> Any:
+    """The inverse of `token_rows`, for a site's value of this shape."""
+    batch, *rest = shape
+    tokens = rest.pop(axis - 1)
+    return rows.reshape(batch, tokens, *rest).swapaxes(1, axis)

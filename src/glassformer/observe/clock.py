@@ -58,6 +58,10 @@ class Tick(Change):
     site: str = ""
     change: Change | None = None
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return () if self.change is None else self.change.inputs
+
     def apply(self, value: Any, where: Where) -> Any:
         if self.change is not None:
             value = self.change.apply(value, where)

@@ -156,7 +156,7 @@ def _site_rows(reading: Activations, dictionary: FeatureDictionary) -> tuple[Flo
     rows = []
     for site in (dictionary.site, dictionary.site_out):
         axis, _ = token_site(reading.model.blueprint, site, reading.model.name)
-        rows.append(token_rows(values[site][None], axis + 1)[0])
+        rows.append(token_rows(values[site][None], axis + 1))
     return rows[0], rows[1]
 
 
@@ -194,7 +194,7 @@ def _losses(
         return None, None, None
     axis, _ = token_site(model.blueprint, site, model.name)
     shape = reading.shape(site)
-    rows = from_token_rows(rebuilt, axis + 1, (1, shape[axis], *shape[:axis], *shape[axis + 1 :]))
+    rows = from_token_rows(rebuilt, axis + 1, (1, *shape))
     spliced = Change(0.0, rows, list(range(shape[axis])))
     watches = (None, Watch(changes={site: spliced}), Watch(changes={site: Change(0.0)}))
     loss, spliced_loss, zeroed_loss = (_loss(reading, watch) for watch in watches)

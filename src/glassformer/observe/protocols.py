@@ -15,7 +15,7 @@ from glassformer.blueprints import Blueprint, Head
 from glassformer.candidates import EntropyStats
 from glassformer.changes import Change
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step
-from glassformer.engine.protocol import Executor
+from glassformer.engine.protocol import BlockInput, Executor
 from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 
@@ -84,8 +84,10 @@ class ModelLike(Protocol):
     def entropy_stats(self) -> Callable[[Floats], EntropyStats]:
         """The fastest way to measure a row of scores."""
 
-    def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
-        """One pass of a model that only reads: its head's scores, and what the watch read."""
+    def encoder_pass(
+        self, ids: Sequence[int], watch: Watch, begin: BlockInput | None = None
+    ) -> tuple[Floats | None, dict[str, Floats]]:
+        """One pass of a model that only reads, or its blocks from one on: its head's scores, and what the watch read."""
 
     def recipe(self, settings: GenerationConfig) -> Recipe: ...
 

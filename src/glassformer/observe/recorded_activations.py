@@ -73,13 +73,17 @@ class RecordedActivations:
 
     def batches(self, site: str, size: int = 1024, *, seed: int | None = None) -> Batches:
         """A site's rows of all texts as float32 arrays (rows, width), in order or shuffled by a seed; anew at each loop."""
+        self.check_site(site)
+        if size < 1:
+            raise InputError(f"size is {size}; a batch has at least one row.")
+        return Batches(self, site, size, seed)
+
+    def check_site(self, site: str) -> None:
+        """Refuse a site that was not recorded."""
         if site not in self.index.sites:
             raise SiteError(
                 f"{self.folder} has no {site!r}.{did_you_mean(site, self.sites)} It has: {', '.join(self.sites)}."
             )
-        if size < 1:
-            raise InputError(f"size is {size}; a batch has at least one row.")
-        return Batches(self, site, size, seed)
 
     def summary(self) -> ActivationFiles:
         """What the folder holds."""

@@ -17,11 +17,11 @@ from difflib import SequenceMatcher
 from typing import TypeVar, get_args
 
 from glassformer.changes import Change
-from glassformer.engine.protocol import Feed, common_prefix
+from glassformer.engine.protocol import BlockInput, Feed, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
-from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, read_unpatched
+from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, can_begin_at_blocks, read_unpatched
 from glassformer.sites import ENCODER, Watch
 from glassformer.typecheck import brief
 from glassformer.views.patching import PatchedPart
@@ -230,8 +230,9 @@ class TextPair:
     ) -> Iterator[tuple[RunType, Floats, Mapping[str, Floats]]]:
         """The second text's scores under each patch, and what its watch reads; `unpatched`: that text, where it was kept."""
         if self.masks is not None:
+            entering = self._encoder_states()
             for patch in patches:
-                yield patch, *self._mask_scores(self.second, patch.watch)
+                yield patch, *self._mask_scores(self.second, patch.watch, entering.get(patch.block))
             return
         executor = self.second.model.executor
         size = max(1, BATCH_TOKENS // len(self.ids(self.second)))
@@ -258,8 +259,18 @@ class TextPair:
             for feed in feeds:
                 executor.close(feed.row)
 
-    def _mask_scores(self, text: Activations, watch: Watch) -> tuple[Floats, dict[str, Floats]]:
-        scores, sites = self.first.model.encoder_pass(text.ids, watch)
+    def _encoder_states(self) -> dict[int, BlockInput]:
+        """What enters each block but the first when an encoder reads the second text: patches begin there."""
+        if not can_begin_at_blocks(self.second):
+            return {}
+        sites = {block: f"blocks.{block - 1}.residual" for block in range(1, self.second.model.blueprint.blocks)}
+        values = self.second.values(*sites.values())
+        return {block: BlockInput(block, values[site]) for block, site in sites.items()}
+
+    def _mask_scores(
+        self, text: Activations, watch: Watch, begin: BlockInput | None = None
+    ) -> tuple[Floats, dict[str, Floats]]:
+        scores, sites = self.first.model.encoder_pass(text.ids, watch, begin)
         assert scores is not None
         assert self.masks is not None
         return scores[self.masks[text is self.second]], sites

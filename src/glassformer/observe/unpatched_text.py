@@ -32,6 +32,11 @@ class PatchedRun(Protocol):
         """The first block in which anything is changed or read."""
 
 
+def can_begin_at_blocks(text: Activations) -> bool:
+    """Whether nothing in a text's model is changed by what stands in another place: that may be in a block before."""
+    return not Watch(changes=text.model.changes).inputs
+
+
 class UnpatchedText:
     """A text that was read once, without a patch, and what entered each block: patches begin there."""
 
@@ -40,7 +45,8 @@ class UnpatchedText:
         self.ids, self.executor, self.first = text.ids, text.model.executor, first
         self.row = self.executor.open(text.source)
         self.read_ahead = first if first >= LONG_PREFIX else 0
-        blocks = range(1, text.model.blueprint.blocks) if begins_at_blocks(self.executor) else ()
+        begins = begins_at_blocks(self.executor) and can_begin_at_blocks(text)
+        blocks = range(1, text.model.blueprint.blocks) if begins else ()
         self.entries = {block: f"blocks.{block - 1}.residual" for block in blocks}
         self.states: dict[int, Floats] = {}  # by block: (tokens from the first on that a patch changes, hidden)
         self.scores: Floats | None = None  # of what follows it

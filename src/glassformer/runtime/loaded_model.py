@@ -29,7 +29,7 @@ from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import Executor
+from glassformer.engine.protocol import BlockInput, Executor
 from glassformer.engine.wrapped_executor import ReportingExecutor
 from glassformer.errors import InputError, SettingError, check_context, did_you_mean
 from glassformer.opened import (
@@ -261,13 +261,23 @@ class LoadedModel:
         """The fastest `entropy_stats` there is for this model's scores."""
         return self.executors.entropy_stats if self.writes else entropy_stats
 
-    def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
-        """One pass of a model that only reads: its logits for each token or for the text, and what the watch read."""
+    def encoder_pass(
+        self, ids: Sequence[int], watch: Watch, begin: BlockInput | None = None
+    ) -> tuple[Floats | None, dict[str, Floats]]:
+        """One pass of a model that only reads: its logits for each token or for the text, and what the watch read.
+
+        `begin`: the first block that is computed, and what enters it.
+        """
         import torch
 
-        watch = Watch(watch.reads, {**self.changes, **watch.changes})
+        watch, tokens = Watch(watch.reads, {**self.changes, **watch.changes}), torch.tensor([list(ids)])
         with torch.inference_mode():
-            output = self.module(torch.tensor([list(ids)]), watch=watch)
+            ready = None
+            if begin is not None:
+                ready = self.module.base_model.prepare(tokens, None, None, None, None, watch)
+                states = torch.from_numpy(begin.states)[None].to(self.module.dtype)
+                ready = replace(ready, begin=(begin.block, states))
+            output = self.module(tokens, watch=watch, p=ready)
         logits: Any = getattr(output, "logits", None)
         sites = {site: value[0].float().numpy() for site, value in (output.sites or {}).items()}
         return None if logits is None else logits[0].float().numpy(), sites

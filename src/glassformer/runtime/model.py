@@ -37,13 +37,16 @@ from glassformer.typecheck import OWN_CHECK
 if TYPE_CHECKING:
     from glassformer.features.dictionary import FeatureDictionary
     from glassformer.observe.circuits import Circuits
+    from glassformer.observe.feature_training import FeatureKind
     from glassformer.observe.patching_pairs import Metric
     from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
     from glassformer.observe.readings import Readings
+    from glassformer.observe.recorded_activations import RecordedActivations
     from glassformer.observe.tuned_lens import TunedLens
     from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
+    from glassformer.views.feature_training import FeatureTraining
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
@@ -394,6 +397,47 @@ class Model(LoadedModel):
         dictionary = (self.library or local_library()).dictionary(os.fspath(name), site, site_out)
         check_dictionary(dictionary, self.blueprint, self.name)
         return dictionary
+
+    def train_features(
+        self,
+        source: Annotated[str | Iterable[str] | RecordedActivations, OWN_CHECK],
+        site: str,
+        *,
+        features: int | None = None,
+        kind: FeatureKind = "topk",
+        k: int = 32,
+        l1: float = 1.0,
+        steps: int = 2000,
+        batch_size: int = 512,
+        learning_rate: float = 1e-3,
+        seed: int = 0,
+        length: int | None = None,
+        name: str = "features",
+        progress: NamedProgress | None = None,
+    ) -> tuple[FeatureDictionary, FeatureTraining]:
+        """A sparse autoencoder of the activations at a site, and how it learned.
+
+        Args:
+            source: a text, the pieces of a long one, or what `read_many(…).record(…)` gave. No more is read than is needed.
+            site: whose activations, such as 'blocks.8.residual'.
+            features: how many; by default 8 for each number at the site.
+            kind: 'topk'; 'batchtopk', a JumpReLU in the end; or 'l1'.
+            k: active features of a token.
+            l1: what activations cost, of the kind 'l1'.
+            steps, batch_size, learning_rate, seed: of the training; `batch_size` is in tokens.
+            length: tokens of the text that the model reads at once; by default 128.
+            name: the dictionary's.
+            progress: called as (what, done so far, in all).
+        """
+        from glassformer.observe.activation_rows import activation_rows
+        from glassformer.observe.feature_training import FeatureTrainingSettings, train_features
+
+        rows = activation_rows(self, source, site, length)
+        settings = FeatureTrainingSettings(
+            features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
+            batch_size=batch_size, learning_rate=learning_rate, seed=seed,
+        )  # fmt: skip
+        return train_features(rows, settings, site=rows.site, model=self.name, name=name, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
         """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""

@@ -12,6 +12,7 @@ from glassformer.changes import Change, in_sequence
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import feature_of
+from glassformer.sites import expand_changes
 from glassformer.steering.library import Library, local_library
 from glassformer.steering.token_axis import token_site
 from glassformer.steering.vector import SteeringVector, check_strength
@@ -31,7 +32,7 @@ def steering_changes(
     for entry in steering_entries(steer):
         for site, change in _entry_changes(entry, library, blueprint, model, digest).items():
             changes[site] = in_sequence(changes.get(site), change)
-    return changes
+    return dict(expand_changes(changes, *blueprint.block_counts))
 
 
 def _entry_changes(

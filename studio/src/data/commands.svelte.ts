@@ -70,11 +70,11 @@ export class Commands {
 
   /** Download the run as one page that needs no server. */
   async save(): Promise<void> {
-    const { run, source } = this.studio;
+    const { run, source, turn } = this.studio;
     if (!run || !source.pageTemplate) return;
     this.notice = "Reading the run's attention, to save it too…";
     try {
-      const slices = await readRunSlices(source, run);
+      const slices = await readRunSlices(source, run, turn?.question?.steer ?? []);
       const { results } = this.studio.experiments;
       const held = results.length ? { ...slices, experiments: results } : slices;
       download("run.html", savedPage(await source.pageTemplate(), run, this.selectionToSave(), held));

@@ -1,14 +1,16 @@
 // The text that a view looks into: the run's own tokens, prompt and answer, or another text.
 import type { Recording } from "../api/types";
 import { pythonString } from "./snippets";
+import { type Steer, steerFields } from "./steering";
 
-/** The fields of a request that name the text and the model that reads it. */
-export function readingFields(run: Recording, text: string | null, model: string | null): Record<string, unknown> {
+/** The fields of a request that name the text and the model that reads it; the run's own tokens are read as steered as they were written. */
+export function readingFields(run: Recording, text: string | null, model: string | null, steer: readonly Steer[] = []): Record<string, unknown> {
   if (text !== null) return { model, prompt: text, raw: true };
   return {
     model: run.model,
     prompt: run.prompt_tokens.map((token) => token.id),
     answer_ids: run.steps.map((step) => step.token.id),
+    ...steerFields(steer),
   };
 }
 

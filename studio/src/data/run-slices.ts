@@ -3,6 +3,7 @@
 import type { AttentionMaps, Lens, Recording } from "../api/types";
 import { hasEncoder, readingFields } from "./reading";
 import type { SliceRequest, Source } from "./source";
+import type { Steer } from "./steering";
 
 /** By name: "lens", "attention-maps/" with the kind of attention, and "experiments", a list of results. */
 export type Slices = Readonly<Record<string, unknown>>;
@@ -10,8 +11,8 @@ export type Slices = Readonly<Record<string, unknown>>;
 const PROMPT_TOKENS = 512; // of a prompt whose lens is saved, at most; as in glassformer/observe/recording.py
 
 /** Read all of them, for a page that is to be saved; none where the model that wrote the run is not there. */
-export async function readRunSlices(source: Source, run: Recording): Promise<Slices> {
-  const fields = readingFields(run, null, null);
+export async function readRunSlices(source: Source, run: Recording, steer: readonly Steer[]): Promise<Slices> {
+  const fields = readingFields(run, null, null, steer);
   const maps = (kind: string) => source.slice({ view: "attention-maps", body: { ...fields, kind, first: 0 } }) as Promise<AttentionMaps>;
   const slices: Record<string, unknown> = {};
   try {

@@ -65,7 +65,7 @@ export class Studio {
   readonly experiments: Experiments;
   private branchCount = 0; // of this page, for their keys
   private receiving = $state.raw<ReadonlySet<number>>(new Set()); // the keys of branches whose stream is open
-  private settled = $state.raw<Recording | null>(null); // what was shown before the answer that is being written
+  private settled = $state.raw<{ readonly run: Recording | null; readonly steer: readonly Steer[] } | null>(null); // before the answer that is being written
 
   constructor(
     readonly source: Source,
@@ -98,7 +98,13 @@ export class Studio {
 
   /** The run for views that ask for more of it: one that does not change with every token. */
   get settledRun(): Recording | null {
-    return this.branch?.state.kind === "writing" ? (this.settled ?? this.run) : this.run;
+    return this.branch?.state.kind === "writing" ? (this.settled?.run ?? this.run) : this.run;
+  }
+
+  /** What that run was steered by. */
+  get settledSteer(): readonly Steer[] {
+    const earlier = this.branch?.state.kind === "writing" && this.settled?.run ? this.settled : null;
+    return (earlier ?? this.turn?.question)?.steer ?? [];
   }
 
   get step() {
@@ -429,7 +435,7 @@ export class Studio {
    */
   private write(request: RecordRequest, continuation: Continuation, key: number | null, start: (run: Recording) => number): Promise<boolean> {
     const abort = new AbortController();
-    this.settled = this.run;
+    this.settled = { run: this.run, steer: this.turn?.question?.steer ?? [] };
     this.activity = { kind: "generating", abort };
     if (key !== null) this.change(key, (branch) => ({ ...branch, state: { kind: "writing" } }));
     return new Promise((written) => {

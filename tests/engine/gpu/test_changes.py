@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 from glassformer.changes import Change
 from glassformer.engine.protocol import Feed
 from glassformer.errors import SiteError
+from glassformer.features.files import read_dictionary
 from glassformer.sites import all_sites, axes
 from tests.engine.cpu.test_changes import assert_close, run
 from tests.engine.executors import Subject
+from tests.features.dictionaries import write_folder
 from tests.parity import reference
 from tests.sweeps import mostly_swept
 
@@ -71,3 +74,15 @@ def test_changed_scores(tiny: Tiny) -> None:
     (scores,) = executor.run([Feed(executor.open(), [3, 4], watch=watch)])
     assert (scores.host() == 2).all()
     assert (scores.sites["scores"] == 2).all()
+
+
+def test_a_change_that_is_computed_from_an_earlier_site_matches_plain(tiny: Tiny, tmp_path: Path) -> None:
+    subject = tiny("llama")
+    hooks = {"hook_name": "blocks.1.attn.hook_z", "hook_name_out": "blocks.1.hook_mlp_out"}
+    transcoder = read_dictionary(write_folder(tmp_path / "mlp-1", "transcoder", metadata=hooks))
+    watch = subject.watch("blocks.1.mlp.update", "final", changes=transcoder.clamp({4: 2.0}))
+    clamped = run(subject, subject.gpu(), watch)
+    assert_close(clamped, run(subject, subject.plain(), watch))
+    assert all(set(sites) == {"scores", "blocks.1.mlp.update", "final"} for sites in clamped)
+    unchanged = run(subject, subject.gpu(), subject.watch("final"))
+    assert not np.allclose(clamped[0]["final"], unchanged[0]["final"], atol=1e-3)

@@ -13,11 +13,12 @@ import pytest
 
 from glassformer.errors import GlassError
 from glassformer.features.files import read_dictionary, write_dictionary
-from glassformer.observe.activation_rows import activation_rows
-from glassformer.training.feature_training import FeatureTrainingSettings, train_features
+from glassformer.observe.activation_rows import TextRows, activation_rows
+from glassformer.observe.feature_training import FeatureTrainingSettings, train_features
 from glassformer.views.schema import schema
 from tests.observe.models import both
 
+SITE = "blocks.0.residual"
 WIDTH, PLANTED, ACTIVE = 24, 32, 3
 
 
@@ -80,13 +81,93 @@ def test_a_seed_gives_the_same_features() -> None:
 def test_straight_from_a_model(tmp_path: Path) -> None:
     model = both("llama", "cpu").model
     rows = activation_rows(model, "the cat sat on the mat. a dog ran. " * 12, "blocks.0.residual", length=16)
-    assert next(iter(rows)).shape == (15, rows.width)
-    np.testing.assert_array_equal(next(iter(rows)), model.read_ids(rows.windows[0]).at("blocks.0.residual")[1:])
+    assert isinstance(rows, TextRows)
+    assert activation_rows(model, "the cat", "blocks.0.hook_resid_post").site == rows.site
+    for part, window in zip(rows, rows.windows(), strict=True):
+        assert part.shape == (len(window) - 1, rows.width)
+        np.testing.assert_allclose(part, model.read_ids(window).at("blocks.0.residual")[1:], atol=1e-5)
     settings = FeatureTrainingSettings(features=64, k=4, steps=80, batch_size=64)
     dictionary, view = train_features(rows, settings, site=rows.site, model=model.name, name="cats")
     seen = model.read("the cat sat").features(dictionary)
     assert seen.dictionary == "cats"
     assert view.points[-1].unexplained < 0.9
+
+
+@pytest.mark.parametrize("buffer", [65_536, 300], ids=["all at once", "refilled"])
+def test_no_more_is_read_than_the_steps_need(buffer: int) -> None:
+    """Of a stream without end."""
+    read = 0
+
+    def stream() -> Iterator[Any]:
+        nonlocal read
+        generator = np.random.default_rng(0)
+        while True:
+            read += 10
+            yield generator.normal(size=(10, 4)).astype(np.float32)
+
+    told: list[Any] = []
+    settings = FeatureTrainingSettings(features=8, k=2, steps=20, batch_size=50, buffer=buffer)
+    _, view = train_features(stream(), settings, progress=lambda *news: told.append(news))
+    assert view.points[-1].rows == 20 * 50
+    batches = 20 + 15  # revivals take some too
+    assert 20 * 50 < read <= batches * 50 * 10 / 9 + 10
+    assert told[-20:] == [("training", step, 20) for step in range(1, 21)]
+    total = told[0][-1]
+    assert told[:-20] == [("reading activations", min(done, total), total) for done in range(10, total + 10, 10)]
+
+
+def test_a_text_is_encoded_as_far_as_it_is_read() -> None:
+    model, given = both("llama", "cpu").model, 0
+
+    class Pieces:
+        def __iter__(self) -> Iterator[str]:
+            nonlocal given
+            for _ in range(10_000):
+                given += 1
+                yield "the cat sat on the mat. a dog ran. "
+
+    dictionary, view = model.train_features(Pieces(), SITE, features=32, k=4, steps=3, batch_size=16, length=8, name="cats")
+    assert (dictionary.name, dictionary.site, dictionary.model) == ("cats", SITE, model.name)
+    assert view.points[-1].rows == 48
+    assert given < 40
+    whole, _ = model.train_features("the cat sat on the mat. a dog ran. " * 40, SITE, features=32, k=4, steps=3,
+                                    batch_size=16, length=8)  # fmt: skip
+    np.testing.assert_allclose(whole.decoder, dictionary.decoder, atol=1e-4)
+
+
+def test_recorded_activations_give_the_same_rows(tmp_path: Path) -> None:
+    model = both("llama", "cpu").model
+    texts = [f"the cat sat on {number} mats" for number in range(40)]
+    recorded = model.read_many(texts).record(SITE, "blocks.0.attention.heads", folder=tmp_path / "acts")
+    for site in recorded.sites:
+        rows = activation_rows(model, recorded, site)
+        expected = [text.values(site).reshape(len(text.ids), -1)[1:] for text in recorded]
+        np.testing.assert_array_equal(np.concatenate(list(rows)), np.concatenate(expected))
+        assert rows.width == expected[0].shape[1]
+    dictionary, _ = model.train_features(recorded, SITE, features=32, k=4, steps=10, batch_size=16)
+    direct, _ = train_features([np.concatenate(list(activation_rows(model, recorded, SITE)))],
+                               FeatureTrainingSettings(features=32, k=4, steps=10, batch_size=16))  # fmt: skip
+    np.testing.assert_array_equal(dictionary.decoder, direct.decoder)
+    last = model.read_many(texts).record(SITE, folder=tmp_path / "last", positions="last")
+    assert len(np.concatenate(list(activation_rows(model, last, SITE)))) == len(texts)
+
+
+def test_what_features_cannot_be_learned_from(tmp_path: Path) -> None:
+    model = both("llama", "cpu").model
+    recorded = model.read_many(["the cat"]).record(SITE, folder=tmp_path / "acts")
+    for source, site, fields, message in (
+        (recorded, "blocks.1.residual", {}, r"has no 'blocks\.1\.residual'.* It has: blocks\.0\.residual"),
+        (recorded, SITE, {"length": 8}, "Leave length out"),
+        ("the cat", SITE, {"length": 1}, "at least 2 tokens"),
+        ("the cat", "blocks.*.residual", {}, "stands for 3 sites. Name one of them, such as 'blocks.0.residual'"),
+        ("the cat", "blocks.0.attention.pattern", {}, "for each pair of tokens"),
+        (7, SITE, {}, "it must be a text, pieces of one, or recorded activations"),
+        ("the cat", SITE, {"kind": "topl"}, "Did you mean 'topk'"),
+    ):
+        with pytest.raises(GlassError, match=message):
+            model.train_features(source, site, **fields)
+    with pytest.raises(GlassError, match="was recorded with other weights"):
+        both("qwen3", "cpu").model.train_features(recorded, SITE)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +176,7 @@ def test_straight_from_a_model(tmp_path: Path) -> None:
         ({"features": 0}, "features is 0"),
         ({"features": 8, "k": 9}, "k is 9, and there are only 8"),
         ({"features": 8, "kind": "topl"}, "Did you mean 'topk'"),
+        ({"features": 8, "kind": np.zeros(2)}, "the kind array"),
         ({"features": 8, "k": 2.5}, "k is 2.5"),
         ({"features": 8, "k": 2, "learning_rate": "fast"}, "learning_rate is 'fast'"),
         ({"features": 8, "k": 2, "seed": True}, "seed is True"),

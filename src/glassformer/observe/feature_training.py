@@ -5,7 +5,8 @@ on average, and is written as a JumpReLU with the threshold that this comes to (
 for the sum of activations (https://transformer-circuits.pub/2023/monosemantic-features). Rows of the decoder have the length
 1. A feature that no row has activated for a while is dead: it begins anew as what a badly explained row lacks.
 
-Rows come from anywhere, in batches of any size: they are mixed in a buffer, and the first of them are held out.
+Rows come from anywhere, in batches of any size: they are mixed in a buffer, and the first of them are held out. No more
+are read than the steps need.
 
 Shapes: rows (batch, width), activations (batch, features).
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, Literal, TypeAlias, get_args
@@ -25,6 +26,7 @@ import torch
 
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.features.dictionary import FeatureDictionary
+from glassformer.progress import NamedProgress
 from glassformer.typecheck import brief
 from glassformer.views.feature_training import FeatureTraining, FeatureTrainingPoint
 
@@ -54,8 +56,10 @@ class FeatureTrainingSettings:
             "features": (1, 10**7), "k": (1, 10**6), "l1": (0, 10**6), "steps": (1, 10**9), "batch_size": (1, 10**6),
             "learning_rate": (0, 10), "buffer": (1, 10**9), "seed": (0, 2**63 - 1),
         }  # fmt: skip
-        if self.kind not in get_args(FeatureKind):
-            raise SettingError(f"the kind {self.kind!r} is unknown.{did_you_mean(str(self.kind), get_args(FeatureKind))}")
+        if not isinstance(self.kind, str) or self.kind not in get_args(FeatureKind):
+            raise SettingError(
+                f"the kind {brief(self.kind)} is unknown.{did_you_mean(str(self.kind), get_args(FeatureKind))}"
+            )
         for field in fields(self):
             value, (least, most) = getattr(self, field.name), bounds.get(field.name, (0, 0))
             kinds: Any = (int, float) if field.type == "float" else int
@@ -74,23 +78,26 @@ def train_features(
     site: str = "",
     model: str = "",
     name: str = "features",
-    progress: Callable[[FeatureTrainingPoint], None] | None = None,
+    progress: NamedProgress | None = None,
 ) -> tuple[FeatureDictionary, FeatureTraining]:
-    """Features of rows, and how they were learned. `rows` are read again where they end before the training does."""
+    """Features of rows, and how they were learned. `rows` are read again where they end before the training does.
+
+    `progress`: called as (what, done so far, in all), while the first rows are read and then after each step.
+    """
     started = time.perf_counter()
-    batches = _Batches(rows, settings)
+    report_after = {round(settings.steps * number / POINTS) for number in range(1, POINTS + 1)}
+    revive_after = {round(0.75 * settings.steps * number / REVIVALS) for number in range(1, REVIVALS + 1)} - {0}
+    batches = _Batches(rows, settings, settings.steps + len(revive_after), progress)
     training = _Training(batches.held_out, settings)
     points = []
-    report_after = {round(settings.steps * number / POINTS) for number in range(1, POINTS + 1)}
-    revive_after = {round(0.75 * settings.steps * number / REVIVALS) for number in range(1, REVIVALS + 1)}
     for step in range(1, settings.steps + 1):
         training.step(torch.from_numpy(next(batches)), step)
         if step in revive_after:
             training.revive(torch.from_numpy(next(batches)))
         if step in report_after:
             points.append(training.point(step))
-            if progress is not None:
-                progress(points[-1])
+        if progress is not None:
+            progress("training", step, settings.steps)
     dictionary = training.dictionary(site, model, name)
     seconds = time.perf_counter() - started
     view = FeatureTraining(model, site, settings.kind, settings.features, batches.width, seconds, tuple(points))
@@ -98,14 +105,18 @@ def train_features(
 
 
 class _Batches:
-    """Batches of mixed rows, without end."""
+    """So many batches of mixed rows."""
 
-    def __init__(self, rows: Iterable[Floats], settings: FeatureTrainingSettings) -> None:
+    def __init__(
+        self, rows: Iterable[Floats], settings: FeatureTrainingSettings, count: int, progress: NamedProgress | None
+    ) -> None:
         self._rows = rows
         self._generator = np.random.default_rng(settings.seed)
         self.width = 0
         self._stream = self._checked_rows()
-        first = self._take(settings.buffer)
+        used = count * settings.batch_size
+        self._left = used + min(MAX_HELD_OUT, used // 9 + 1)  # rows that are read yet, with those that are held out
+        first = self._take(min(settings.buffer, self._left), progress)
         count = min(MAX_HELD_OUT, len(first) // 10)
         if not count:
             raise InputError(f"{len(first)} rows of activations are too few to learn features from: at least 10.")
@@ -128,22 +139,27 @@ class _Batches:
     def _refill(self) -> None:
         """Replace what was used, mix, and begin anew; what cannot be replaced is used again."""
         if not self._whole:
-            fresh = self._take(self._at)
-            if len(fresh) < self._at and not isinstance(self._rows, Iterator):
+            wanted = min(self._at, self._left)
+            fresh = self._take(wanted)
+            if len(fresh) < wanted and not isinstance(self._rows, Iterator):
                 self._stream = self._checked_rows(skip=len(self.held_out))
-                fresh = np.concatenate([fresh, self._take(self._at - len(fresh))])
+                fresh = np.concatenate([fresh, self._take(wanted - len(fresh))])
             self._buffer[: len(fresh)] = fresh
         self._generator.shuffle(self._buffer)
         self._at = 0
 
-    def _take(self, count: int) -> Floats:
+    def _take(self, count: int, progress: NamedProgress | None = None) -> Floats:
         """As many rows as there are, up to a number."""
         parts = [np.zeros((0, self.width), np.float32)]
-        while count > 0 and (part := next(self._stream, None)) is not None:
-            parts.append(part[:count])
-            if len(part) > count:
-                self._stream = chain([part[count:]], self._stream)
-            count -= len(part)
+        taken = 0
+        while taken < count and (part := next(self._stream, None)) is not None:
+            parts.append(part[: count - taken])
+            if len(part) > count - taken:
+                self._stream = chain([part[count - taken :]], self._stream)
+            taken += len(parts[-1])
+            if progress is not None:
+                progress("reading activations", taken, count)
+        self._left -= taken
         return np.concatenate([part for part in parts if len(part)] or parts[:1])
 
     def _checked_rows(self, skip: int = 0) -> Iterator[Floats]:
