@@ -409,6 +409,10 @@ template <int R> constexpr int summed_parts = R == ROUND_Q14 ? 2 : 1;  // parts 
 // Tokens whose sums are computed at once
 template <class Tile, int P> constexpr int tokens_in_flight = P == 2 || Tile::halves == 2 ? 4 : 8;
 
+// Whether all rows of a tile are computed with GRID tokens at once: pays where codes need no unpacking, and sums are not small
+constexpr int GRID = 4;
+template <class Tile, int R> constexpr bool in_grid = R == ROUND_Q14 && Tile::bits == 8 && VECTORS == 4 && TOKENS >= GRID;
+
 template <int R> struct Inputs {  // a block of some tokens' inputs
     const int8_t* codes;
     const float *scales, *sums;
@@ -506,6 +510,40 @@ ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, in
     }
 }
 
+// The same where the sums of all rows and tokens are in registers, and what they are added to is not: one part of the inputs
+// after the other.
+template <class Tile, int G, int T, int N>
+ALWAYS_INLINE void dot_grid(const uint8_t* codes, int vector, const Block* inputs, I (*sums)[N]) {
+    if constexpr (G < 8) {
+        UNROLLED for (int v = 0; v < N; ++v) {
+            const B four = Tile::template codes<G>(codes, vector + v);
+            UNROLLED for (int t = 0; t < T; ++t) sums[t][v] = dot<G, Tile::bits>(sums[t][v], four, inputs[t]);
+        }
+        dot_grid<Tile, G + 1, T, N>(codes, vector, inputs, sums);
+    }
+}
+
+template <class Tile, int R, int T, int N>
+ALWAYS_INLINE void add_grid(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    constexpr int P = summed_parts<R>;
+    const float* totals = in.template sums_of<Tile>(0);
+    I sums[T][N];
+    UNROLLED for (int part = 0; part < P; ++part) {
+        UNROLLED for (int t = 0; t < T; ++t)
+            UNROLLED for (int v = 0; v < N; ++v) sums[t][v] = part ? add_times_64(zero_sum(), sums[t][v]) : zero_sum();
+        COMPILER_BARRIER;
+        Block inputs[T];
+        UNROLLED for (int t = 0; t < T; ++t) inputs[t] = load_block(in.part(part, t) + START);
+        dot_grid<Tile, 0, T, N>(tile + Tile::first, vector, inputs, sums);
+    }
+    const Lanes<T> scales(in.scales);
+    UNROLLED for (int v = 0; v < N; ++v) {
+        const RowScales<Tile> rows(outer[v], tile, vector + v, 0);
+        UNROLLED for (int t = 0; t < T; ++t)
+            value[t][v] = rows.template add<P>(mul(to_float(sums[t][v]), scales[t]), totals[t], value[t][v]);
+    }
+}
+
 // The same for one token, two vectors of rows at a time where four would need more registers than there are.
 template <class Tile, int R, int H, int N>
 ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
@@ -524,6 +562,7 @@ ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, 
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
     if constexpr (T == 1) add_one_token<Tile, R, H, N>(tile, outer, vector, in, value);
+    else if constexpr (in_grid<Tile, R> && T == GRID) add_grid<Tile, R, T, N>(tile, outer, vector, in, value);
     else if constexpr (TOKENS_SIDE_BY_SIDE) add_side_by_side<Tile, R, H, T, N>(tile, outer, vector, in, value);
     else add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
 }
@@ -601,7 +640,7 @@ template <class Tile> NOINLINE void add_residuals(const uint8_t* tile, int colum
 template <class Tile, int R, int T>
 void packed_rows(const uint8_t* tile, int columns, const QuantizedInput& in, int token, float* out) {
     constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would hide latency
-    constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
+    constexpr int N = T == 1 || (in_grid<Tile, R> && T == GRID) ? VECTORS : few && VECTORS > 1 ? 2 : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed_block<Tile, R, T, N>(tile, vector, columns, in, token, out);
     if constexpr (R == ROUND_MIXED)
         for (int t = token; t < token + T; ++t) add_residuals<Tile>(tile, columns, in, t, out);
@@ -615,7 +654,7 @@ void packed_tokens(const uint8_t* tile, int columns, const QuantizedInput& in, i
 }
 
 template <class Tile> void packed_matmul(const Matrix& m, int tile, int tokens, const QuantizedInput& in, float* out) {
-    const auto run = in.rounding == ROUND_Q14  ? packed_tokens<Tile, ROUND_Q14, TOKENS>
+    const auto run = in.rounding == ROUND_Q14  ? packed_tokens<Tile, ROUND_Q14, in_grid<Tile, ROUND_Q14> ? GRID : TOKENS>
                      : in.rounding == ROUND_Q8 ? packed_tokens<Tile, ROUND_Q8, TOKENS>
                                                : packed_tokens<Tile, ROUND_MIXED, TOKENS>;
     run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
