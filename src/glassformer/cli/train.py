@@ -100,7 +100,7 @@ def train(
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
 ) -> None:
-    """Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.
+    """Train a model on text, or for a task on rows; or fine-tune one (LoRA, chats, DPO), and see it learn.
 
     With --init a model that exists is trained further: on text, on conversations, or on pairs of answers of which one is
     preferred; all of it, or with --lora a small adapter beside it.

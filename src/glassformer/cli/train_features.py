@@ -34,7 +34,7 @@ def train_features(
     model_options: ModelGroup = MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Train a sparse autoencoder on a model's activations, and show how it learned: losses, dead features."""
+    """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
     from glassformer.features.files import write_dictionary
     from glassformer.observe.activation_rows import activation_rows
     from glassformer.training.feature_training import FeatureTrainingSettings, train_features

@@ -1,0 +1,60 @@
+"""Words of other tools: each leads to a command that there is."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+import pytest
+
+from glassformer.cli.app import SECTIONS, SHORT_FORMS, VERBS, app
+from glassformer.cli.familiar_words import WORDS, familiar_command
+from tests.cli.test_cli import failed, glass
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("lora", "That is glass train --init MODEL --chat FILE --lora 8 --out DIR."),
+        ("fine-tune", "That is glass train --init MODEL --chat FILE --out DIR."),
+        ("Finetunning", "That is glass train --init MODEL --chat FILE --out DIR."),
+        ("logit_lens", "That is glass lens TEXT."),
+        ("sae", "That is glass features --sae DIR or glass train-features."),
+        ("quantize", "That is glass models quantize MODEL --to q4_k."),
+        ("rum", "Did you mean 'run'?"),
+    ],
+)
+def test_an_unknown_word_names_the_command(word: str, command: str) -> None:
+    assert f"No such command {word!r}. {command}\n" in failed(glass(word, "Hi"), 2)
+
+
+def test_a_word_like_none_suggests_nothing() -> None:
+    assert failed(glass("xylophone"), 2).endswith("No such command 'xylophone'.\n")
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for value in WORDS.values() for line in ([value] if isinstance(value, str) else value)})
+)
+def test_the_command_of_a_word_exists(line: str) -> None:
+    words = shlex.split(line)[1:]
+    context = click.Context(app)
+    command: Any = app
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.get_command(context, words.pop(0))
+        assert command is not None, line
+    known = {name for parameter in command.get_params(context) for name in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_a_word_is_no_verb_and_finds_itself() -> None:
+    for word, value in WORDS.items():
+        assert word not in {*VERBS, *SHORT_FORMS}
+        assert familiar_command(word) == f" That is {value if isinstance(value, str) else ' or '.join(value)}."
+
+
+def test_the_help_has_the_verbs_under_headings() -> None:
+    shown = glass("--help").stdout
+    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [*(f"{heading}:" for heading in SECTIONS), "Options:"]
+    assert {"(LoRA,", "DPO),", "(SAE)"} <= set(shown.split())
