@@ -19,6 +19,7 @@ from glassformer.errors import SiteError
 from glassformer.typecheck import OWN_CHECK, brief
 
 Numbers: TypeAlias = Collection[int] | slice | None
+_LARGEST = float(np.finfo(np.float32).max)
 SiteFunction: TypeAlias = Callable[[Any, "Where"], Any]  # a tensor, and where it stands, to the one to go on with
 
 
@@ -74,6 +75,10 @@ class Change:
             bound = getattr(self, name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real)):
                 raise SiteError(f"a Change's {name} is a number, not {bound!r}.")
+        for name in ("scale", "minimum", "maximum"):
+            number = getattr(self, name)
+            if isinstance(number, Real) and not abs(number) <= _LARGEST:  # nor NaN
+                raise SiteError(f"a Change's {name} is a finite number that float32 has, not {brief(number)}.")
         if self.onto is not None and self.away_from is not None:
             raise SiteError("a Change projects onto a direction or away from one, not both.")
 

@@ -199,5 +199,8 @@ def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
         except ValueError:
             equals = ""
         if not equals or not site:
-            raise SettingError(f"--change {argument!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
+            raise SettingError(
+                f"--change {argument!r} is not SITE[:HEADS]=FACTOR with a finite number, such as "
+                "blocks.5.attention.heads:2=0."
+            )
     return changes
