@@ -180,7 +180,7 @@ def parse_steering(
         except ValueError:
             equals = ""
         if not equals or not name:
-            example = "formal=4" if how == "strength" else "resid-8/123=0"
+            example = f"{argument.partition('=')[0] or 'formal'}=1" if how == "strength" else "resid-8/123=0"
             raise SettingError(f"{option} {argument!r} is not {form}, such as {example}.")
     return entries
 

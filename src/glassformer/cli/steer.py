@@ -46,15 +46,17 @@ def make(
         view = model.steering(cast(Any, texts), site, **choices, **prompt_options.keywords(), progress=progress)
     view.save(target)
     output.show(view)
-    common.note(f"saved as {target}; try: glass run --steer {out.removesuffix('.safetensors')}=1 …")
+    common.note(f"saved as {target}; try: {common.typed('run', model_options.model, '--steer', f'{out}=1')} …")
 
 
 def list_vectors(model_options: ModelGroup = MODEL_GROUP, output: OutputGroup = OUTPUT_GROUP) -> None:
     """List the steering vectors in GLASS_HOME/steering, and whether they fit the model."""
     from glassformer.observe.steering import known_vectors
+    from glassformer.steering.library import local_library
 
     model = model_options.load()
     output.show(known_vectors(model, model.library))
+    common.note(f"These are in {local_library().steering}; one that is elsewhere is named by its path: --steer ./FILE=1.")
 
 
 def vector_path(out: str) -> Path:

@@ -58,4 +58,4 @@ def train_features(
     view.save(out / "training.html")
     view.save(out / "training.json")
     output.show(view)
-    common.note(f"saved in {out}; try: glass features --sae {out} …")
+    common.note(f"saved in {out}; try: {common.typed('features', model_options.model, '--sae', str(out))} …")

@@ -54,7 +54,8 @@ def chat(
         messages=conversation.messages if system is None else (Message("system", system), *conversation.dialogue),
     )
     if session.terminal:
-        common.note(settings.status_line(session.model, session.check(session.conversation), about, raw=False))
+        chosen_settings = session.check(session.conversation)
+        common.note(settings.status_line(session.model, chosen_settings, about, raw=False, steering=session.steering))
         common.note("/help lists the commands, Ctrl-D leaves.")
     if session.no_template_note:
         common.note(session.no_template_note)
