@@ -93,7 +93,7 @@ class Change:
             changed[index] = self._computed(changed[index], rows)
         except (IndexError, RuntimeError, ValueError) as error:
             shape = dict(zip(where.axes, value.shape, strict=True))
-            hint = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
+            hint = "" if self.shift is None or self.positions is not None else " Say at which positions its shift stands."
             raise SiteError(
                 f"a Change does not fit what it changes, {shape}: {str(error).splitlines()[0]}.{hint}"
             ) from error

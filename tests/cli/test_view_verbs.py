@@ -263,7 +263,13 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("circuit", "--layer", "0", "--head", "0", "--baseline"), "Pass --composition too"),
         (("circuit", "x", "--layer", "0", "--head", "0", "--token", "a"), "Leave out either the text or --token"),
         (("patch", "the cat", "the ox"), "(glass tokens shows them), or use --pairs FILE, which aligns them"),
+        (("patch", "the cat", "the ox", "--to", "final"), "one of as many tokens (glass tokens shows them)."),
+        (("attribution-patch", "the cat", "the ox"), "one of as many tokens (glass tokens shows them)."),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
+        (
+            ("run", "x", "--tensor-parallel", "2", "--executor", "cpu"),
+            "--executor cpu is not for PyTorch. Use --executor plain",
+        ),
         (("compare", "x"), "compare with what? This asks for nothing"),
         (("compare", "x", "y", "--with", "top_k=1"), "This asks for a second text and another setting"),
         (("compare", "x", "--change", "blocks.0.residual"), "is not SITE[:HEADS]=FACTOR"),

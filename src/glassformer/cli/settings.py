@@ -90,7 +90,7 @@ class GenerationGroup(OptionGroup):
 GENERATION_GROUP = GenerationGroup()
 OWN_OPTIONS = {  # what is typed otherwise than its name says
     "max_new_tokens": "-n", "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
-    "patch_pairs": "--pairs FILE",
+    "model.patch_pairs": "--pairs FILE", "model.tokens": "glass tokens",
     **{name: f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p", "seed", "regex")},
 }  # fmt: skip
 

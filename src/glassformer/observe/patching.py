@@ -44,7 +44,7 @@ def patching(
     the two tokens to tell apart, instead of what each text leads to.
     """
     check_part(part)
-    pair = TextPair(first, second, positions)
+    pair = TextPair(first, second, positions, aligning="model.patch_pairs")
     unpatched = pair.scores(first), pair.scores(second)
     model = first.model
     answers = answer_tokens(model, unpatched, answer, against)

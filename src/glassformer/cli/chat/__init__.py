@@ -118,9 +118,13 @@ def handle(session: Session, text: str) -> None:
 
 
 def chat_spelling(name: str, *value: Any) -> str:
-    """A setting as it is typed in a chat.
+    """A setting as it is typed in a chat, and anything else as where the chat was started.
 
-    >>> chat_spelling("do_sample", True)
-    '/set do_sample=true'
+    >>> chat_spelling("do_sample", True), chat_spelling("executor", "plain")
+    ('/set do_sample=true', '--executor plain')
     """
+    from glassformer.decoding.settings_table import SETTINGS
+
+    if name not in SETTINGS:
+        return settings.command_line_spelling(name, *value)
     return "=".join([f"/set {name}", *(json.dumps(item, default=str) for item in value)]) if value else name
