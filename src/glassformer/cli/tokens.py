@@ -80,13 +80,12 @@ def read_texts(texts: Sequence[str], lines: bool) -> list[str]:
 def open_tokenizer(name: str) -> tuple[Tokenizer, Blueprint | None]:
     """A model's tokenizer; and its blueprint, if there is a model of a known family."""
     from glassformer.checkpoint import open_at
-    from glassformer.checkpoint.locate import locate
-    from glassformer.opened import OpenedModel
+    from glassformer.opened import OpenedModel, locate_finished
     from glassformer.text import Tokenizer
 
     common.log_to_stderr()
     with bars.download_bar() as progress:
-        path = locate(name, "tokenizer", progress)
+        path = locate_finished(name, "tokenizer", progress)
     if path.suffix == ".tiktoken":
         return Tokenizer.from_tiktoken(path), None
     opened = OpenedModel(name, open_at(path))
