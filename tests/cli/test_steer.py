@@ -99,6 +99,19 @@ def test_features_are_trained_shown_and_clamped(model: str) -> None:
     assert "steered by sae/4 1, sae/3 held at 2 · changed: blocks.0.residual" in run.stderr
 
 
+def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        assert Path("new/sae").is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("glassformer.training.feature_training.train_features", interrupted)
+    Path("text.txt").write_text("the cat sat on the mat. " * 8)
+    words = ("train-features", "--text", "text.txt", "--site", "blocks.0.residual", "--out", "new/sae")
+    done = CliRunner().invoke(app, [*words, "-m", model, *PLAIN])
+    assert (done.exit_code, "No features were kept." in done.stderr) == (130, True)
+    assert not Path("new").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

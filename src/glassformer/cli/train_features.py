@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, ModelGroup, OutputGroup
@@ -41,21 +41,21 @@ def train_features(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
-    prepare_target(out / "training.json")
-    content = read_text_file(text)
-    model = model_options.load()
-    chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
-    with common.explained_interrupt("No features were kept."), bars.counter_bar("training") as progress:
-        rows = activation_rows(model, content, site, length)
-        settings = FeatureTrainingSettings(
-            features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
-        )
-        dictionary, view = train_features(
-            rows, settings, site=site, model=model.name, name=out.name,
-            progress=lambda point: progress(point.step, settings.steps),
-        )  # fmt: skip
-    write_dictionary(dictionary, out)
-    view.save(out / "training.html")
-    view.save(out / "training.json")
+    with prepared_target(out / "training.json"):
+        content = read_text_file(text)
+        model = model_options.load()
+        chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
+        with common.explained_interrupt("No features were kept."), bars.counter_bar("training") as progress:
+            rows = activation_rows(model, content, site, length)
+            settings = FeatureTrainingSettings(
+                features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
+            )
+            dictionary, view = train_features(
+                rows, settings, site=site, model=model.name, name=out.name,
+                progress=lambda point: progress(point.step, settings.steps),
+            )  # fmt: skip
+        write_dictionary(dictionary, out)
+        view.save(out / "training.html")
+        view.save(out / "training.json")
     output.show(view)
     common.note(f"saved in {out}; try: {common.typed('features', model_options.model, '--sae', str(out))} …")
