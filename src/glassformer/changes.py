@@ -76,8 +76,7 @@ class Change:
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real)):
                 raise SiteError(f"a Change's {name} is a number, not {bound!r}.")
         for name in ("scale", "minimum", "maximum"):
-            number = getattr(self, name)
-            if isinstance(number, Real) and not abs(number) <= _LARGEST:  # nor NaN
+            if isinstance(number := getattr(self, name), Real) and not _in_float32(number):
                 raise SiteError(f"a Change's {name} is a finite number that float32 has, not {brief(number)}.")
         if self.onto is not None and self.away_from is not None:
             raise SiteError("a Change projects onto a direction or away from one, not both.")
@@ -288,6 +287,11 @@ def _own_rows(array: Any, rows: tuple[list[int], int]) -> Any:
     if len(inside) < count and getattr(array, "ndim", 0) > 1 and array.shape[-2] == count:
         return array[..., inside, :]
     return array
+
+
+def _in_float32(number: Any) -> bool:
+    """Whether a number is finite, in float32 too; NaN is not."""
+    return bool(abs(number) <= _LARGEST)
 
 
 # Which numbers ------------------------------------------------------------------------------------------------------

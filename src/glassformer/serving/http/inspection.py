@@ -45,7 +45,7 @@ class SiteChange(BaseModel):
         for name in ("scale", "shift", "onto", "away_from"):
             try:
                 with np.errstate(over="ignore"):  # to infinity
-                    finite = np.isfinite(np.asarray(data.get(name, 0.0), np.float32)).all()
+                    finite = bool(np.isfinite(np.asarray(data.get(name, 0.0), np.float32)).all())
             except (TypeError, ValueError, OverflowError):
                 finite = False
             if not finite:
