@@ -29,6 +29,10 @@ def test_an_unknown_word_names_the_command(word: str, command: str) -> None:
     assert f"No such command {word!r}. {command}\n" in failed(glass(word, "Hi"), 2)
 
 
+def test_a_familiar_word_after_a_groups_name() -> None:
+    assert "No such command 'delete'. That is glass models rm MODEL.\n" in failed(glass("models", "delete", "x"), 2)
+
+
 def test_a_word_like_none_suggests_nothing() -> None:
     assert failed(glass("xylophone"), 2).endswith("No such command 'xylophone'.\n")
 

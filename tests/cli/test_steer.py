@@ -67,9 +67,10 @@ def test_a_vector_in_a_file_is_named_by_its_path(model: str, home: Path) -> None
     made = glass(*words, "-m", model, *PLAIN)
     assert f"saved as my warm.safetensors; try: glass run --steer 'my warm.safetensors=1' -m {model} …" in made.stderr
     glass("run", "the cat", "-n", "1", "--steer", "my warm.safetensors=1", "-m", model, *PLAIN)
-    listed = glass("steer", "list", "-m", model, *PLAIN)
-    assert "There are none." in listed.stdout
-    assert f"These are in {home / 'steering'}; one that is elsewhere is named by its path" in listed.stderr
+    for words, folder_name in ((("steer", "list"), "steering"), (("features",), "features")):
+        listed = glass(*words, "-m", model, *PLAIN)
+        assert "There are none." in listed.stdout
+        assert f"These are in {home / folder_name}; one that is elsewhere is named by its path" in listed.stderr
 
 
 def test_features_are_trained_shown_and_clamped(model: str) -> None:
@@ -121,6 +122,7 @@ def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypa
         (("run", "x", "--steer", "=4"), "is not NAME=STRENGTH, such as formal=1."),
         (("run", "x", "--clamp", "sae/3=much"), "--clamp 'sae/3=much' is not SAE/NUMBER=VALUE"),
         (("run", "x", "--steer", "nowhere=4"), "there is no steering vector 'nowhere'"),
+        (("features", "x"), "whose features? Give --sae DIR: glass features lists those that there are"),
         (("features", "x", "--sae", "nowhere"), "there is no dictionary of features 'nowhere'"),
         (("steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "a/b"), "neither a name nor"),
         (("serve", "--steering", "nowhere"), "--steering 'nowhere' is no folder"),

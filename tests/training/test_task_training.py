@@ -255,6 +255,10 @@ def test_measures_of_few_rows_are_noted(
     [
         (["--task", "classify"], "--task and --data go together"),
         (["--data", "rows.jsonl"], "--task and --data go together"),
+        (
+            ["--data", "x.jsonl", "--init", "smollm2", "--lora", "8"],
+            "for fine-tuning, give --chat FILE or --preferences FILE",
+        ),
         (["--task", "clasify", "--data", "x.jsonl"], "--task clasify is not known. Did you mean 'classify'?"),
         (["--task", "tag", "--data", "x.jsonl", "--text", "y.txt"], "leave --text, --tokenizer, --sample and fine"),
         (["--task", "tag", "--data", "x.jsonl", "--arch", "t5"], "a t5 model has no head for --task tag. Families that"),

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import click
 
+from glassformer.cli.familiar_words import familiar_command
 from glassformer.errors import did_you_mean
 
 
@@ -179,7 +180,7 @@ class VerbGroup(click.Group):
 
     def suggestion(self, ctx: click.Context, word: str) -> str:
         """A sentence for who typed a word that is no command, or nothing."""
-        return did_you_mean(word, self.list_commands(ctx))
+        return did_you_mean(word, self.list_commands(ctx)) or familiar_command(word)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

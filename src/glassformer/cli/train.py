@@ -132,6 +132,8 @@ def train(
             )
         request = RECIPES[recipe](settings=training.changes())
     elif task is not None or data is not None or test_data is not None:
+        if task is None and fine_tuning.said:
+            raise SettingError("--data has the rows of a --task; for fine-tuning, give --chat FILE or --preferences FILE.")
         if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
             raise SettingError(
                 "--task trains on the rows of --data: leave --text, --tokenizer, --sample and fine-tuning's options out."
