@@ -9,7 +9,7 @@ import click
 import pytest
 
 from glassformer.cli.app import SECTIONS, SHORT_FORMS, VERBS, app
-from glassformer.cli.familiar_words import WORDS, familiar_command
+from glassformer.cli.familiar_words import OPTIONS, WORDS, familiar_command
 from tests.cli.test_cli import failed, glass
 
 
@@ -62,3 +62,23 @@ def test_the_help_has_the_verbs_under_headings() -> None:
     headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [*(f"{heading}:" for heading in SECTIONS), "Options:"]
     assert {"(LoRA,", "DPO),", "(SAE)"} <= set(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "Hi", "--max_tokens", "3"), "No such option '--max_tokens'. Did you mean '--max-new-tokens'?"),
+        (("run", "Hi", "--lora", "x"), "No such option '--lora'. Did you mean '--adapter'?"),
+        (("run", "Hi", "--top_k", "3"), "No such option '--top_k'. Did you mean '--top-k'?"),
+        (("tokens", "Hi", "--lora", "x"), "No such option '--lora'.\n"),  # it has none
+    ],
+)
+def test_an_option_of_another_tool_names_the_one_here(words: tuple[str, ...], message: str) -> None:
+    assert message in failed(glass(*words), 2)
+
+
+def test_each_option_for_another_tools_exists() -> None:
+    verbs = [app.get_command(click.Context(app), verb) for verb in ("run", "lens")]
+    known = {name for verb in verbs if verb for parameter in verb.params for name in parameter.opts}
+    assert set(OPTIONS.values()) <= known
+    assert not OPTIONS.keys() & known

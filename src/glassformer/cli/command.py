@@ -19,7 +19,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import click
 
-from glassformer.cli.familiar_words import familiar_command
+from glassformer.cli.familiar_words import familiar_command, familiar_option
 from glassformer.errors import did_you_mean
 
 
@@ -159,6 +159,15 @@ class DescribedArgument(click.Argument):
 
 class Verb(click.Command):
     """A command whose help has its options in sections and its examples line by line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+            if (option := familiar_option(error.option_name, known)) is not None:
+                error.possibilities = [option]
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)

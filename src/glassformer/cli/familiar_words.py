@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _FINE_TUNE = "glass train --init MODEL --chat FILE --out DIR"
 _LORA = "glass train --init MODEL --chat FILE --lora 8 --out DIR"
 _DPO = "glass train --init MODEL --preferences FILE --out DIR"
@@ -79,3 +81,23 @@ def familiar_command(word: str) -> str:
         return ""
     commands = WORDS[near[0]]
     return f" That is {commands if isinstance(commands, str) else ' or '.join(commands)}."
+
+
+OPTIONS = {  # what other tools call an option, and what it is called here
+    "--backend": "--executor",
+    "--device": "--executor",
+    "--lora": "--adapter",
+    "--max-length": "--max-new-tokens",
+    "--max-tokens": "--max-new-tokens",
+    "--model-path": "--model",
+    "--num-predict": "--max-new-tokens",
+    "--quantize": "--weights",
+    "--system-prompt": "--system",
+    "--temp": "--temperature",
+}
+
+
+def familiar_option(name: str, known: Collection[str]) -> str | None:
+    """The option of a command that another tool calls `name`, if it has one."""
+    option = OPTIONS.get(name.replace("_", "-"), name.replace("_", "-"))
+    return option if option in known and option != name else None
