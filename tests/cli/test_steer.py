@@ -55,10 +55,10 @@ def test_a_vector_is_made_listed_and_applied_by_name(model: str, home: Path) -> 
     expected = both("gpt2").model.steered({str(home / "steering" / "formal.safetensors"): 9.0})
     assert run["ids"] == list(expected.watch("the cat", max_new_tokens=5).ids)
     footer = glass("run", "the cat", "-n", "1", "--steer", "formal=0.5", "-m", model, *PLAIN).stderr
-    assert " · steered by formal 0.5 · changed: blocks.0.residual · " in footer
+    assert " · steered by formal × 0.5 · changed: blocks.0.residual · " in footer
     said = "/steer formal 9\nthe cat\n/steer\n/steer formal 0\n/steer\n"
     chatted = glass("chat", "-n", "5", "-m", model, *PLAIN, text=said)
-    assert "answers are steered by formal 9." in chatted.output
+    assert "answers are steered by formal × 9." in chatted.output
     assert "answers are not steered." in chatted.output
 
 
@@ -70,7 +70,7 @@ def test_a_vector_in_a_file_is_named_by_its_path(model: str, home: Path) -> None
     for words, folder_name in ((("steer", "list"), "steering"), (("features",), "features")):
         listed = glass(*words, "-m", model, *PLAIN)
         assert "There are none." in listed.stdout
-        assert f"These are in {home / folder_name}; one that is elsewhere is named by its path" in listed.stderr
+        assert f"Looked in {home / folder_name}; " in listed.stderr
 
 
 def test_features_are_trained_shown_and_clamped(model: str) -> None:
@@ -97,7 +97,7 @@ def test_features_are_trained_shown_and_clamped(model: str) -> None:
     view = json.loads(glass("features", "the cat", "--sae", "sae", "-m", model, *PLAIN, "--json").stdout)
     assert (view["dictionary"], view["size"]) == ("sae", 16)
     run = glass("run", "the cat", "-n", "3", "--clamp", "sae/3=2", "--steer", "sae/4=1", "-m", model, *PLAIN)
-    assert "steered by sae/4 1, sae/3 held at 2 · changed: blocks.0.residual" in run.stderr
+    assert "steered by sae/4 × 1, sae/3 held at 2 · changed: blocks.0.residual" in run.stderr
 
 
 def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

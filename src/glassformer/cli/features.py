@@ -49,7 +49,7 @@ def features(
         from glassformer.steering.library import local_library
 
         output.show(known_dictionaries(model, model.library))
-        common.note(f"These are in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
+        common.note(f"Looked in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
         return
     dictionary = model.dictionary(sae, site, site_out)
     reading = prompt_options.read(model, read_prompt(prompt), target, new)

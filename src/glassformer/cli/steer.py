@@ -56,7 +56,7 @@ def list_vectors(model_options: ModelGroup = MODEL_GROUP, output: OutputGroup = 
 
     model = model_options.load()
     output.show(known_vectors(model, model.library))
-    common.note(f"These are in {local_library().steering}; one that is elsewhere is named by its path: --steer ./FILE=1.")
+    common.note(f"Looked in {local_library().steering}; a vector that is elsewhere is named by its path: --steer ./FILE=1.")
 
 
 def vector_path(out: str) -> Path:

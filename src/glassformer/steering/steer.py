@@ -111,10 +111,10 @@ def describe_entry(entry: Mapping[str, Any]) -> str:
     """What an entry steers by, and how much.
 
     >>> describe_entry({"name": "formal", "strength": 4.0}), describe_entry({"feature": "resid-8/123", "clamp": 0.0})
-    ('formal 4', 'resid-8/123 held at 0')
+    ('formal × 4', 'resid-8/123 held at 0')
     """
     held = entry.get("clamp") is not None
-    return f"{entry_name(entry)} {'held at ' if held else ''}{entry['clamp' if held else 'strength']:g}"
+    return f"{entry_name(entry)} {'held at' if held else '×'} {entry['clamp' if held else 'strength']:g}"
 
 
 def _feature_entry(entry: Mapping[str, Any], feature: Any) -> dict[str, Any]:
