@@ -165,9 +165,10 @@ class Verb(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = [name for parameter in self.get_params(ctx) for name in parameter.opts]
-            if (option := familiar_option(error.option_name, known)) is not None:
-                error.possibilities = [option]
-            raise
+            if (option := familiar_option(error.option_name, known)) is None:
+                raise
+            message = f"No such option {error.option_name!r}. Did you mean {option!r}?"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
