@@ -14,6 +14,7 @@ run: .venv/installed ## one answer from the default model, and how it came to be
 	@$(BIN)/glass models pull smollm2
 	@$(BIN)/glass run "What is the capital of France?"
 	@$(BIN)/glass look "What is the capital of France?"
+	@echo "To type glass instead of $(BIN)/glass: source $(BIN)/activate; then for instance: glass chat, glass --help"
 
 setup: .venv/developing ## an environment for development
 

@@ -21,7 +21,7 @@ from glassformer.atomic_files import (
     atomic_file,
     atomic_save,
     finish_saves,
-    prepare_target,
+    prepared_target,
     temporary_folder,
     write_bytes,
     write_text,
@@ -290,12 +290,24 @@ def test_a_place_is_refused_before_the_work(tmp_path: Path) -> None:
         ("", "it is a folder"), ("file/x", "A folder is needed there"),
         ("a\0b", "Choose another name"), ("n" * 256, "shorter name"),
     ):  # fmt: skip
-        with pytest.raises(WriteError, match=message):
-            prepare_target(tmp_path / name)
-    prepare_target(tmp_path / "file")
-    prepare_target(tmp_path / "new" / "folder" / "x")
-    assert (tmp_path / "file").read_bytes() == b"before"
-    assert not list((tmp_path / "new" / "folder").iterdir())
+        with pytest.raises(WriteError, match=message), prepared_target(tmp_path / name):
+            pytest.fail("refused too late")
+    with prepared_target(tmp_path / "file"), prepared_target(tmp_path / "new" / "folder" / "x"), prepared_target(None):
+        assert (tmp_path / "file").read_bytes() == b"before"
+        assert not list((tmp_path / "new" / "folder").iterdir())
+    assert (tmp_path / "new" / "folder").is_dir()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_work_that_ends_early_leaves_no_folder(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "old").mkdir()
+    for name in ("new/folder/x", "old/x", "old/new/x"):
+        with pytest.raises(error), prepared_target(tmp_path / name):
+            raise error
+    with suppress(error), prepared_target(tmp_path / "kept" / "x"):
+        (tmp_path / "kept" / "x").write_bytes(b"something")
+        raise error
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == ["kept", "kept/x", "old"]
 
 
 def test_a_saved_tokenizer_leaves_no_template_of_an_earlier_one(tmp_path: Path) -> None:

@@ -103,6 +103,10 @@ def test_what_is_not_there_is_refused() -> None:
         Change(0.0, neurons=[4]).apply(value, where_of("embedding", 0))
     with pytest.raises(ValueError, match="there is no colour"):
         change_from_data({"scale": 1.0, "colour": 3})
+    for name in ("scale", "minimum", "maximum"):
+        for number in (float("nan"), float("-inf"), 1e39, 10**400):
+            with pytest.raises(SiteError, match=f"a Change's {name} is a finite number that float32 has, not"):
+                Change(**{name: number})
 
 
 def test_gradients_go_through_a_shift() -> None:

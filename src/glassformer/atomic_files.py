@@ -88,9 +88,27 @@ def atomic_file(path: Path, mode: int | None = None) -> Iterator[Path]:
         raise write_error(path, error) from error
 
 
-def prepare_target(path: Path) -> None:
-    """Make the folder of a file that long work will end in, and refuse a place that cannot be written before it begins."""
+@contextmanager
+def prepared_target(path: Path | None) -> Iterator[None]:
+    """Around long work that ends in a file, in a folder that is made for it; None: in none.
+
+    A place that cannot be written is refused before it begins; and if it ends otherwise, folders that it made are removed.
+    """
+    made: list[Path] = []
     try:
+        if path is not None:
+            _prepare_target(path, made)
+        yield
+    except BaseException:  # an interrupt too
+        for folder in made:
+            with suppress(OSError):  # not empty, or not made
+                folder.rmdir()
+        raise
+
+
+def _prepare_target(path: Path, made: list[Path]) -> None:
+    try:
+        made += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         part, descriptor = _locked_file(_writable_target(path), None)
         part.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from glassformer.errors import SiteError
 from glassformer.typecheck import OWN_CHECK, brief
 
 Numbers: TypeAlias = Collection[int] | slice | None
+_LARGEST = float(np.finfo(np.float32).max)
 SiteFunction: TypeAlias = Callable[[Any, "Where"], Any]  # a tensor, and where it stands, to the one to go on with
 
 
@@ -75,6 +76,9 @@ class Change:
             bound = getattr(self, name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real)):
                 raise SiteError(f"a Change's {name} is a number, not {bound!r}.")
+        for name in ("scale", "minimum", "maximum"):
+            if isinstance(number := getattr(self, name), Real) and not _in_float32(number):
+                raise SiteError(f"a Change's {name} is a finite number that float32 has, not {brief(number)}.")
         if self.onto is not None and self.away_from is not None:
             raise SiteError("a Change projects onto a direction or away from one, not both.")
 
@@ -94,7 +98,7 @@ class Change:
             changed[index] = self._computed(changed[index], rows)
         except (IndexError, RuntimeError, ValueError) as error:
             shape = dict(zip(where.axes, value.shape, strict=True))
-            hint = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
+            hint = "" if self.shift is None or self.positions is not None else " Say at which positions its shift stands."
             raise SiteError(
                 f"a Change does not fit what it changes, {shape}: {str(error).splitlines()[0]}.{hint}"
             ) from error
@@ -293,6 +297,11 @@ def _own_rows(array: Any, rows: tuple[list[int], int]) -> Any:
     if len(inside) < count and getattr(array, "ndim", 0) > 1 and array.shape[-2] == count:
         return array[..., inside, :]
     return array
+
+
+def _in_float32(number: Any) -> bool:
+    """Whether a number is finite, in float32 too; NaN is not."""
+    return bool(abs(number) <= _LARGEST)
 
 
 # Which numbers ------------------------------------------------------------------------------------------------------

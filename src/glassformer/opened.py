@@ -219,7 +219,7 @@ def open_base(
         raise CheckpointError(
             f"{name}: text to train on, not a model. Train one on it: glass train --text {name} --out DIR."
         )
-    path = _locate_finished(name, part, progress)
+    path = locate_finished(name, part, progress)
     if not is_adapter(path):
         return OpenedModel(os.fspath(name), open_at(path), model_type=model_type), None
     has_tokenizer = any((path / file).exists() for file in TOKENIZER_FILES)
@@ -230,7 +230,10 @@ def open_base(
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def _locate_finished(name: str | os.PathLike[str], part: CheckpointPart, progress: NamedProgress | None) -> Path:
+def locate_finished(
+    name: str | os.PathLike[str], part: CheckpointPart = "model", progress: NamedProgress | None = None
+) -> Path:
+    """Where a model or a part of it lies; refused while it is still being trained."""
     path = locate(name, part, progress)
     check_finished(path)
     return path
@@ -280,7 +283,7 @@ def with_adapters(
     choices, config = adapter_weights(adapter), opened.config
     heads = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
     raw_config = {**config.to_dict(), **heads}
-    adapters = [(read_adapter(_locate_finished(name, "model", progress), raw_config), weight) for name, weight in choices]
+    adapters = [(read_adapter(locate_finished(name, "model", progress), raw_config), weight) for name, weight in choices]
     applied_mode: AdapterMode = "beside" if mode == "beside" else "merged"
     with _errors_name(adapters[-1][0].path):
         applied = apply_adapters(opened.tensors, config, opened.head, adapters, applied_mode, opened.name)

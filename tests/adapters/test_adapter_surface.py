@@ -40,6 +40,14 @@ def test_run_look_and_trace_take_an_adapter(make_adapter: MakeAdapter) -> None:
         assert ran(*words, "-m", base, "--adapter", adapter, "--raw")
 
 
+def test_tokens_and_parameters_of_an_adapters_folder(make_adapter: MakeAdapter) -> None:
+    base, adapter, _ = make_adapter("llama", target_modules=["q_proj"])
+    rows = [json.loads(ran("tokens", "the dog", "-m", folder, "--json"))["tokens"] for folder in (base, adapter)]
+    assert rows[0] == rows[1]
+    counts = [json.loads(ran("models", "params", folder, "--json"))["elements"] for folder in (base, adapter)]
+    assert counts[0] == counts[1] > 0
+
+
 def test_weights_of_adapters_at_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert adapter_weights(None) is None

@@ -80,6 +80,9 @@ def test_an_unfinished_training_is_no_model(book: Path, tmp_path: Path) -> None:
     newest = book / "snapshots" / "step-00000010"
     told = f"{book}: a training that has not ended, and so no model yet. Resume it with glass train --out {book} --resume"
     assert f"{told}, or use {newest}." in failed(glass("run", "-m", str(book), "--raw", "the"))
+    assert f"{told}, or use {newest}." in failed(glass("tokens", "-m", str(book), "the"))
+    assert f"{told}, or use {newest}." in failed(glass("models", "params", str(book)))
+    assert f"{told}, or use {newest}." in failed(glass("models", "quantize", str(book), "--to", "q8_0"))
     assert f"{told}, or use {newest}." in failed(glass("run", "-m", str(newest), "--adapter", str(book), "--raw", "the"))
     assert glass("run", "-m", str(newest), "--raw", "the", "-n", "1").returncode == 0
     shutil.rmtree(book / "snapshots")

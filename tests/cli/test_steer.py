@@ -48,15 +48,29 @@ def test_a_vector_is_made_listed_and_applied_by_name(model: str, home: Path) -> 
     )
     assert (home / "steering" / "formal.safetensors").is_file()
     assert "from 2 pairs" in made.stdout
+    assert f"try: glass run --steer formal=1 -m {model} …" in made.stderr
     listed = json.loads(glass("steer", "list", "-m", model, *PLAIN, "--json").stdout)
     assert [vector["name"] for vector in listed["vectors"]] == ["formal"]
     run: Any = json.loads(glass("run", "the cat", "-n", "5", "--steer", "formal=9", "-m", model, *PLAIN, "--json").stdout)
     expected = both("gpt2").model.steered({str(home / "steering" / "formal.safetensors"): 9.0})
     assert run["ids"] == list(expected.watch("the cat", max_new_tokens=5).ids)
+    footer = glass("run", "the cat", "-n", "1", "--steer", "formal=0.5", "-m", model, *PLAIN).stderr
+    assert " · steered by formal × 0.5 · changed: blocks.0.residual · " in footer
     said = "/steer formal 9\nthe cat\n/steer\n/steer formal 0\n/steer\n"
     chatted = glass("chat", "-n", "5", "-m", model, *PLAIN, text=said)
-    assert "answers are steered by formal 9." in chatted.output
+    assert "answers are steered by formal × 9." in chatted.output
     assert "answers are not steered." in chatted.output
+
+
+def test_a_vector_in_a_file_is_named_by_its_path(model: str, home: Path) -> None:
+    words = ("steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "my warm.safetensors")
+    made = glass(*words, "-m", model, *PLAIN)
+    assert f"saved as my warm.safetensors; try: glass run --steer 'my warm.safetensors=1' -m {model} …" in made.stderr
+    glass("run", "the cat", "-n", "1", "--steer", "my warm.safetensors=1", "-m", model, *PLAIN)
+    for words, folder_name in ((("steer", "list"), "steering"), (("features",), "features")):
+        listed = glass(*words, "-m", model, *PLAIN)
+        assert "There are none." in listed.stdout
+        assert f"Looked in {home / folder_name}; " in listed.stderr
 
 
 def test_features_are_trained_shown_and_clamped(model: str) -> None:
@@ -83,16 +97,32 @@ def test_features_are_trained_shown_and_clamped(model: str) -> None:
     view = json.loads(glass("features", "the cat", "--sae", "sae", "-m", model, *PLAIN, "--json").stdout)
     assert (view["dictionary"], view["size"]) == ("sae", 16)
     run = glass("run", "the cat", "-n", "3", "--clamp", "sae/3=2", "--steer", "sae/4=1", "-m", model, *PLAIN)
-    assert "changed: blocks.0.residual" in run.stderr
+    assert "steered by sae/4 × 1, sae/3 held at 2 · changed: blocks.0.residual" in run.stderr
+
+
+def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        assert Path("new/sae").is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("glassformer.training.feature_training.train_features", interrupted)
+    Path("text.txt").write_text("the cat sat on the mat. " * 8)
+    words = ("train-features", "--text", "text.txt", "--site", "blocks.0.residual", "--out", "new/sae")
+    done = CliRunner().invoke(app, [*words, "-m", model, *PLAIN])
+    assert (done.exit_code, "No features were kept." in done.stderr) == (130, True)
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "x", "--steer", "formal"), "--steer 'formal' is not NAME=STRENGTH, such as formal=4."),
-        (("run", "x", "--steer", "=4"), "is not NAME=STRENGTH"),
+        (("run", "x", "--steer", "formal"), "--steer 'formal' is not NAME=STRENGTH, such as formal=1."),
+        (("run", "x", "--steer", "warm.safetensors"), "is not NAME=STRENGTH, such as warm.safetensors=1."),
+        (("run", "x", "--steer", "warm=much"), "is not NAME=STRENGTH, such as warm=1."),
+        (("run", "x", "--steer", "=4"), "is not NAME=STRENGTH, such as formal=1."),
         (("run", "x", "--clamp", "sae/3=much"), "--clamp 'sae/3=much' is not SAE/NUMBER=VALUE"),
         (("run", "x", "--steer", "nowhere=4"), "there is no steering vector 'nowhere'"),
+        (("features", "x"), "whose features? Give --sae DIR: glass features lists those that there are"),
         (("features", "x", "--sae", "nowhere"), "there is no dictionary of features 'nowhere'"),
         (("steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "a/b"), "neither a name nor"),
         (("serve", "--steering", "nowhere"), "--steering 'nowhere' is no folder"),

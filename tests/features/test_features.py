@@ -70,6 +70,11 @@ def test_the_view_is_what_the_dictionary_gives(executor: str, folder: Path) -> N
     assert result.mean_squared_error == pytest.approx((errors**2).mean(), rel=1e-4)
     variance = 1 - (errors**2).sum() / ((states - states.mean(axis=0)) ** 2).sum()
     assert result.explained_variance == pytest.approx(variance, rel=1e-4)
+    later = 1 - (errors[1:] ** 2).sum() / ((states[1:] - states[1:].mean(axis=0)) ** 2).sum()
+    assert result.later_explained_variance == pytest.approx(later, rel=1e-4)
+    assert f"of the variance, {later:.1%} without the first token" in " ".join(str(view).split())
+    alone = pair.model.read("a").features(dictionary).reconstruction
+    assert (alone.explained_variance, alone.later_explained_variance) == (None, None)
     assert result.active == pytest.approx((activations > 0).sum(axis=1).mean())
 
     def splice(value: Any) -> Any:

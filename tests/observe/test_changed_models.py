@@ -147,7 +147,7 @@ def test_a_head_that_is_not_there() -> None:
 def test_a_shift_of_another_length() -> None:
     model = both("gpt2").model
     value = model.read(TEXT).at("blocks.0.residual")
-    with pytest.raises(SiteError, match="does not fit .* Say at which positions=… its shift stands"):
+    with pytest.raises(SiteError, match="does not fit .* Say at which positions its shift stands"):
         model.watch(TEXT, change={"blocks.0.residual": Change(scale=0, shift=value)}, max_new_tokens=3, eos_token_id=None)
 
 

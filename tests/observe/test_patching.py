@@ -269,7 +269,11 @@ def test_model_patch() -> None:
 @pytest.mark.parametrize(
     ("texts", "asked", "message"),
     [
-        ((FIRST, FIRST + " x"), {}, "tokens. Patching goes place by place"),
+        (
+            (FIRST, FIRST + " x"),
+            {},
+            r"of as many tokens \(model.tokens shows them\), or use model.patch_pairs, which aligns them",
+        ),
         ((FIRST, FIRST), {}, "the two texts are the same"),
         ((FIRST, SECOND), {"answer": 5, "against": 5}, "the texts are both to lead to .* Name two tokens"),
         ((FIRST, SECOND), {"answer": "#5", "against": 5}, "are both to lead to"),

@@ -331,7 +331,7 @@ def test_what_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_that_are_not_finite() -> None:
-    model = both("gpt2").model.changed({"blocks.0.mlp.update": Change(scale=float("inf"))})
+    model = both("gpt2").model.changed({"blocks.0.mlp.update": Change(shift=float("inf"))})
     with pytest.raises(
         InputError, match="the gradients are not finite in torch.float32. Load the model with dtype='float32'"
     ):

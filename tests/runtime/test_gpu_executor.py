@@ -86,7 +86,7 @@ class TestWithAGpu:
     def test_models_that_only_read_are_refused(self, tmp_path: Path) -> None:
         reference.write(tmp_path, "bert", "masked")
         assert glassformer.load(tmp_path).head == "masked"
-        message = "runs models that write text, and .* only reads. Use executor='cpu' or 'plain'."
+        message = "runs models that write text, and .* only reads. Use executor='cpu' or executor='plain'."
         with pytest.raises(ExecutorError, match=message):
             glassformer.load(tmp_path, executor="gpu")
 

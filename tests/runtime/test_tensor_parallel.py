@@ -143,7 +143,10 @@ class TestRefusals:
         [
             ({"tensor_parallel": 0}, "tensor_parallel is 0; it is a number of processes, from 1 on"),
             ({"tensor_parallel": -2}, "tensor_parallel is -2"),
-            ({"tensor_parallel": 2, "executor": "cpu"}, "executor='cpu' is not for PyTorch. Use executor='plain' or 'gpu'"),
+            (
+                {"tensor_parallel": 2, "executor": "cpu"},
+                "executor='cpu' is not for PyTorch. Use executor='plain' or executor='gpu'",
+            ),
             ({"tensor_parallel": 2, "cache": "f16"}, "cache is not for PyTorch"),
             ({"tensor_parallel": 2, "activations": "q8"}, "activations are for the CPU engine"),
         ],

@@ -177,7 +177,12 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ("inside", {"path": "blocks.1"}, "prompt"),
         ("inside", {"prompt": MESSAGES, "answer_ids": [1]}, "answer_ids follow a prompt that is token ids"),
         ("compare", {"first": TEXT}, "second"),
-        ("patch", {"first": TEXT, "second": "the cat", "raw": True}, "tokens"),
+        (
+            "patch",
+            {"first": TEXT, "second": "the cat", "raw": True},
+            "(POST /glass/tokens shows them), or use POST /glass/patch-pairs, which aligns them",
+        ),
+        ("patch-path", {"first": TEXT, "second": "the cat", "raw": True}, "as many tokens (POST /glass/tokens shows them)."),
         ("graph", {"prompt": TEXT, "threshold": 0}, "threshold"),
         ("circuit", {"prompt": TEXT, "tokens": [3], "layer": 0, "head": 0}, "give one of them"),
         ("circuit", {"tokens": [3] * 300, "layer": 0, "head": 0}, "tokens"),

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
 from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.tasks.forward import batches
+from glassformer.tasks.registry import find_task
 from glassformer.tasks.token_classification import EntitySpan, group_spans
+from glassformer.training.task_kinds import KINDS
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -288,6 +290,10 @@ class TestEveryTask:
     def test_a_task_without_a_default_model(self) -> None:
         with pytest.raises(InputError, match="question-answering has no default model without a hub"):
             pipeline("question-answering")
+
+    def test_what_is_trained_by_a_name_is_run_by_it(self) -> None:
+        for name, kind in KINDS.items():
+            assert find_task(name)[0].heads == (kind.head,)
 
     def test_task_names_and_aliases(self) -> None:
         with pytest.raises(InputError, match=r"there is no task 'fill-msk'\. Did you mean 'fill-mask'\?"):

@@ -216,6 +216,11 @@ def test_the_command_trains_and_says_how_to_use_it(small_preset: Any, command_fo
     words = ["train", "--task", "classify", "--data", "rows.jsonl", "--out", "mood", "--steps", "2", "--device", "cpu"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
+    new = "glass: a new bert is trained, from random weights; --init MODEL starts from a pretrained one.\n"
+    assert new in done.stderr
+    tuned = CliRunner().invoke(app, [*words, "--out", "tuned", "--init", "mood"])  # of two --out the last counts
+    assert tuned.exit_code == 0, tuned.output
+    assert new not in tuned.stderr
     assert "the model is in mood. Use it: glass task text-classification -m mood 'a text'" in done.stderr
     about = json.loads((command_folder / "mood" / "training.json").read_text())
     assert about["kind"] == "task"
@@ -250,6 +255,10 @@ def test_measures_of_few_rows_are_noted(
     [
         (["--task", "classify"], "--task and --data go together"),
         (["--data", "rows.jsonl"], "--task and --data go together"),
+        (
+            ["--data", "x.jsonl", "--init", "smollm2", "--lora", "8"],
+            "for fine-tuning, give --chat FILE or --preferences FILE",
+        ),
         (["--task", "clasify", "--data", "x.jsonl"], "--task clasify is not known. Did you mean 'classify'?"),
         (["--task", "tag", "--data", "x.jsonl", "--text", "y.txt"], "leave --text, --tokenizer, --sample and fine"),
         (["--task", "tag", "--data", "x.jsonl", "--arch", "t5"], "a t5 model has no head for --task tag. Families that"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from html.parser import HTMLParser
 
 import matplotlib.image
@@ -245,6 +246,16 @@ def test_png_can_be_read_back() -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     found = matplotlib.image.imread(io.BytesIO(png(pixels)), format="png")
     assert np.array_equal(np.round(found * 255).astype(np.uint8), pixels)
+
+
+def test_a_strip_shows_signs_by_more_than_a_color() -> None:
+    page = Page("", (TokenStrip(("for", "not", "against"), (1.0, 0.0, -0.5), ("+2", "+0", "-1")),))
+    drawn = plain_text(TerminalPage(page), 30).splitlines()
+    assert [line.partition("│")[1:] for line in drawn] == [("│", "█" * 8), ("│", ""), ("│", "")]
+    assert drawn[2].endswith(" ████│")
+    tags = re.findall(r"<span([^>]*)>(\w+)</span>", html_fragment(page).split("</style>")[-1])
+    assert [(text, 'class="less"' in tag) for tag, text in tags] == [("for", False), ("not", False), ("against", True)]
+    assert "│" not in plain_text(TerminalPage(page), 12)  # no room for a bar
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
@@ -63,20 +63,19 @@ def activations(
         raise SettingError("covariances are too many numbers to be shown. Give --arrays FILE with --covariance.")
     if arrays is not None and arrays.suffix != ".safetensors":
         raise SettingError(f"--arrays {arrays} must end in .safetensors.")
-    if arrays is not None:
-        prepare_target(arrays)
-    readings = model.load().read_many(TextFile(texts, column), length=length)
-    if out is not None:
-        go_on = "To go on after the last whole shard, run the same command with --resume."
-        with common.explained_interrupt(go_on), bars.counter_bar("reading texts") as progress:
-            recorded = readings.record(
-                *site, folder=out, dtype=stored_dtype, positions=positions, resume=resume, progress=progress,  # type: ignore[arg-type]
-            )  # fmt: skip
-        view = recorded.summary()
-    else:
-        with bars.counter_bar("reading texts") as progress:
-            statistics = readings.statistics(*site, examples=examples, covariance=covariance, progress=progress)
-        view = statistics.view(neuron)  # type: ignore[assignment]
-    if arrays is not None:
-        statistics.save(arrays)
+    with prepared_target(arrays):
+        readings = model.load().read_many(TextFile(texts, column), length=length)
+        if out is not None:
+            go_on = "To go on after the last whole shard, run the same command with --resume."
+            with common.explained_interrupt(go_on), bars.counter_bar("reading texts") as progress:
+                recorded = readings.record(
+                    *site, folder=out, dtype=stored_dtype, positions=positions, resume=resume, progress=progress,  # type: ignore[arg-type]
+                )  # fmt: skip
+            view = recorded.summary()
+        else:
+            with bars.counter_bar("reading texts") as progress:
+                statistics = readings.statistics(*site, examples=examples, covariance=covariance, progress=progress)
+            view = statistics.view(neuron)  # type: ignore[assignment]
+        if arrays is not None:
+            statistics.save(arrays)
     output.show(view)

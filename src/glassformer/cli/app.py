@@ -9,38 +9,52 @@ import click
 
 from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
+from glassformer.cli.familiar_words import familiar_command
 from glassformer.errors import spelled_by
 
-VERBS = {  # a module of this package each, and what its help begins with
-    "run": "Answer a prompt, streaming the answer; or each row of a file.",
-    "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
-    "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
-    "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
-    "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
-    "train": "Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.",
-    "train-features": "Train a sparse autoencoder on a model's activations, and show how it learned: losses, dead features.",
-    "learning": "Show how a model learned: its curves; or of a text, what the model made of it after each of some steps.",
-    "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
-    "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
-    "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
-    "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
-    "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
-    "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
-    "graph": "Follow a token's logit back through the heads that carried it, to the tokens and MLPs it came from.",
-    "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
-    "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
-    "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
-    "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
-    "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
-    "patch": "Patch one text's activations into another's forward pass, place by place, and see which restore its answer.",
-    "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",
-    "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss, by gradients.",
-    "steer": "Make steering vectors from pairs of texts, and list those that there are.",
-    "compare": "Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far.",
-    "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
-    "models": "List, fetch, inspect, quantize and remove models.",
-    "doctor": "Report what this machine has, what runs on it, and what could run better.",
+SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with
+    "Run and serve": {
+        "run": "Answer a prompt, streaming the answer; or each row of a file.",
+        "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
+        "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
+        "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
+        "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
+    },
+    "Look inside": {
+        "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
+        "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
+        "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
+        "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
+        "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
+        "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
+        "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss, by gradients.",
+        "graph": "Follow a token's logit back through the heads that carried it, to the tokens and MLPs it came from.",
+        "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
+        "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
+    },
+    "Change and compare": {
+        "compare": "Compare two texts, two settings, or two models on one text: where they diverge, and how far.",
+        "patch": "Patch one text's activations into another's forward pass, place by place: see which restore its answer.",
+        "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",
+        "steer": "Make steering vectors from pairs of texts, and list those that there are.",
+    },
+    "Features and many texts": {
+        "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
+        "train-features": "Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features.",
+        "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
+        "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
+    },
+    "Train and evaluate": {
+        "train": "Train a model on text, or for a task on rows; or fine-tune one (LoRA, chats, DPO), and see it learn.",
+        "learning": "Show how a model learned: its curves; or what it made of a text after each of some steps.",
+        "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
+    },
+    "Models and this machine": {
+        "models": "List, fetch, inspect, quantize and remove models.",
+        "doctor": "Report what this machine has, what runs on it, and what could run better.",
+    },
 }
+VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
 
 MODULES = {
     "attribution-patch": "attribution_patch",
@@ -73,8 +87,11 @@ class LazyVerbs(VerbGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\nglass ls, pull, show, ps and rm are short for glass models list, pull, params, ps\nand rm.\n")
 
-    def summaries(self, ctx: click.Context) -> dict[str, str]:
-        return VERBS
+    def sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
+        return SECTIONS
+
+    def suggestion(self, ctx: click.Context, word: str) -> str:
+        return familiar_command(word) or super().suggestion(ctx, word)
 
 
 def _load(name: str) -> click.Command:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import click
 
+from glassformer.cli.familiar_words import familiar_command, familiar_option
 from glassformer.errors import did_you_mean
 
 
@@ -159,6 +160,16 @@ class DescribedArgument(click.Argument):
 class Verb(click.Command):
     """A command whose help has its options in sections and its examples line by line."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+            if (option := familiar_option(error.option_name, known)) is None:
+                raise
+            message = f"No such option {error.option_name!r}. Did you mean {option!r}?"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
 
@@ -172,20 +183,26 @@ class Verb(click.Command):
 class VerbGroup(click.Group):
     """A command of commands, in the same style."""
 
-    def summaries(self, ctx: click.Context) -> dict[str, str]:
-        """Each command's name and what it is for."""
-        return {name: summary(self.commands[name].help) for name in self.commands if not self.commands[name].hidden}
+    def sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
+        """Under each heading of the help, each command's name and what it is for."""
+        shown = {name: summary(command.help) for name, command in self.commands.items() if not command.hidden}
+        return {"Commands": shown}
+
+    def suggestion(self, ctx: click.Context, word: str) -> str:
+        """A sentence for who typed a word that is no command, or nothing."""
+        return did_you_mean(word, self.list_commands(ctx)) or familiar_command(word)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
+            ctx.fail(f"No such command {args[0]!r}.{self.suggestion(ctx, args[0])}")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_section("Commands", list(self.summaries(ctx).items()), formatter)
+        for heading, commands in self.sections(ctx).items():
+            write_section(heading, list(commands.items()), formatter)
         write_options(self, ctx, formatter)
 
 

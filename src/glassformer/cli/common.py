@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -188,6 +189,12 @@ def load_model(name: str, **options: Any) -> Model:
     collect_as_usual()
     note_model(model.name)
     return model
+
+
+def typed(verb: str, model: str, *words: str) -> str:
+    """A command as it is typed for a model, which is named where it is not the default."""
+    default = os.environ.get("GLASS_MODEL") or DEFAULT_MODEL
+    return shlex.join(["glass", verb, *words, *(() if model == default else ("-m", model))])
 
 
 def show(view: View, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:

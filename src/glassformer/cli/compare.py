@@ -66,7 +66,7 @@ def compare(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Compare two texts in one model, two settings, or two models on one text: where they diverge, and how far."""
+    """Compare two texts, two settings, or two models on one text: where they diverge, and how far."""
     from glassformer.observe.compare_models import compare_models, labels
     from glassformer.observe.compare_runs import compare_runs
     from glassformer.observe.compare_texts import compare_texts

@@ -15,6 +15,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
+from glassformer.errors import InputError
 
 EXAMPLE = (
     'Example: glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
@@ -38,11 +39,17 @@ def features(
 
     Without --sae, list the autoencoders in GLASS_HOME/features.
     """
+    if prompt is not None and not sae:
+        raise InputError(
+            "whose features? Give --sae DIR: glass features lists those that there are, glass train-features trains one."
+        )
     model = model_options.load()
     if not sae:
         from glassformer.observe.features import known_dictionaries
+        from glassformer.steering.library import local_library
 
         output.show(known_dictionaries(model, model.library))
+        common.note(f"Looked in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
         return
     dictionary = model.dictionary(sae, site, site_out)
     reading = prompt_options.read(model, read_prompt(prompt), target, new)

@@ -33,7 +33,7 @@ def learning(
     threads: common.ThreadsOption = None,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show how a model learned: its curves; or of a text, what the model made of it after each of some steps.
+    """Show how a model learned: its curves; or what it made of a text after each of some steps.
 
     For a text: the loss of each token, what the model expected next, what each layer would predict, and what a head attends
     to, in each of the snapshots that the training has kept.

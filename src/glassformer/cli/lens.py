@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import (
@@ -96,11 +96,11 @@ def _train(texts: Path, out: Path | None, steps: int, model_options: ChangeableM
 
     if out is None or out.suffix != ".safetensors":
         raise InputError("where does the lens go? Give --out with the name of a .safetensors file.")
-    prepare_target(out)
-    file = TextFile(texts)
-    model = model_options.load()
-    with common.explained_interrupt("No lens was kept."), bars.counter_bar("training a lens") as progress:
-        trained = model.read_many(file).train_lens(steps=steps, progress=progress)
-    trained.save(out)
+    with prepared_target(out):
+        file = TextFile(texts)
+        model = model_options.load()
+        with common.explained_interrupt("No lens was kept."), bars.counter_bar("training a lens") as progress:
+            trained = model.read_many(file).train_lens(steps=steps, progress=progress)
+        trained.save(out)
     assert trained.view is not None
     return trained.view

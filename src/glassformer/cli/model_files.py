@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 def open_files(name: str, *, weights: bool) -> OpenedModel:
     """A model; its weights are fetched only if `weights` is set, and otherwise shown where they are here."""
+    from glassformer.adapters import is_adapter
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
-    from glassformer.checkpoint.locate import local_path, locate
-    from glassformer.opened import OpenedModel
+    from glassformer.checkpoint.locate import local_path
+    from glassformer.opened import OpenedModel, locate_finished, open_model
 
     common.log_to_stderr()
     source = name
@@ -28,7 +29,9 @@ def open_files(name: str, *, weights: bool) -> OpenedModel:
         hubs = (hub for hub in CATALOGUE[name].sources if isinstance(hub, Hub) and not hub.file)
         source = next((hub.repository for hub in hubs), name)  # a repository gives its config by itself
     with bars.download_bar() as progress:
-        path = locate(source, "model" if weights else "config", progress)
+        path = locate_finished(source, "model" if weights else "config", progress)
+        if is_adapter(path):
+            return open_model(name, progress=progress)  # its base with it
     checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
     return OpenedModel(name, checkpoint)
 

@@ -180,7 +180,7 @@ def parse_steering(
         except ValueError:
             equals = ""
         if not equals or not name:
-            example = "formal=4" if how == "strength" else "resid-8/123=0"
+            example = f"{argument.partition('=')[0] or 'formal'}=1" if how == "strength" else "resid-8/123=0"
             raise SettingError(f"{option} {argument!r} is not {form}, such as {example}.")
     return entries
 
@@ -199,5 +199,8 @@ def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
         except ValueError:
             equals = ""
         if not equals or not site:
-            raise SettingError(f"--change {argument!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
+            raise SettingError(
+                f"--change {argument!r} is not SITE[:HEADS]=FACTOR with a finite number, such as "
+                "blocks.5.attention.heads:2=0."
+            )
     return changes

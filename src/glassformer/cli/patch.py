@@ -75,7 +75,7 @@ def patch(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    """Patch one text's activations into another's forward pass, place by place: see which restore its answer."""
     from glassformer.training.rows import read_rows
 
     path = bool(sender or receivers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars
 from glassformer.cli.activations import LengthOption, SiteOption
 from glassformer.cli.command import option
@@ -42,19 +42,18 @@ def probe(
         raise SettingError(f"--position is {position!r}; it must be last or mean.")
     if out is not None and out.suffix != ".safetensors":
         raise SettingError(f"--out {out} must end in .safetensors.")
-    if out is not None:
-        prepare_target(out)
-    texts = TEXT if text_column is None else (text_column,)
-    labels = LABEL if label_column is None else (label_column,)
-    rows = read_rows(data, [texts, labels])
-    examples = [(row.text(texts), str(row.get(labels))) for row in rows]
-    loaded = model.load()
-    with bars.counter_bar("reading texts") as progress:
-        probes = loaded.read_many([text for text, _ in examples], length=length).probe(
-            [label for _, label in examples], *(site or ()), position=cast(Literal["last", "mean"], position),
-            held_out=held_out / 100, seed=seed, progress=progress,
-        )  # fmt: skip
-    if out is not None:
-        probes.save(out)
+    with prepared_target(out):
+        texts = TEXT if text_column is None else (text_column,)
+        labels = LABEL if label_column is None else (label_column,)
+        rows = read_rows(data, [texts, labels])
+        examples = [(row.text(texts), str(row.get(labels))) for row in rows]
+        loaded = model.load()
+        with bars.counter_bar("reading texts") as progress:
+            probes = loaded.read_many([text for text, _ in examples], length=length).probe(
+                [label for _, label in examples], *(site or ()), position=cast(Literal["last", "mean"], position),
+                held_out=held_out / 100, seed=seed, progress=progress,
+            )  # fmt: skip
+        if out is not None:
+            probes.save(out)
     assert probes.view is not None
     output.show(probes.view)

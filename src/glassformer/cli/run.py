@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -115,7 +115,7 @@ def run(
             common.note(f"saved as {prepared.record(views=True).save(studio)}")
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")
-    common.note(footer(prepared, about, prompt_options.raw))
+    common.note(footer(prepared, about, prompt_options.raw, model_options.steering))
     if interrupted:
         raise click.exceptions.Exit(130)
 
@@ -191,9 +191,9 @@ def print_whys(run: Run) -> None:
         console.print(run.why(number))
 
 
-def footer(run: Run, about: Description, raw: bool) -> str:
-    """One line: model, template, strategy, executor, speed."""
-    setup = settings.status_line(run.model, run.settings, about, raw=raw, seed=run.seed)
+def footer(run: Run, about: Description, raw: bool, steering: Sequence[Mapping[str, Any]] = ()) -> str:
+    """One line: model, template, strategy, executor, steering, speed."""
+    setup = settings.status_line(run.model, run.settings, about, raw=raw, seed=run.seed, steering=steering)
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
     return f"{setup} · {len(run.prompt_ids)} → {pluralize(len(run.steps), 'token')}, {settings.finish_text(run)}{speed}"
 

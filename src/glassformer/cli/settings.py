@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,7 @@ class GenerationGroup(OptionGroup):
 GENERATION_GROUP = GenerationGroup()
 OWN_OPTIONS = {  # what is typed otherwise than its name says
     "max_new_tokens": "-n", "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
-    "patch_pairs": "--pairs FILE",
+    "model.patch_pairs": "--pairs FILE", "model.tokens": "glass tokens",
     **{name: f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p", "seed", "regex")},
 }  # fmt: skip
 
@@ -111,9 +112,15 @@ def command_line_spelling(name: str, *value: Any) -> str:
 
 
 def status_line(
-    model: ModelLike, settings: GenerationConfig, about: Description, *, raw: bool, seed: int | None = None
+    model: ModelLike,
+    settings: GenerationConfig,
+    about: Description,
+    *,
+    raw: bool,
+    seed: int | None = None,
+    steering: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Model, template, strategy and executor, in a line."""
+    """Model, template, strategy, executor, what it is steered by and where it is changed, in a line."""
     chat = "raw text" if raw or model.tokenizer.chat_template is None else "chat template"
     strategy = settings.strategy
     if settings.do_sample:
@@ -127,8 +134,13 @@ def status_line(
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
     options = "".join(f", {text}" for text in about.option_texts)
+    steered = ""
+    if steering:
+        from glassformer.steering.steer import describe_entry
+
+        steered = f" · steered by {', '.join(map(describe_entry, steering))}"
     changed = f" · changed: {abbreviate_list([*model.changes])}" if model.changes else ""
-    return f"{model.name} · {chat} · {strategy} · {where}, {weights}{options}{changed}"
+    return f"{model.name} · {chat} · {strategy} · {where}, {weights}{options}{steered}{changed}"
 
 
 def finish_text(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import VerbGroup, command, option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, PROMPT_GROUP, ModelGroup, OutputGroup, PromptGroup
@@ -38,23 +38,25 @@ def make(
     from glassformer.training.rows import read_rows
 
     target = vector_path(out)
-    prepare_target(target)
-    texts = [(row.text(WITH), row.text(WITHOUT)) for row in read_rows(pairs)]
-    model = model_options.load()
-    choices: dict[str, Any] = {"tokens": tokens, "method": method}
-    with bars.counter_bar("reading pairs") as progress:
-        view = model.steering(cast(Any, texts), site, **choices, **prompt_options.keywords(), progress=progress)
-    view.save(target)
+    with prepared_target(target):
+        texts = [(row.text(WITH), row.text(WITHOUT)) for row in read_rows(pairs)]
+        model = model_options.load()
+        choices: dict[str, Any] = {"tokens": tokens, "method": method}
+        with bars.counter_bar("reading pairs") as progress:
+            view = model.steering(cast(Any, texts), site, **choices, **prompt_options.keywords(), progress=progress)
+        view.save(target)
     output.show(view)
-    common.note(f"saved as {target}; try: glass run --steer {out.removesuffix('.safetensors')}=1 …")
+    common.note(f"saved as {target}; try: {common.typed('run', model_options.model, '--steer', f'{out}=1')} …")
 
 
 def list_vectors(model_options: ModelGroup = MODEL_GROUP, output: OutputGroup = OUTPUT_GROUP) -> None:
     """List the steering vectors in GLASS_HOME/steering, and whether they fit the model."""
     from glassformer.observe.steering import known_vectors
+    from glassformer.steering.library import local_library
 
     model = model_options.load()
     output.show(known_vectors(model, model.library))
+    common.note(f"Looked in {local_library().steering}; a vector that is elsewhere is named by its path: --steer ./FILE=1.")
 
 
 def vector_path(out: str) -> Path:

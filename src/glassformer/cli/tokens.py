@@ -79,18 +79,16 @@ def read_texts(texts: Sequence[str], lines: bool) -> list[str]:
 
 def open_tokenizer(name: str) -> tuple[Tokenizer, Blueprint | None]:
     """A model's tokenizer; and its blueprint, if there is a model of a known family."""
-    from glassformer.checkpoint import open_at
-    from glassformer.checkpoint.locate import locate
-    from glassformer.opened import OpenedModel
+    from glassformer.opened import locate_finished, open_base
     from glassformer.text import Tokenizer
 
     common.log_to_stderr()
     with bars.download_bar() as progress:
-        path = locate(name, "tokenizer", progress)
-    if path.suffix == ".tiktoken":
-        return Tokenizer.from_tiktoken(path), None
-    opened = OpenedModel(name, open_at(path))
-    if path.is_dir() and not (path / "config.json").exists():  # a tokenizer by itself
+        path = locate_finished(name, "tokenizer", progress)
+        if path.suffix == ".tiktoken":
+            return Tokenizer.from_tiktoken(path), None
+        opened, _ = open_base(name, "tokenizer", progress)
+    if path.is_dir() and not (path / "config.json").exists():  # a tokenizer by itself, or with an adapter
         return opened.tokenizer, None
     try:
         return opened.tokenizer, opened.blueprint()

@@ -100,7 +100,7 @@ def train(
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,
 ) -> None:
-    """Train a model on text, or for a task on rows, and see it learn: losses, measures, samples.
+    """Train a model on text, or for a task on rows; or fine-tune one (LoRA, chats, DPO), and see it learn.
 
     With --init a model that exists is trained further: on text, on conversations, or on pairs of answers of which one is
     preferred; all of it, or with --lora a small adapter beside it.
@@ -132,6 +132,8 @@ def train(
             )
         request = RECIPES[recipe](settings=training.changes())
     elif task is not None or data is not None or test_data is not None:
+        if task is None and fine_tuning.said:
+            raise SettingError("--data has the rows of a --task; for fine-tuning, give --chat FILE or --preferences FILE.")
         if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
             raise SettingError(
                 "--task trains on the rows of --data: leave --text, --tokenizer, --sample and fine-tuning's options out."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from glassformer.atomic_files import prepare_target
+from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, ModelGroup, OutputGroup
@@ -38,7 +38,7 @@ def train_features(
     model_options: ModelGroup = MODEL_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Train a sparse autoencoder on a model's activations, and show how it learned: losses, dead features."""
+    """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
     from glassformer.cli.text_files import TextPieces
     from glassformer.features.files import write_dictionary
     from glassformer.observe import feature_training
@@ -51,26 +51,26 @@ def train_features(
         raise SettingError("--length goes with --text: recorded activations have theirs. Leave it out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
-    prepare_target(out / "training.json")
-    rows: TextRows | RecordedRows
-    if recorded is not None:
-        folder = RecordedActivations(recorded)
-        rows, name = RecordedRows(folder, site), folder.index.model
-    else:
-        assert text is not None
-        pieces = TextPieces(text)
-        model = model_options.load()
-        rows, name = activation_rows(model, pieces, site, length), model.name
-    chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
-    settings = feature_training.FeatureTrainingSettings(
-        features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
-    )
-    with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
-        dictionary, view = feature_training.train_features(
-            rows, settings, site=rows.site, model=name, name=out.name, progress=progress
+    with prepared_target(out / "training.json"):
+        rows: TextRows | RecordedRows
+        if recorded is not None:
+            folder = RecordedActivations(recorded)
+            rows, name = RecordedRows(folder, site), folder.index.model
+        else:
+            assert text is not None
+            pieces = TextPieces(text)
+            model = model_options.load()
+            rows, name = activation_rows(model, pieces, site, length), model.name
+        chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
+        settings = feature_training.FeatureTrainingSettings(
+            features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
         )
-    write_dictionary(dictionary, out)
-    view.save(out / "training.html")
-    view.save(out / "training.json")
+        with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
+            dictionary, view = feature_training.train_features(
+                rows, settings, site=rows.site, model=name, name=out.name, progress=progress
+            )
+        write_dictionary(dictionary, out)
+        view.save(out / "training.html")
+        view.save(out / "training.json")
     output.show(view)
-    common.note(f"saved in {out}; try: glass features --sae {out} …")
+    common.note(f"saved in {out}; try: {common.typed('features', model_options.model, '--sae', str(out))} …")

@@ -169,7 +169,6 @@ def _reconstruction(
     reading: Activations, dictionary: FeatureDictionary, outputs: Floats, rebuilt: Floats, active: float
 ) -> Reconstruction:
     errors = ((outputs - rebuilt) ** 2).sum()
-    deviations = ((outputs - outputs.mean(axis=0)) ** 2).sum()
     lengths = np.linalg.norm(outputs, axis=1) * np.linalg.norm(rebuilt, axis=1)
     cosines = (outputs * rebuilt).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
     loss, spliced, zeroed = _losses(reading, dictionary, rebuilt)
@@ -177,9 +176,16 @@ def _reconstruction(
     if loss is not None and spliced is not None and zeroed is not None and zeroed > loss:
         recovered = (zeroed - spliced) / (zeroed - loss)
     return Reconstruction(
-        float(errors / outputs.size), float(1 - errors / deviations) if deviations > 0 else None, float(cosines.mean()),
-        active, loss, spliced, zeroed, recovered,
+        float(errors / outputs.size), _explained_variance(outputs, rebuilt), _explained_variance(outputs[1:], rebuilt[1:]),
+        float(cosines.mean()), active, loss, spliced, zeroed, recovered,
     )  # fmt: skip
+
+
+def _explained_variance(outputs: Floats, rebuilt: Floats) -> float | None:
+    if len(outputs) < 2:
+        return None
+    deviations = ((outputs - outputs.mean(axis=0)) ** 2).sum()
+    return float(1 - ((outputs - rebuilt) ** 2).sum() / deviations) if deviations > 0 else None
 
 
 def _losses(

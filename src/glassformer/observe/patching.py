@@ -44,7 +44,7 @@ def patching(
     the two tokens to tell apart, instead of what each text leads to.
     """
     check_part(part)
-    pair = TextPair(first, second, positions)
+    pair = TextPair(first, second, positions, aligning="model.patch_pairs")
     check_size(pair.cost(part))
     model = first.model
     with read_pairs([pair], pair.sites(part).values()) as (read,):

@@ -98,6 +98,7 @@ class TextPair:
         positions: Sequence[int | str] | int | None = None,
         *,
         aligned: bool = False,  # whether they may have different numbers of tokens
+        aligning: str = "",  # a call that aligns them, for the message where they must not
     ) -> None:
         model = first.model
         if not (model.writes or model.head == "masked"):
@@ -108,9 +109,10 @@ class TextPair:
             raise InputError("the two targets differ. Patch two texts that an encoder reads, before the same target.")
         ids, other_ids = self.ids(first), self.ids(second)
         if len(ids) != len(other_ids) and not aligned:
+            other_way = f", or use {spell(aligning)}, which aligns them" if aligning else ""
             raise InputError(
                 f"the texts have {len(ids)} and {len(other_ids)} tokens. Patching goes place by place: replace a word by "
-                f"one of as many tokens (glass tokens shows them), or use {spell('patch_pairs')}, which aligns them."
+                f"one of as many tokens ({spell('model.tokens')} shows them){other_way}."
             )
         if ids == other_ids:
             raise InputError("the two texts are the same, so there is nothing to carry over.")

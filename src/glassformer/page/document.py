@@ -125,7 +125,7 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True)
 class TokenStrip:
-    """A text, token by token, each shaded by its value from -1 to 1, with a note; negative ones have their own color."""
+    """A text, token by token, each shaded by its value from -1 to 1, with a note; negative ones have a color and a minus."""
 
     tokens: tuple[str, ...]
     values: tuple[float, ...]

@@ -208,7 +208,8 @@ def _(part: TokenStrip) -> str:
 def _shaded_token(token: str, value: float, note: str, link: str) -> str:
     tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
     shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {abs(drawable(value)):.3f})"
-    return f'<{tag}{where} style="{shade}" title="{escape(note)}">{escape(token)}</{tag}>'
+    sign = _class("less") if value < 0 else ""
+    return f'<{tag}{where}{sign} style="{shade}" title="{escape(note)}">{escape(token)}</{tag}>'
 
 
 @render.register

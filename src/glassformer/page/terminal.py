@@ -332,16 +332,17 @@ def _shade_style(value: float) -> str:
 
 @render.register
 def _(part: TokenStrip, width: int) -> Iterator[RenderableType | Spans]:
-    """One token a line, its value as a bar."""
+    """One token a line, its value as a bar; where some are negative, bars grow from a line in the middle."""
     sizes = [cell_len(token) for token in part.tokens]
     labels = min(max(sizes, default=0), max(MIN_COLUMN_WIDTH, width // 3))
     notes = max(map(cell_len, part.notes), default=0)
     room = max(0, min(BAR_WIDTH * 2, width - labels - notes - 2 * len(GAP)))
+    kind = "signed bar" if room > 2 and any(value < 0 for value in part.values) else "bar"
     for token, value, note in zip(part.tokens, part.values, part.notes, strict=True):
         yield [
             (fit_text(token, labels) + GAP, _shade_style(value)),
             (fit_text(note, notes, right=True) + GAP, "dim"),
-            ("█" * round(abs(drawable(value)) * room), "green" if value >= 0 else NEGATIVE_STYLE),
+            (cell_text(value, False, room, kind), "green" if value >= 0 else NEGATIVE_STYLE),
         ]
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glassformer.blueprints import Blueprint
 from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
-from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean
+from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean, spell
 from glassformer.opened import DTYPES, OpenedModel
 from glassformer.runtime.in_memory import InMemory
 
@@ -62,12 +62,14 @@ class ExecutorOptions:
         if self.activations is not None and self.activations not in ACTIVATIONS:
             raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
         if self.tensor_parallel < 1:
-            raise InputError(f"tensor_parallel is {self.tensor_parallel}; it is a number of processes, from 1 on.")
-        if self.split and (self.executor == "cpu" or (self.cache is not None and self.executor != "gpu")):
-            option = "executor='cpu'" if self.executor == "cpu" else "cache"
             raise InputError(
-                f"tensor_parallel splits what PyTorch or the GPU engine runs, and {option} is not for PyTorch. Use "
-                "executor='plain' or 'gpu', or leave one out."
+                f"{spell('tensor_parallel')} is {self.tensor_parallel}; it is a number of processes, from 1 on."
+            )
+        if self.split and (self.executor == "cpu" or (self.cache is not None and self.executor != "gpu")):
+            option = spell("executor", "cpu") if self.executor == "cpu" else spell("cache")
+            raise InputError(
+                f"{spell('tensor_parallel')} splits what PyTorch or the GPU engine runs, and {option} is not for PyTorch. "
+                f"Use {spell('executor', 'plain')} or {spell('executor', 'gpu')}, or leave one out."
             )
 
     @property
@@ -98,11 +100,11 @@ class Executors:
             if options.executor == "gpu":
                 raise ExecutorError(
                     f"the GPU engine runs models that write text, and {opened.name} only reads. "
-                    "Use executor='cpu' or 'plain'."
+                    f"Use {spell('executor', 'cpu')} or {spell('executor', 'plain')}."
                 )
             if options.split:
                 raise ExecutorError(
-                    f"tensor_parallel is for models that write text, and {opened.name} only reads. Leave it out."
+                    f"{spell('tensor_parallel')} is for models that write text, and {opened.name} only reads. Leave it out."
                 )
 
     @cached_property
@@ -171,7 +173,8 @@ class Executors:
             return None  # in PyTorch already; or an encoder-decoder, whose states come from PyTorch
         if self.options.executor == "gpu":
             raise ExecutorError(
-                "the GPU engine writes text, and gives no hidden states of whole texts. Use executor='cpu' or 'plain'."
+                "the GPU engine writes text, and gives no hidden states of whole texts. Use "
+                f"{spell('executor', 'cpu')} or {spell('executor', 'plain')}."
             )
         return self._native(self._cpu_reader)
 
@@ -183,7 +186,7 @@ class Executors:
         if self.options.split:
             raise ExecutorError(
                 f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
-                "module. Load it without tensor_parallel."
+                f"module. Load it without {spell('tensor_parallel')}."
             )
         if self.options.native and (packed := [tensor for tensor in self.opened.tensors.values() if tensor.packed]):
             size = sum(4 * tensor.elements for tensor in packed) / 1e6
@@ -214,7 +217,10 @@ class Executors:
         if engine == "gpu" and (reason := self.gpu_reason) is not None:
             raise ExecutorError(reason)
         if self.opened.adapter_ranks:
-            raise ExecutorError("tensor_parallel splits models whose adapters are merged. Leave adapter_mode='beside' out.")
+            raise ExecutorError(
+                f"{spell('tensor_parallel')} splits models whose adapters are merged. "
+                f"Leave {spell('adapter_mode', 'beside')} out."
+            )
         part = SplitModel(
             str(self.opened.path), self.opened.replacement_kind, self.options.dtype, engine, self.options.cache,
             self.opened.adapters,
@@ -225,7 +231,9 @@ class Executors:
         from glassformer.engine.gpu.executor import GpuExecutor
 
         if opened.adapter_ranks:
-            raise ExecutorError("the GPU engine runs adapters that are merged. Leave adapter_mode='beside' out.")
+            raise ExecutorError(
+                f"the GPU engine runs adapters that are merged. Leave {spell('adapter_mode', 'beside')} out."
+            )
         return GpuExecutor(
             opened.config, self.blueprint, opened.tensors, cache=self.options.cache,
             batch_invariant=self.options.batch_invariant,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from glassformer.engine.protocol import Executor
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, spell
 from glassformer.opened import OpenedModel, open_model
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def split_over_ranks(opened: OpenedModel, part: SplitModel, ranks: int) -> Tenso
     gpus = torch.cuda.device_count()
     if part.executor == "gpu" and gpus < ranks:
         raise ExecutorError(
-            f"tensor_parallel={ranks} with executor='gpu' needs {ranks} GPUs, and there are {gpus}. Use executor='plain'."
+            f"{spell('tensor_parallel', ranks)} with {spell('executor', 'gpu')} needs {ranks} GPUs, and there are {gpus}. "
+            f"Use {spell('executor', 'plain')}."
         )
     return TensorParallelExecutor(Ranks(ranks, "cuda" if gpus >= ranks else "cpu"), part)

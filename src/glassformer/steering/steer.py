@@ -103,6 +103,21 @@ def steering_entry(name: Any, **how: Any) -> dict[str, Any]:
     return {"feature" if is_feature else "name": name, **how}
 
 
+def entry_name(entry: Mapping[str, Any]) -> str:
+    """The name of the vector or feature of an entry."""
+    return str(entry.get("name") or entry["feature"])
+
+
+def describe_entry(entry: Mapping[str, Any]) -> str:
+    """What an entry steers by, and how much.
+
+    >>> describe_entry({"name": "formal", "strength": 4.0}), describe_entry({"feature": "resid-8/123", "clamp": 0.0})
+    ('formal × 4', 'resid-8/123 held at 0')
+    """
+    held = entry.get("clamp") is not None
+    return f"{entry_name(entry)} {'held at' if held else '×'} {entry['clamp' if held else 'strength']:g}"
+
+
 def _feature_entry(entry: Mapping[str, Any], feature: Any) -> dict[str, Any]:
     if not isinstance(feature, str):
         raise SettingError(f"a feature is named DICTIONARY/NUMBER, such as 'resid-8/123', not {brief(feature)}.")

@@ -31,12 +31,18 @@ TASKS: Mapping[str, type[Task]] = {
         FeatureExtractionTask,
     )
 }  # fmt: skip
-ALIASES = {
+ALIASES = {  # other names; those of `glass train --task` among them
     "sentiment-analysis": "text-classification",
+    "classify": "text-classification",
     "ner": "token-classification",
+    "tag": "token-classification",
     "qa": "question-answering",
     "text2text": "text2text-generation",
+    "seq2seq": "text2text-generation",
+    "translate": "translation",
     "summarisation": "summarization",
+    "summarize": "summarization",
+    "fill": "fill-mask",
     "embedding": "embed",
     "sentence-similarity": "similarity",
     "zero-shot": "zero-shot-classification",

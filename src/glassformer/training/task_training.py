@@ -73,6 +73,11 @@ class TaskRequest:
         find_family(architecture)
         self._check_head(architecture, kind.head)
         rows, held_out = self._rows(kind)
+        if ranks.first and not resume and self.init is None and self.architecture is None:
+            note(
+                f"a new {architecture} is trained, from random weights; {spell('init', 'MODEL')} starts from a "
+                "pretrained one."
+            )
         labels = self._labels(kind, rows if self.test_data is not None else [*rows, *held_out], base)
         sized = preset if self.length is None else replace(preset, length=self.length)
         tokenizer = kept_tokenizer(folder, ranks, lambda: self._tokenizer(kind, architecture, [*rows, *held_out], sized))

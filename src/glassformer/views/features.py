@@ -1,6 +1,8 @@
 """Features: what a dictionary finds in a text, token by token, and how well it explains the numbers there.
 
-The explained variance is 1 − Σ(error²) / Σ(deviation from the mean²). The loss recovered is how much of what the site is
+The explained variance is 1 − Σ(error²) / Σ(deviation from the mean²). In most decoders the first token's numbers are huge,
+whatever it is, since others attend to it where they have nothing to attend to: nearly all of the variance is then that one
+token's, so that of the later tokens is given too. The loss recovered is how much of what the site is
 worth survives when its numbers are replaced by their reconstruction: 1 is all, 0 is as if they were zero.
 """
 
@@ -54,6 +56,7 @@ class Reconstruction:
 
     mean_squared_error: float
     explained_variance: float | None  # None: all tokens have the same numbers
+    later_explained_variance: float | None  # the same of all tokens but the first
     cosine: float
     active: float  # features at a token, on average (L0)
     loss: float | None  # nats for a token, as the model is; None: it predicts no next token
@@ -128,7 +131,9 @@ def draw(view: Features, everything: bool = False) -> Page:
 def _explained(result: Reconstruction) -> str:
     parts = [f"On average {result.active:.1f} are active"]
     if result.explained_variance is not None:
-        parts.append(f"they explain {result.explained_variance:.1%} of the variance")
+        later = result.later_explained_variance
+        but_first = "" if later is None else f", {later:.1%} without the first token"
+        parts.append(f"they explain {result.explained_variance:.1%} of the variance{but_first}")
     text = ", and ".join(parts) + f" (mean squared error {result.mean_squared_error:.3g}, cosine {result.cosine:.3f})."
     if result.loss is None or result.spliced_loss is None or result.zeroed_loss is None:
         return text

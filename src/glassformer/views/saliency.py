@@ -93,6 +93,8 @@ def draw(view: Saliency, everything: bool = False) -> Page:
     shown = view.tokens if everything or len(view.tokens) <= MAX_TOKENS else _first(view, MAX_TOKENS)
     if len(shown) < len(view.tokens):
         parts.append(Paragraph(f"the {len(shown)} strongest of {len(view.tokens):,} tokens (--all)", "dim"))
+    if any(token.value < 0 for token in shown):
+        parts.append(Paragraph("A token with a minus lowers it.", "dim"))
     for in_source in (True, False):
         tokens = [token for token in shown if token.in_source == in_source]
         if tokens and any(token.in_source for token in view.tokens):

@@ -112,7 +112,9 @@ def test_scores_that_are_no_numbers_stay_so(subject: Subject) -> None:
 
 
 def test_other_engines_refuse_experts(subject: Subject) -> None:
-    with pytest.raises(ExecutorError, match=r"cannot run a model that has experts\. Use executor='cpu' or 'plain'\."):
+    with pytest.raises(
+        ExecutorError, match=r"cannot run a model that has experts\. Use executor='cpu' or executor='plain'\."
+    ):
         subject.gpu()
     with pytest.raises(ExecutorError, match="cannot be split among ranks: it has experts. Leave tensor_parallel out"):
         split_model(subject.blueprint, 2)

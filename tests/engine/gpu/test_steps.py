@@ -64,7 +64,9 @@ def test_float32_weights_round_nothing(tiny: Any) -> None:
 
 @pytest.mark.parametrize("family", reference.NOT_ON_GPU)
 def test_what_the_kernels_lack_is_refused(family: str, tiny: Any) -> None:
-    with pytest.raises(ExecutorError, match=f"a model that {reference.NOT_ON_GPU[family]}. Use executor='cpu' or 'plain'"):
+    with pytest.raises(
+        ExecutorError, match=f"a model that {reference.NOT_ON_GPU[family]}. Use executor='cpu' or executor='plain'"
+    ):
         tiny(family).gpu()
 
 

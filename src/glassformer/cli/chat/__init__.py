@@ -54,7 +54,8 @@ def chat(
         messages=conversation.messages if system is None else (Message("system", system), *conversation.dialogue),
     )
     if session.terminal:
-        common.note(settings.status_line(session.model, session.check(session.conversation), about, raw=False))
+        chosen_settings = session.check(session.conversation)
+        common.note(settings.status_line(session.model, chosen_settings, about, raw=False, steering=session.steering))
         common.note("/help lists the commands, Ctrl-D leaves.")
     if session.no_template_note:
         common.note(session.no_template_note)
@@ -117,9 +118,13 @@ def handle(session: Session, text: str) -> None:
 
 
 def chat_spelling(name: str, *value: Any) -> str:
-    """A setting as it is typed in a chat.
+    """A setting as it is typed in a chat, and anything else as where the chat was started.
 
-    >>> chat_spelling("do_sample", True)
-    '/set do_sample=true'
+    >>> chat_spelling("do_sample", True), chat_spelling("executor", "plain")
+    ('/set do_sample=true', '--executor plain')
     """
+    from glassformer.decoding.settings_table import SETTINGS
+
+    if name not in SETTINGS:
+        return settings.command_line_spelling(name, *value)
     return "=".join([f"/set {name}", *(json.dumps(item, default=str) for item in value)]) if value else name

@@ -18,7 +18,7 @@ from glassformer.decoding.settings import THIS_CALL
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
 from glassformer.page.format import escape_control, format_percent, pluralize, visible
-from glassformer.steering.steer import steering_entry
+from glassformer.steering.steer import describe_entry, entry_name, steering_entry
 
 if TYPE_CHECKING:
     from glassformer.runtime.run import Run
@@ -180,23 +180,15 @@ def steer(session: Session, argument: str) -> None:
     """steer answers by a vector or SAE/FEATURE; strength 0 ends it, - ends all; alone shows them"""
     if argument:
         name, number = [*argument.rsplit(None, 1), "1"][:2]
-        others = [] if name == "-" else [entry for entry in session.steering if steered_by(entry) != name]
+        others = [] if name == "-" else [entry for entry in session.steering if entry_name(entry) != name]
         try:
             strength = 0.0 if name == "-" else float(number)
         except ValueError:
-            raise SettingError(f"/steer {argument} is not NAME STRENGTH, such as /steer formal 4.") from None
+            raise SettingError(f"/steer {argument} is not NAME STRENGTH, such as /steer {name} 1.") from None
         session.steer([*others, *([steering_entry(name, strength=strength)] if strength else [])])
-    shown = [
-        f"{steered_by(entry)} {'held at ' if 'clamp' in entry else ''}{entry.get('strength', entry.get('clamp')):g}"
-        for entry in session.steering
-    ]
-    text = f"answers are steered by {', '.join(shown)}." if shown else "answers are not steered."
+    shown = ", ".join(map(describe_entry, session.steering))
+    text = f"answers are steered by {shown}." if shown else "answers are not steered."
     (common.note if argument else partial(print_result, session))(text)
-
-
-def steered_by(entry: dict[str, Any]) -> str:
-    """The name of a vector or a feature."""
-    return str(entry.get("name") or entry["feature"])
 
 
 def split_setting(argument: str) -> tuple[str, bool, str]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from glassformer.candidates import EntropyStats
 from glassformer.engine.cpu.cores import MAX_THREADS, available
-from glassformer.errors import ExecutorError, SettingError, did_you_mean
+from glassformer.errors import ExecutorError, SettingError, did_you_mean, spell
 
 PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together
@@ -60,7 +60,9 @@ class ActivationRounding(IntEnum):
 def int32(value: int, name: str) -> int:
     """A number that goes into native code, refused if 32 bits cannot hold it."""
     if not LEAST <= value <= MOST:
-        raise ExecutorError(f"the CPU engine cannot run {name}={value}, which does not fit 32 bits. Use executor='plain'.")
+        raise ExecutorError(
+            f"the CPU engine cannot run {name}={value}, which does not fit 32 bits. Use {spell('executor', 'plain')}."
+        )
     return value
 
 

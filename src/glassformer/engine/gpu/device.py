@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, spell
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +44,15 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
         "rotates neighboring numbers": any(rope.interleaved for rope in ropes),
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None)
-    return reason and f"the GPU engine cannot run a model that {reason}. Use executor='cpu' or 'plain'."
+    return reason and (
+        f"the GPU engine cannot run a model that {reason}. Use {spell('executor', 'cpu')} or {spell('executor', 'plain')}."
+    )
 
 
 def unusable_reason() -> str | None:
     """Why the GPU engine cannot run here, in one sentence; None if it can."""
     if not has_driver():
-        return "the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."
+        return f"the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use {spell('executor', 'cpu')}."
     with nullcontext() if "torch" in sys.modules else meanwhile(create_context):
         import torch
 
@@ -68,7 +70,7 @@ def unusable_reason() -> str | None:
     if capability < OLDEST:
         return (
             f"the GPU engine needs compute capability {_dotted(OLDEST)} or newer, and {torch.cuda.get_device_name()} has "
-            f"{_dotted(capability)}. Use executor='plain'."
+            f"{_dotted(capability)}. Use {spell('executor', 'plain')}."
         )
     if find_spec("triton") is None:
         return f"the GPU engine needs Triton, which is not installed. {INSTALL}"
@@ -92,7 +94,7 @@ def memory_reason(needed: int) -> str | None:
 
 
 def _failure(error: RuntimeError) -> str:
-    return f"the GPU cannot be used: {_first_line(error)}. Check nvidia-smi, or use executor='cpu'."
+    return f"the GPU cannot be used: {_first_line(error)}. Check nvidia-smi, or use {spell('executor', 'cpu')}."
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -173,7 +175,8 @@ def device_errors(what: str) -> Iterator[None]:
         if not type(error).__module__.startswith("triton."):
             raise
         raise ExecutorError(
-            f"Triton could not compile a kernel for {what}: {_first_line(error)}. Use executor='plain', or another Triton."
+            f"Triton could not compile a kernel for {what}: {_first_line(error)}. Use {spell('executor', 'plain')}, or "
+            "another Triton."
         ) from error
 
 

@@ -28,7 +28,7 @@ from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import Part, split_model
 from glassformer.engine.tensor_parallel.tensor_part import take_part
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, spell
 
 
 class RankKernels:
@@ -70,7 +70,8 @@ class SplitGpuExecutor(GpuExecutor):
             for site in () if feed.watch is None else self._checks.watch(feed.watch).changes:
                 if site in self._split.sites:
                     raise ExecutorError(
-                        f"the GPU engine cannot change {site} where it is split among ranks. Use executor='plain'."
+                        f"the GPU engine cannot change {site} where it is split among ranks. Use "
+                        f"{spell('executor', 'plain')}."
                     )
         results = super().run(feeds)
         for scores in results:
@@ -96,7 +97,7 @@ def stored_part(stored: StoredTensor, part: Part) -> StoredTensor:
     if stored.kind not in DTYPES:
         raise ExecutorError(
             f"the GPU engine splits weights that are stored as floats, and {stored.name} is {stored.kind}. Use "
-            "executor='plain'."
+            f"{spell('executor', 'plain')}."
         )
     values = torch.from_numpy(stored.to_float32())
     own = take_part(values, part) if part.ranges else torch.zeros_like(values)  # zeros: a bias that another rank adds

@@ -44,10 +44,12 @@ class SiteChange(BaseModel):
         data = self.model_dump(exclude_none=True)
         for name in ("scale", "shift", "onto", "away_from"):
             try:
-                with np.errstate(over="raise"):
-                    np.asarray(data.get(name, 0.0), np.float32)
-            except (TypeError, ValueError, ArithmeticError):
-                raise SettingError(f"the {name} at {site} is no array of numbers that float32 has.") from None
+                with np.errstate(over="ignore"):  # to infinity
+                    finite = bool(np.isfinite(np.asarray(data.get(name, 0.0), np.float32)).all())
+            except (TypeError, ValueError, OverflowError):
+                finite = False
+            if not finite:
+                raise SettingError(f"the {name} at {site} is no array of finite numbers that float32 has.")
         return change_from_data(data)
 
 

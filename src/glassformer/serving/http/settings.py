@@ -20,15 +20,21 @@ ENGINE_SETTINGS = (  # that a request may name beside its dialect's own; none of
 )  # fmt: skip
 REQUEST_NAMES = {  # how messages call settings that a request calls differently
     "max_new_tokens": "max_tokens", "stop_strings": "stop", "num_return_sequences": "n", "json_schema": "response_format",
+    "model.patch_pairs": "POST /glass/patch-pairs", "model.tokens": "POST /glass/tokens",
 }  # fmt: skip
+SERVER_OPTIONS = ("adapter", "adapter_mode", "cache", "dtype", "executor", "tensor_parallel", "weights")  # the operator's
 
 
 def request_spelling(name: str, *value: Any) -> str:
-    """A setting as a request has it, for messages.
+    """A setting as a request has it, or as the server was started with it, for messages.
 
     >>> request_spelling("stop_strings"), request_spelling("do_sample", True), request_spelling("top_p", 0.9)
     ('stop', 'a temperature above 0', 'top_p: 0.9')
+    >>> request_spelling("executor", "plain")
+    'glass serve --executor plain'
     """
+    if name in SERVER_OPTIONS:
+        return " ".join(["glass serve", f"--{name.replace('_', '-')}", *map(str, value)])
     if name == "do_sample" and value:
         return "a temperature above 0" if value[0] else "temperature: 0"
     name = REQUEST_NAMES.get(name, name)
