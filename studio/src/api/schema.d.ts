@@ -3497,6 +3497,7 @@ export interface components {
             active: number | null;
             cosine: number | null;
             explained_variance: (number | null) | null;
+            later_explained_variance: (number | null) | null;
             loss: (number | null) | null;
             loss_recovered: (number | null) | null;
             mean_squared_error: number | null;
