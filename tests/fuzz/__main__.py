@@ -82,11 +82,11 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
 
 
 def fork_for_each() -> None:
-    """For each line `[name, first, count, folder]` a process, which leaves its outcome in the folder; then its exit status."""
+    """For each line `[name, first, count, folder]` a process, whose outcome is left in the folder; its status is printed."""
     import tokenizers  # noqa: F401
     import torch  # noqa: F401
 
-    import glassformer.opened  # noqa: F401
+    import glassformer.opened
     import glassformer.runtime.model  # noqa: F401
 
     gc.freeze()  # what is imported is not searched for garbage in each of them

@@ -39,8 +39,10 @@ def forked() -> Iterator[Callable[[str, int, int, Path], dict[str, Any]]]:
     """The same from processes that one forks: of a start, which takes longer than 400 cases, there is only one."""
     environment = {**os.environ, "GLASS_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.fuzz", "--fork"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         asked, status = process.stdin, process.stdout
 
         def ask(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
