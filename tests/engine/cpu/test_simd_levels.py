@@ -13,16 +13,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from glassformer.atomic_files import temporary_folder
 from glassformer.engine.cpu import build, library
+from tests.engine.compiled import kept
 
 HERE = Path(__file__).with_name("native")
-KEPT = Path(__file__).parents[3] / "build"
 SANITISED = ("-O1", "-g1", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages
 BEYOND_QEMU = {"avxvnni", "avx512vnni", "amx"}
@@ -86,26 +84,15 @@ def shared(kernels: Path, level: str) -> list[str]:
     return [name for name, kind, *_ in symbols if kind not in "Uw" and f"kernels_{level}" not in name]
 
 
-def kept(compiler: list[str], levels: Mapping[str, build.Flags]) -> Path:
-    """The program as an earlier run made it from the very same sources, flags and compiler; else it is made now."""
-    flags = [*compiler, build._compiler_identity(compiler), *(word for pair in levels.items() for word in map(str, pair))]
-    parts = [build._fingerprint(build.NATIVE, build.machine(), flags), (HERE / "kernels_test.cpp").read_text("utf-8")]
-    folder = KEPT / f"kernels-{build._digest(*parts)}"
-    if not folder.exists():
-        KEPT.mkdir(exist_ok=True)
-        with temporary_folder(KEPT, "building-") as work:
-            make(work, compiler, levels)
-            with suppress(OSError):  # another process was faster
-                work.rename(folder)
-    return folder / "kernels_test"
-
-
 def test_kernels_of_the_best_level(compiler: list[str], here: dict[str, build.Flags]) -> None:
     best = next(iter(here))
     unoptimized = (*here["portable"], "-O0")  # what the best one's are compared with, compiled in a moment
-    program = kept(compiler, {"portable": unoptimized, best: here[best]})
-    assert run([program, best]) == f"{best}: all is well\n"
-    assert shared(program.with_name(f"{best}.o"), best) == []
+    levels = {"portable": unoptimized, best: here[best]}
+    command = [*compiler, *build.COMMON, *(word for level, flags in levels.items() for word in (level, *flags))]
+    sources = [*sorted(build.NATIVE.iterdir()), HERE / "kernels_test.cpp", Path(__file__)]
+    folder = kept("kernels", command, sources, lambda folder: make(folder, compiler, levels))
+    assert run([folder / "kernels_test", best]) == f"{best}: all is well\n"
+    assert shared(folder / f"{best}.o", best) == []
 
 
 @pytest.mark.sweep
