@@ -5,6 +5,7 @@ Outside CI a test whose material cannot be had is skipped with a word; in CI tha
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -64,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     quick = [item for item in items if not {mark.name for mark in item.iter_markers()} & {"sweep", "every_combination"}]
     for item in sweeps.beyond_covering(quick):
         item.add_marker("sweep")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: to search it for garbage again and again takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
