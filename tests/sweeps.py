@@ -55,8 +55,15 @@ def _choices(item: pytest.Function) -> set[Hashable]:
     names = [
         tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given) for given in together
     ]
-    alone = [(name,) for name in values if not any(name in group for group in names)]
-    return {(group, tuple(id(values[name]) for name in group if name in values)) for group in (*names, *alone)}
+    alone = {name: value for name, value in values.items() if not any(name in group for group in names)}
+    given = {(group, tuple(id(values[name]) for name in group if name in values)) for group in names}
+    return given | {(name, choice) for name, value in alone.items() for choice in _parts(value)}
+
+
+def _parts(value: Any) -> list[Hashable]:
+    """A fixture's parameter; one of several words, such as a family and an executor, is as many choices."""
+    words = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    return list(enumerate(value)) if words else [id(value)]
 
 
 def covering(tests: Mapping[Test, AbstractSet[Hashable]]) -> set[Test]:

@@ -55,6 +55,13 @@ def executor(request):
 def test_some(executor, text, size):
     pass
 
+@pytest.fixture(params=[(family, executor) for family in ("llama", "gpt2", "t5") for executor in ("plain", "cpu")])
+def pair(request):
+    return request.param
+
+def test_pairs(pair):
+    pass
+
 @pytest.mark.every_combination
 @pytest.mark.parametrize("text", ["a", "b"])
 @pytest.mark.parametrize("size", [1, 2])
@@ -75,7 +82,8 @@ def test_collected_tests_are_quick_or_sweeps(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
-    some, every = ({name for name in names if name.startswith(f"{test}[")} for test in ("test_some", "test_all"))
-    assert (len(some), len(every)) == (3, 4)
+    tests = ("test_some", "test_all", "test_pairs")
+    some, every, pairs = ({name for name in names if name.startswith(f"{test}[")} for test in tests)
+    assert (len(some), len(every), len(pairs)) == (3, 4, 3)
     assert all(any(value in name for name in some) for value in ("plain", "cpu", "a-1", "a-2", "b-1"))
     assert [name for name in names if name.startswith("test_families")] == ["test_families[llama]"]
