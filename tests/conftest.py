@@ -5,6 +5,7 @@ Outside CI a test whose material cannot be had is skipped with a word; in CI tha
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -27,14 +28,14 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is tested does not depend on whe
 os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, whoever imports triton first
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy it is
-settings.load_profile("any machine")
-
 CI = bool(os.environ.get("CI"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     sweeps.choose(config.option.markexpr)
+    slow = [HealthCheck.too_slow]  # however busy the machine is
+    settings.register_profile("tests", deadline=None, suppress_health_check=slow, max_examples=sweeps.examples(25, 100))
+    settings.load_profile("tests")
 
 
 def unavailable(what: str) -> None:
@@ -53,13 +54,23 @@ def _families(value: Any) -> set[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of tests that are run for each family, those of the representative families are quick, and the others are sweeps.
 
-    A test that must be quick for every family is marked `every_family`.
+    Of those that are run with each combination of several parameters, as many are quick as it takes to try each value. A
+    test that must be quick for every family is marked `every_family`, one whose combinations matter `every_combination`.
     """
     for item in items:
         parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         others = {family for value in parameters for family in _families(value)} - set(REPRESENTATIVE)
         if others and item.get_closest_marker("every_family") is None:
             item.add_marker("sweep")
+    quick = [item for item in items if not {mark.name for mark in item.iter_markers()} & {"sweep", "every_combination"}]
+    for item in sweeps.beyond_covering(quick):
+        item.add_marker("sweep")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: to search it for garbage again and again takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

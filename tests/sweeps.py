@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
 
 import pytest
+
+Test = TypeVar("Test", bound=Hashable)
 
 NO_SWEEPS = "not sweep"  # the choice of `make test`, as pytest's -m has it
 _wanted = True
@@ -33,6 +37,44 @@ def mostly_swept(values: Iterable[Any], *quick: Any) -> list[Any]:
 def examples(quick: int, many: int) -> int:
     """How many examples hypothesis tries: few at every run, more where the sweeps are run."""
     return many if _wanted else quick
+
+
+def beyond_covering(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Of tests that run each combination of several parameters, those that remain when a few have tried each value."""
+    combined: dict[tuple[str, str], dict[pytest.Item, set[Hashable]]] = defaultdict(dict)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            combined[item.module.__name__, item.nodeid.partition("[")[0]][item] = _choices(item)
+    return [item for choices in combined.values() for item in choices.keys() - covering(choices)]
+
+
+def _choices(item: pytest.Function) -> set[Hashable]:
+    """What a test is run with: for each parameter, or for those that are given together, which one."""
+    values = dict(item.callspec.params)
+    together = [mark.args[0] for mark in item.iter_markers("parametrize") if mark.args]
+    names = [
+        tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given) for given in together
+    ]
+    alone = {name: value for name, value in values.items() if not any(name in group for group in names)}
+    given = {(group, tuple(id(values[name]) for name in group if name in values)) for group in names}
+    return given | {(name, choice) for name, value in alone.items() for choice in _parts(value)}
+
+
+def _parts(value: Any) -> list[Hashable]:
+    """A fixture's parameter; one of several words, such as a family and an executor, is as many choices."""
+    words = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    return list(enumerate(value)) if words else [id(value)]
+
+
+def covering(tests: Mapping[Test, AbstractSet[Hashable]]) -> set[Test]:
+    """So few tests that each choice is in one of them, and none in many more than the others."""
+    missing, used, kept = set[Hashable]().union(*tests.values()), Counter[Hashable](), set[Test]()
+    while missing:
+        best = max(tests, key=lambda test: (len(tests[test] & missing), -sum(used[choice] for choice in tests[test])))
+        kept.add(best)
+        missing -= tests[best]
+        used.update(tests[best])
+    return kept
 
 
 def _fields(value: Any) -> tuple[Any, ...]:

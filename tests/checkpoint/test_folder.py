@@ -20,6 +20,7 @@ from glassformer.checkpoint.folder import FolderCheckpoint, read_json, read_safe
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, MappedFile, StoredTensor
 from glassformer.compat.pretrained import STORED_DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, damaged, modestly, refused, replace, safetensors_bytes, write_folder
+from tests.sweeps import examples
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -339,7 +340,7 @@ SMALL_FILES = {"config.json": json.dumps(CONFIG).encode(), INDEX: INDEX_TEXT}
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75, 300), deadline=None)
 def test_any_damage_to_a_folder_is_a_checkpoint_error_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:

@@ -38,10 +38,10 @@ from tests.checkpoint.files import (
     weights,
     write_gguf,
 )  # fmt: skip
+from tests.sweeps import examples
 
 AGAIN = "Fetch the file again."
 FAMILIES = ("llama", "qwen3")
-
 
 # Metadata -------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ def depth(value: object) -> int:
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=12), TYPED, max_size=6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(20, 80), deadline=None)
 def test_metadata_of_every_type_round_trips(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, Typed]) -> None:
     path = write_gguf(tmp_path_factory.mktemp("metadata") / "x.gguf", metadata=metadata, tensors={})
     assert GgufCheckpoint(path).metadata == {"general.architecture": "llama"} | {
@@ -238,7 +238,7 @@ def permute(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 def test_interleaved_pairs_order_of_rows(heads: int, half: int, width: int) -> None:
     rows = np.arange(2 * heads * half * width).reshape(2 * heads * half, width)
     np.testing.assert_array_equal(permute(rows, heads)[InterleavedPairs(heads).rows(len(rows))], rows)
@@ -455,7 +455,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.data(), st.sampled_from([16, 300, 1 << 17]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 def test_texts_read_many_at_once_are_those_read_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: Any, window: int
 ) -> None:
@@ -480,7 +480,7 @@ def test_texts_read_many_at_once_are_those_read_one_by_one(
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100, 400), deadline=None)
 def test_any_damage_to_a_gguf_is_a_checkpoint_error_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, whole: bytes, data: Any
 ) -> None:

@@ -29,6 +29,7 @@ from glassformer.checkpoint.torch_file import read_torch_file
 from glassformer.errors import CheckpointError
 from tests.checkpoint.files import damaged, modestly, replace
 from tests.checkpoint.pickles import Calls, Claimed, Storage, dumped, write_old, write_zip, zipped
+from tests.sweeps import examples
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.arange(4)}
 NOT_RUN = "which is not run. Fetch the safetensors file instead, or save"
@@ -278,7 +279,7 @@ def readable(path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", [False, True])
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(25, 100))
 @given(data=st.data())
 def test_any_damage_to_a_pickle_is_a_checkpoint_error_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, old: bool, data: st.DataObject
@@ -288,7 +289,7 @@ def test_any_damage_to_a_pickle_is_a_checkpoint_error_or_harmless(
     readable(replace(path, data.draw(damaged(whole, len(whole)))))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50, 200))
 @given(data=st.data())
 def test_pickle_damage_that_the_zip_does_not_notice(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     with zipfile.ZipFile(io.BytesIO(as_saved(False))) as archive:

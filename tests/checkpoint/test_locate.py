@@ -566,6 +566,7 @@ SNAPSHOTS: list[tuple[tuple[str, ...], set[CheckpointPart]]] = [  # (the files i
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(("files", "parts"), SNAPSHOTS)
+@pytest.mark.every_combination
 def test_a_cached_snapshot_serves_the_parts_it_holds(
     cache: Path, asked: list[Any], files: tuple[str, ...], parts: set[CheckpointPart], part: CheckpointPart
 ) -> None:

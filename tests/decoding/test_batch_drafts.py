@@ -20,6 +20,7 @@ from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import NotNumbers
 from tests.decoding.oracle import Oracle, recipe
 from tests.observe.models import both
+from tests.sweeps import examples
 
 PHRASE = (3, 7, 1, 8, 2)
 SETTINGS: list[dict[str, Any]] = [
@@ -83,7 +84,7 @@ def ids(steps: Sequence[Step]) -> list[int]:
     return [step.id for step in steps]
 
 
-@effort(max_examples=30, deadline=None)
+@effort(max_examples=examples(7, 30), deadline=None)
 @given(st.integers(0, 2**31), st.lists(st.sampled_from(SETTINGS), min_size=1, max_size=4), st.data())
 def test_texts_are_the_same_with_and_without_drafts(seed: int, ways: list[dict[str, Any]], data: Any) -> None:
     """Whoever joins and leaves in between."""

@@ -21,6 +21,7 @@ from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, logprobs, only, recipe
+from tests.sweeps import examples
 
 END = 0
 
@@ -53,7 +54,7 @@ def all_texts(size: int, room: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in all_texts(size, room - 1))
 
 
-@effort(max_examples=25, deadline=None)
+@effort(max_examples=examples(6, 25), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([-0.5, 0.0, 1.0, 2.0]), st.sampled_from([False, True, "never"]))
 def test_with_beams_for_all_texts_the_best_of_all_are_found(seed: int, penalty: float, early: Any) -> None:
     oracle, prompt = Oracle(4, seed), [2, 1]
@@ -70,7 +71,7 @@ def test_with_beams_for_all_texts_the_best_of_all_are_found(seed: int, penalty: 
     assert [outcome.score for outcome in found] == pytest.approx([scores[text] for text in best], abs=1e-4)
 
 
-@effort(max_examples=50, deadline=None)
+@effort(max_examples=examples(12, 50), deadline=None)
 @given(st.integers(0, 2**31), st.integers(2, 5), st.booleans())
 def test_a_score_is_the_sum_of_its_tokens(seed: int, width: int, sampled: bool) -> None:
     """And `beams` says where each of them came from."""
@@ -96,7 +97,7 @@ def test_a_score_is_the_sum_of_its_tokens(seed: int, width: int, sampled: bool) 
         assert all(np.array_equal(logits, oracle.after((*prompt, *text[:n]))) for n, logits in enumerate(raw))
 
 
-@effort(max_examples=20, deadline=None)
+@effort(max_examples=examples(5, 20), deadline=None)
 @given(st.integers(0, 2**31), st.booleans())
 def test_prompts_together_equal_each_alone(seed: int, sampled: bool) -> None:
     more: dict[str, Any] = {"do_sample": True, "seed": seed} if sampled else {}
@@ -221,7 +222,7 @@ def guided(*texts: list[int], **changes: Any) -> Any:
 TEXTS = ([1, 2], [1, 3, 4, 4, 4], [5, 6], [5, 7], [8])
 
 
-@effort(max_examples=25, deadline=None)
+@effort(max_examples=examples(6, 25), deadline=None)
 @given(st.integers(0, 2**31), st.integers(2, 6))
 def test_a_grammars_texts_are_compared_and_nothing_else(seed: int, width: int) -> None:
     """Beams come and go: there are two at first, then up to four, and one is left for the longest text."""
@@ -378,7 +379,7 @@ def test_forks_are_made_for_few_candidates(monkeypatch: pytest.MonkeyPatch) -> N
     assert 10 <= len(forks) <= 10 * 8
 
 
-@effort(max_examples=60, deadline=None)
+@effort(max_examples=examples(15, 60), deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 20), st.integers(1, 400))
 def test_highest_gives_the_indices_of_the_best(seed: int, wanted: int, size: int) -> None:
     draw = np.random.default_rng(seed)

@@ -33,6 +33,7 @@ from glassformer.engine.protocol import (
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.errors import ExecutorError, NotNumbers
 from tests.decoding.oracle import Oracle, recipe
+from tests.sweeps import examples
 
 PROMPTS = ([5, 9, 3], [7, 2], [5, 9, 3, 8, 6, 1], [4])
 
@@ -156,7 +157,7 @@ GIVES_UP = frozenset([9, 13])
     ],
     ids=["waiting", "queueing", "prompts apart", "giving up", "with a prefix cache"],
 )
-@effort(max_examples=40, deadline=None)
+@effort(max_examples=examples(10, 40), deadline=None)
 @given(lives=LIVES)
 def test_texts_join_and_leave_while_others_are_ahead(
     make: Callable[[], Any], lives: list[tuple[int, int, bool, int]]

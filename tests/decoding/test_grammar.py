@@ -31,11 +31,12 @@ from glassformer.decoding.token_history import TokenHistory
 from glassformer.errors import SettingError
 from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
+from tests.sweeps import examples
 from tests.text.models import GEMMA, LLAMA, T5, trained
 from tests.text.test_gguf_tokenizers import pieces, t5
 from tests.text.test_legacy_vocabulary import config_files, write
 
-some = settings(max_examples=30, deadline=None)
+some = settings(max_examples=examples(7, 30), deadline=None)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -18,6 +18,7 @@ from glassformer.decoding.loop import Loop, loop
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import CountedExecutor, Oracle, group, recipe
 from tests.parity import reference
+from tests.sweeps import examples
 
 PROMPTS = ([5, 9, 3], [7, 2], [5, 9, 3, 8, 6, 1], [4])
 SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 1.3, "seed": 3}
@@ -273,7 +274,7 @@ operations = st.one_of(
 )
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=examples(37, 150), deadline=None)
 @given(st.lists(operations, max_size=25), st.integers(0, 2**31))
 def test_under_any_schedule_each_text_is_the_one_it_would_be_alone(schedule: list[Any], seed: int) -> None:
     oracle = Oracle(9, seed)

@@ -15,6 +15,7 @@ from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import pick
 from glassformer.errors import ExecutorError
+from tests.sweeps import examples
 
 
 def sampled(**changes: Any) -> Recipe:
@@ -122,7 +123,7 @@ def test_nan_scores_are_no_choice() -> None:
         Policy(sampled(top_k=None), [1], context=9).feed(bad)
 
 
-@effort(max_examples=100, deadline=None)
+@effort(max_examples=examples(25, 100), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1, exclude_max=True))
 def test_pick_is_inside_its_share(seed: int, draw: float) -> None:
     shares = np.random.default_rng(seed).dirichlet(np.ones(9))

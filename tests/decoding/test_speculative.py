@@ -21,6 +21,7 @@ from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, specul
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided
+from tests.sweeps import examples
 
 END = 0
 PROMPTS = ([5], [2, 7, 7, 2], [9, 4, 9], [5])
@@ -69,7 +70,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@effort(max_examples=60, deadline=None)
+@effort(max_examples=examples(15, 60), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(SETTINGS), st.integers(0, 3))
 def test_the_text_is_the_same_whoever_drafts(seed: int, changes: dict[str, Any], who: int) -> None:
     """By chance, by looking, by a model that agrees often, and by the model itself."""
@@ -197,7 +198,7 @@ def test_an_eos_token_is_not_drafted() -> None:
     assert len(mirror.passes) == 4
 
 
-@effort(max_examples=20, deadline=None)
+@effort(max_examples=examples(5, 20), deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_draft_follows_the_grammar(seed: int) -> None:
     texts = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 8], [7, 2])
@@ -308,7 +309,7 @@ class TestLookupContinuation:
     ) -> None:
         assert lookup_continuation(np.array(ids), size, count) == found
 
-    @effort(max_examples=200, deadline=None)
+    @effort(max_examples=examples(50, 200), deadline=None)
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6))
     def test_what_is_drafted_did_follow_the_match(self, ids: list[int], size: int, count: int) -> None:
         found = lookup_continuation(np.array(ids), size, count)

@@ -18,6 +18,7 @@ from glassformer.decoding import stopping as stop
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.text.stop_buffer import StopBuffer
 from tests.decoding.test_settings import Letters
+from tests.sweeps import examples
 
 
 def finishes(tokens: list[int], **changes: Any) -> list[Finish | None]:
@@ -114,7 +115,7 @@ def test_cancel_from_another_thread() -> None:
 
 
 class TestStopBuffer:
-    @effort(max_examples=300, deadline=None)
+    @effort(max_examples=examples(75, 300), deadline=None)
     @given(st.lists(st.text("ab\n", max_size=4), max_size=12), st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=3))
     def test_what_comes_out_is_the_text_before_the_first_stop(self, pieces: list[str], stops: list[str]) -> None:
         held = StopBuffer(stops)

@@ -18,6 +18,7 @@ from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.waterfall import TAIL_BINS
 from glassformer.errors import GlassError, InputError
 from glassformer.page.terminal import plain_text
+from tests.sweeps import examples
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
 
@@ -55,7 +56,7 @@ def test_entropy_is_in_bits() -> None:
     assert step.waterfall.entropies == pytest.approx((float(expected), float(after)), abs=1e-5)
 
 
-@effort(max_examples=60, deadline=None)
+@effort(max_examples=examples(15, 60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))
 def test_a_short_look_says_the_same_of_fewer(seed: int, count: int) -> None:
     scores = (np.random.default_rng(seed).standard_normal(300) * 3).astype(np.float32)

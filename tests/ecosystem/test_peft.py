@@ -12,6 +12,7 @@ import torch
 
 from glassformer.compat.generation_executor import Parts, own_computation
 from tests.ecosystem.models import Pair, load_pair, make_batches, train
+from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TASKS = {"causal": "CAUSAL_LM", "sequence": "SEQ_CLS", "seq2seq": "SEQ_2_SEQ_LM", "token": "TOKEN_CLS"}
@@ -48,7 +49,10 @@ def logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return scores[mask.bool()] if scores.shape[:2] == mask.shape else scores
 
 
-@pytest.mark.parametrize(("family", "head"), MODELS)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    mostly_swept(MODELS, ("gpt2", "causal"), ("llama", "sequence"), ("distilbert", "token"), ("t5", "seq2seq")),
+)
 def test_lora_is_trained_saved_loaded_and_merged(
     family: str, head: str, model_folder: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

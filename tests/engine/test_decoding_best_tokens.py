@@ -55,6 +55,7 @@ def by_passes(executor: Any, rows: Sequence[Any], tokens: Sequence[int], count: 
     return ids
 
 
+@pytest.mark.every_combination
 def test_ids_and_caches_are_those_of_single_passes(subject: Subject) -> None:
     prompts, sources = subject.rows((1, 9, 4, 20))
     executor = subject.executor()

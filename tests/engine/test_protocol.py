@@ -42,6 +42,7 @@ def same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     return bool(np.allclose(one, other, atol=1e-4))
 
 
+@pytest.mark.every_combination
 def test_random_moves_score_like_an_uncached_pass(subject: Subject) -> None:
     """Open, feed, chunk, fork, select, rewind and close at random; every score equals an uncached pass."""
     draw = random.Random(3)

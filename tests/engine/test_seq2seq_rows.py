@@ -477,6 +477,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("examples", [8, *swept([50])])
+@pytest.mark.every_combination
 def test_protocol_state_machine_with_sources(subject: Subject, examples: int) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

@@ -28,6 +28,7 @@ def indices(split: Split) -> Counter[int]:
 
 @pytest.mark.parametrize("ranks", range(1, 13))
 @pytest.mark.parametrize(("heads", "groups"), [(12, 12), (12, 4), (12, 1), (15, 5), (14, 2)])
+@pytest.mark.every_combination
 def test_every_head_is_on_one_rank_with_the_keys_that_it_reads(heads: int, groups: int, ranks: int) -> None:
     queries, shared = head_parts(heads, groups, ranks)
     assert [head for part in queries for head in part] == list(range(heads))
@@ -43,6 +44,7 @@ def test_parts_differ_by_one_at_most() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+@pytest.mark.every_combination
 def test_all_of_every_weight_is_on_some_rank(family: str, ranks: int) -> None:
     plan = tiny_blueprint(family)
     if (reason := reference.NOT_SPLIT.get(family)) is not None and (family != "phi3" or ranks > 2):

@@ -55,6 +55,7 @@ def slow(tensors: dict[str, Any], x: Any, kind: str, *, subtracts: bool, norm: s
 @pytest.mark.parametrize("norm", ["none", "layer_norm", "constant_norm_rescale"])
 @pytest.mark.parametrize("subtracts", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.every_combination
 def test_folders_of_saelens(kind: str, subtracts: bool, norm: str, tmp_path: Path) -> None:
     tensors, rescaled = random_tensors(kind), kind == "topk" and subtracts
     more = {"rescale_acts_by_decoder_norm": True} if rescaled else {}

@@ -1,10 +1,12 @@
 """One target's cases, in this process, under limits on time and memory; what came of them is printed as JSON.
 
 The number of the case at work is written to the file named by FUZZ_CASE, so that a case which ends the process can be named.
+With `--fork` a process is forked for each target that is asked for on stdin: what takes seconds to import is there already.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -79,8 +81,31 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
     return {"accepted": accepted, "refused": refused, "refuses": target.refuses, "failures": failures}
 
 
+def fork_for_each() -> None:
+    """For each line `[name, first, count, folder]` a process, whose outcome is left in the folder; its status is printed."""
+    import tokenizers  # noqa: F401
+    import torch  # noqa: F401
+
+    import glassformer.opened
+    import glassformer.runtime.model  # noqa: F401
+
+    gc.freeze()  # what is imported is not searched for garbage in each of them
+    for line in sys.stdin:
+        name, first, count, folder = json.loads(line)
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(Path(folder, "stderr"), os.O_WRONLY | os.O_CREAT), 2)
+            os.environ.update(FUZZ_CASE=str(Path(folder, "case")), TMPDIR=folder)
+            tempfile.tempdir = None  # which is that of the process before
+            Path(folder, "outcome").write_text(json.dumps(fuzz(name, first, count)))
+            break
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         print("\n".join(TARGETS))
+    elif sys.argv[1] == "--fork":
+        fork_for_each()
     else:
         json.dump(fuzz(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), sys.stdout)

@@ -23,6 +23,7 @@ from glassformer.jobs.row_workers import row_seed
 from glassformer.observe.fingerprint import model_fingerprint
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows
 from tests.observe.models import both, encoder
+from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MIXED = [row for pair in zip(GREEDY, SAMPLED, strict=True) for row in pair]
@@ -197,7 +198,7 @@ def test_a_pass_that_fails_ends_the_job_and_it_goes_on_later(
 # Going on --------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(part=st.floats(0, 1), batch_size=st.sampled_from([1, 4, 32]))
 def test_a_job_goes_on_from_any_byte_of_its_ledger(
     unbroken: Path, tmp_path_factory: pytest.TempPathFactory, part: float, batch_size: int

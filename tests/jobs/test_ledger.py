@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError, WriteError
 from glassformer.jobs import ledger as ledger_module
 from glassformer.jobs.ledger import BEGINNING, Ledger, encode_line, is_whole
+from tests.sweeps import examples
 
 HEADER = {"job": {"input": "0" * 64}, "seed": 7}
 RECORDS = {3: {"output": {"text": "line\nbreak  \ud800"}}, 0: {"output": {"text": ""}}, 1: {"output": {"text": "é" * 50}}}
@@ -49,7 +50,7 @@ def test_records_come_in_the_order_of_the_rows(tmp_path: Path, whole: bytes) -> 
         json.loads(line)  # each is JSON that other programs can read
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75, 300), deadline=None)
 @given(data=st.data())
 def test_what_was_cut_off_at_any_byte_is_done_again(
     data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
@@ -69,7 +70,7 @@ def test_what_was_cut_off_at_any_byte_is_done_again(
     assert path.read_bytes() == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75, 300), deadline=None)
 @given(data=st.data())
 def test_damage_anywhere_is_noticed(data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("damaged") / "ledger"

@@ -17,6 +17,7 @@ from glassformer.layers import Linear, Mask, RMSNorm, RotaryEmbedding, linear
 from glassformer.layers.attention import attend, pattern
 from glassformer.layers.mlp import ACTIVATIONS as FUNCTIONS
 from glassformer.layers.mlp import ActivationFunction
+from tests.sweeps import examples
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -59,7 +60,7 @@ def is_visible(query: int, key: int, causal: bool, window: int | None, real_toke
     return real and (key <= query or not causal) and (window is None or key > query - window)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, 150), deadline=None)
 @given(st.data())
 def test_mask_and_attention_by_the_plain_rule(data: st.DataObject) -> None:
     past, length = data.draw(st.integers(0, 6)), data.draw(st.integers(1, 6))

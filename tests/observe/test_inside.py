@@ -25,6 +25,7 @@ from glassformer.page.format import visible
 from glassformer.views.inside import Inside
 from glassformer.views.schema import schema
 from tests.observe.models import WRITERS, both, encoder, folder
+from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ENCODERS = ("bert", "roberta", "distilbert")
@@ -53,7 +54,9 @@ def levels(reading: Reading, path: str = "") -> Iterator[Inside]:
 OTHERS = ("phi3", "olmo2", "granite", "smollm3", "gemma2", "gpt_neox", "cohere2")  # each with a mechanism of its own
 
 
-@pytest.mark.parametrize("family", [*WRITERS, *ENCODERS, *(pytest.param(name, marks=pytest.mark.sweep) for name in OTHERS)])
+@pytest.mark.parametrize(
+    "family", mostly_swept([*WRITERS, *ENCODERS, *OTHERS], "gpt2", "qwen3", "gemma3_text", "t5", "bert")
+)
 def test_each_numbers_arithmetic_ends_at_the_engines_number(family: str) -> None:
     reading = reading_of(family)
     kinds, compared = set[str](), 0

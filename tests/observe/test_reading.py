@@ -115,6 +115,7 @@ class TestAttention:
         valid(heads)
 
     @pytest.mark.parametrize("kind", ["self", "cross", "encoder"])
+    @pytest.mark.every_combination
     def test_maps_of_all_heads_are_each_heads_map_in_bytes(self, pair: Both, kind: Any) -> None:
         if kind != "self" and not pair.sourced:
             return

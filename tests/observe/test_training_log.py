@@ -16,6 +16,7 @@ from tests.training.folders import evaluation_line, sample_line, step_line, trai
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 16, 17, 80])
 @pytest.mark.parametrize("most", [2, 4, 6])
+@pytest.mark.every_combination
 def test_a_curve_has_a_bounded_number_of_points_each_the_mean_of_its_steps(count: int, most: int) -> None:
     values = [float(number * number % 7) for number in range(count)]
     curve = Curve(most)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.scale.prefixes import BLOCK, MAX_BLOCKS, SHARE, SLACK, PrefixIndex, prefix_keys
+from tests.sweeps import examples
 
 
 def keys(**request: Any) -> tuple[int, ...]:
@@ -91,7 +92,7 @@ def test_what_was_not_used_for_longest_is_forgotten() -> None:
     assert (index.rank((4,), loads)[0], index.rank((5,), loads)[0]) == ("z", "c")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(10, 40))
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=100), st.integers(1, 8))
 def test_no_replica_gets_more_than_its_share(prefixes: list[int], count: int) -> None:
     index: PrefixIndex[int] = PrefixIndex()

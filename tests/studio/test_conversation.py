@@ -159,6 +159,7 @@ def test_a_candidate_starts_a_branch_from_ids_and_a_link_restores_both(open_page
         expect(lens).to_have_text([visible(text) for text in first["steps"][token]["lens"]["texts"]])
 
 
+@pytest.mark.sweep
 def test_the_shipped_run_branches_too(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)
@@ -170,6 +171,7 @@ def test_the_shipped_run_branches_too(open_page: OpenPage, address: str) -> None
     assert page.answer.count() == shown
 
 
+@pytest.mark.sweep
 def test_an_encoder_decoders_answer_branches_too(open_page: OpenPage, address: str) -> None:
     page = open_page()
     page.show(address)

@@ -121,7 +121,7 @@ def test_arrows_walk_the_tokens(open_page: OpenPage, address: str) -> None:
     expect(page.answer.first).to_be_focused()
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.sweep)])  # which has the same sizes
 def test_nothing_scrolls_sideways(open_page: OpenPage, address: str, dark: bool) -> None:
     page = open_page(dark=dark)
     page.show(address)

@@ -18,6 +18,7 @@ from glassformer.tasks.forward import batches
 from glassformer.tasks.registry import find_task
 from glassformer.tasks.token_classification import EntitySpan, group_spans
 from glassformer.training.task_kinds import KINDS
+from tests.sweeps import examples
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -410,7 +411,7 @@ class TestEveryTask:
         assert next(found)["label"].startswith("LABEL_")
         assert len(read) < 100
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(10, 40), deadline=None)
     @given(
         lengths=st.lists(st.integers(1, 300), max_size=60),
         most=st.none() | st.integers(1, 9),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
+from tests.sweeps import examples
 from tests.text.test_gguf_byte_level import CONTROL, NORMAL, USER, gguf_fields
 from tests.text.texts import SALT, moderate
 
@@ -181,7 +182,7 @@ def assert_split_by_rule(names: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("names", RULES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(12, 50), deadline=None)
 @given(text=any_text)
 def test_each_pre_tokenizer_splits_text_by_its_rule(names: str, text: str) -> None:
     assert_split_by_rule(names, text)

@@ -23,6 +23,7 @@ from tests.parity.reference import transformers
 from tests.text.models import GEMMA, LLAMA, T5, processor, trained
 from tests.text.texts import moderate
 
+pytestmark = pytest.mark.every_combination  # of flags in several files, of which one overrules another
 TEXTS = ["hello", " hello", "  hello", "<s>hello", "<s> hello", "the</s> the", "the <turn> the", " ", "", "\nhello", "a  b "]
 
 

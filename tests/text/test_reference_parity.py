@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from glassformer import AutoTokenizer
 from glassformer.text import Tokenizer
 from tests.parity.reference import transformers
+from tests.sweeps import examples
 from tests.text.models import GEMMA, LLAMA, PROSE, T5, trained
 from tests.text.test_gguf_tokenizers import bert, gguf_fields
 from tests.text.test_legacy_vocabulary import config_files, write
@@ -147,7 +148,7 @@ def assert_same_encoding(pair: Pair, text: str) -> None:
         )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=any_text)
 def test_any_text_encodes_like_the_reference(pair: Pair, text: str) -> None:
     assert_same_encoding(pair, text)
@@ -186,7 +187,7 @@ def assert_same_ids_as_tiktoken(tiktoken_pair: tuple[Tokenizer, Any], text: str)
     assert ours.decode(ids) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(25, 100), deadline=None)
 @given(text=any_text)
 def test_any_text_encodes_like_tiktoken(tiktoken_pair: tuple[Tokenizer, Any], text: str) -> None:
     assert_same_ids_as_tiktoken(tiktoken_pair, text)

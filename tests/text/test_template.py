@@ -76,6 +76,7 @@ TOOLED: dict[str, list[Message]] = {
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("thinking", [{}, {"enable_thinking": True}, {"enable_thinking": False}], ids=repr)
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]], ids=["no tools", "one tool", "two tools"])
+@pytest.mark.every_combination
 def test_qwen3_template(qwen: Tokenizer, reference: Any, prompt: bool, thinking: Message, tools: Any) -> None:
     options = {"add_generation_prompt": prompt, "tools": tools, **thinking}
     for name, conversation in (PLAIN | TOOLED).items():

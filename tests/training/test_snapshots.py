@@ -41,6 +41,7 @@ def training(folder: Path, resume: bool = False, **settings: Any) -> Trainer:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7, 16, 1000])
 @pytest.mark.parametrize(("steps", "evaluate_every"), [(1, 1), (2, 5), (900, 150), (20_000, 500), (5000, 1)])
+@pytest.mark.every_combination
 def test_at_most_so_many_the_untrained_and_the_last_among_them(steps: int, evaluate_every: int, count: int) -> None:
     kept = snapshot_steps(steps, evaluate_every, count)
     assert len(kept) <= count

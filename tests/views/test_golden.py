@@ -35,7 +35,7 @@ from tests.views import golden as golden_files
 from tests.views.golden import WIDTHS, golden
 from tests.views.test_views import SHAPES, TEXT, make
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_combination]
 
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {  # of each shape: the prompt
     "gpt2": (TEXT, {}),

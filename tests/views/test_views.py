@@ -259,6 +259,7 @@ def test_journey_stage_weights_sum_to_the_model(loaded: Any, shape: str) -> None
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.every_combination
 def test_journey_fits_the_width(loaded: Any, shape: str, width: int) -> None:
     """Each line of Python whole; a block's, where they are too long, by how they begin; none where there is no room."""
     text = picture(loaded(shape).look(TEXT * 10), width)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.engine.cpu import build, library
+from tests.engine.compiled import kept
 
 HERE = Path(__file__).with_name("native")
 SANITISED = ("-O1", "-g1", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -83,12 +84,15 @@ def shared(kernels: Path, level: str) -> list[str]:
     return [name for name, kind, *_ in symbols if kind not in "Uw" and f"kernels_{level}" not in name]
 
 
-def test_kernels_of_the_best_level(tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]) -> None:
+def test_kernels_of_the_best_level(compiler: list[str], here: dict[str, build.Flags]) -> None:
     best = next(iter(here))
     unoptimized = (*here["portable"], "-O0")  # what the best one's are compared with, compiled in a moment
-    program = make(tmp_path, compiler, {"portable": unoptimized, best: here[best]})
-    assert run([program, best]) == f"{best}: all is well\n"
-    assert shared(tmp_path / f"{best}.o", best) == []
+    levels = {"portable": unoptimized, best: here[best]}
+    command = [*compiler, *build.COMMON, *(word for level, flags in levels.items() for word in (level, *flags))]
+    sources = [*sorted(build.NATIVE.iterdir()), HERE / "kernels_test.cpp", Path(__file__)]
+    folder = kept("kernels", command, sources, lambda folder: make(folder, compiler, levels))
+    assert run([folder / "kernels_test", best]) == f"{best}: all is well\n"
+    assert shared(folder / f"{best}.o", best) == []
 
 
 @pytest.mark.sweep

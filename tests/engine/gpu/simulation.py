@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +16,27 @@ from glassformer.engine.gpu.persistent import schedule as schedules
 from glassformer.engine.gpu.persistent.launch import Launch
 from glassformer.engine.gpu.persistent.schedule import PAGE, Schedule
 from glassformer.engine.gpu.persistent.stream import write_matrix
+from tests.engine.compiled import kept
 from tests.engine.gpu.reference import RandomModel, rotation_table, to_bfloat16
 
 SOURCE = Path(__file__).with_name("simulated_device.cpp")
 KERNEL = Path(schedules.__file__).parent
 
 
-def compile_simulation(schedule: Schedule, folder: Path, flight: int | None = None) -> ctypes.CDLL:
-    target = folder / "simulation.so"
+_compiler = cache(find_compiler)  # which tries it
+
+
+def compile_simulation(schedule: Schedule, flight: int | None = None) -> ctypes.CDLL:
     definitions = [f"-D{name}={value}" for name, value in schedule.definitions(flight).items()]
     unfortified = "-U_FORTIFY_SOURCE"  # which forbids a jump to another stack, as fibers make it
     flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", unfortified, f"-I{KERNEL}"]
-    subprocess.run([*find_compiler(), *flags, *definitions, str(SOURCE), "-o", str(target)], check=True)
-    return ctypes.CDLL(str(target))
+    command = [*_compiler(), *flags, *definitions, str(SOURCE)]
+
+    def compile_to(folder: Path) -> None:
+        subprocess.run([*command, "-o", str(folder / "simulation.so")], check=True)
+
+    folder = kept("simulation", command, [SOURCE, *sorted(KERNEL.glob("*.cu"))], compile_to)
+    return ctypes.CDLL(str(folder / "simulation.so"))
 
 
 class SimulatedDecoder:

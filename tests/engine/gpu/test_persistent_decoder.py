@@ -37,9 +37,9 @@ class SimulatedKernel:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> SimulatedKernel:
+def kernel() -> SimulatedKernel:
     schedule = Schedule(SHAPE, CARD.multiprocessors, CARD.shared_bytes)
-    return SimulatedKernel(compile_simulation(schedule, tmp_path_factory.mktemp("simulation")))
+    return SimulatedKernel(compile_simulation(schedule))
 
 
 @pytest.fixture

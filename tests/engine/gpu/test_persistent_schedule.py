@@ -13,6 +13,7 @@ from glassformer.engine.gpu.kernels import float_matrix
 from glassformer.engine.gpu.persistent.formats import BFLOAT16, FORMATS, Format, FormatNumber, format_of
 from glassformer.engine.gpu.persistent.schedule import MATRICES, DecoderShape, Schedule, misfit, plan_matrix
 from glassformer.engine.gpu.persistent.stream import pack_groups, to_sections, unpack_groups, write_matrix
+from tests.sweeps import examples
 
 SHARED_BYTES = 232_448
 QWEN3_600M = DecoderShape(28, 1024, 16, 8, 128, 3072, 151_936, 1e-6, head_norms=True)
@@ -53,7 +54,7 @@ def parts_of(shape: DecoderShape, name: str) -> list[int]:
     }[name]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5, 20), deadline=None)
 @given(shapes(), st.integers(2, 40), st.sampled_from(FORMATS))
 def test_unpacking_the_groups_gives_every_section_of_every_matrix_back(
     shape: DecoderShape, multiprocessors: int, form: Format
@@ -78,7 +79,7 @@ def test_unpacking_the_groups_gives_every_section_of_every_matrix_back(
         assert int(groups.count_nonzero()) == sum(section.numel() for part in parts for section in part)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(12, 50), deadline=None)
 @given(shapes(), st.integers(2, 140))
 def test_every_group_belongs_to_one_block_and_every_block_owns_a_part_of_every_matrix(
     shape: DecoderShape, multiprocessors: int

@@ -68,9 +68,9 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def simulated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> SimulatedKernel:
+def simulated(subject: Subject) -> SimulatedKernel:
     _, schedule = fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
-    return SimulatedKernel(compile_simulation(schedule, tmp_path_factory.mktemp("simulation")))
+    return SimulatedKernel(compile_simulation(schedule))
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_copy_of_the_weights_needs_memory(executor: GpuExecutor) -> None:
 
 
 def test_packed_weights_are_decoded_as_what_they_stand_for(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = write_checkpoint(tmp_path_factory.mktemp("packed"), "qwen3", **SHAPE)
     tensors = {name: in_eight_bits(tensor) for name, tensor in subject.opened.tensors.items()}
@@ -159,7 +159,7 @@ def test_packed_weights_are_decoded_as_what_they_stand_for(
     executor = on_cpu(subject, tensors=tensors, batch_invariant=False)
     assert executor.cache == "f16"
     executor._single_row, schedule = fitting_layout(subject.blueprint, executor._weights, "f16", CARD)
-    kernel = SimulatedKernel(compile_simulation(schedule, tmp_path))
+    kernel = SimulatedKernel(compile_simulation(schedule))
     monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=5.0))
     monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: kernel)
     ids = [some.decode_greedily([some.open()], [6], 5).tolist() for some in (executor, on_cpu(subject, tensors=floats))]
