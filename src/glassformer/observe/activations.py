@@ -33,7 +33,7 @@ from glassformer.sites import ENCODER, SiteName, Watch, axes, expand
 from glassformer.views.tokens import Token
 
 warn = logging.getLogger("glassformer").warning
-CHUNK_BYTES = 64_000_000  # of sites and scores, at the most
+CHUNK_BYTES = 96_000_000  # of sites and scores, at the most
 CHUNK_TOKENS = 256  # at the most
 
 
@@ -177,7 +177,11 @@ class Activations:
 
         They are held in memory: `cost(…)` says how much of it they take, and `record(…)` writes them to disk instead.
         """
-        arrays = {site: np.zeros(self.shape(site), np.float32) for site in self.sites(*patterns)}
+        sites = self.sites(*patterns)
+        if sites and self.model.writes and len(self.ids) <= self._chunk_size(sites, "scores" in sites):
+            (chunk,) = self.chunks(*sites)  # all of it: nothing is put together
+            return {site: chunk.sites[site] for site in sites}
+        arrays = {site: np.zeros(self.shape(site), np.float32) for site in sites}
         self._fill(arrays)
         return arrays
 

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from glassformer.errors import InputError, NotNumbers
-from glassformer.observe.activations import CHUNK_BYTES, Activations
+from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.observe.tuned_lens import TunedLens
@@ -25,6 +25,7 @@ from glassformer.views.lens import LayerPrediction, Lens
 from glassformer.views.tokens import find_token
 
 POSITIONS = 12  # the last ones, unless others are named
+SCORE_BYTES = 25_000_000  # that are held at a time: so few that the next ones get the same memory
 
 
 def lens(
@@ -50,7 +51,7 @@ def lens(
         states = {site: tuned.translate(layer, states[site]) for layer, site in stream.items()}
     table = np.stack([states[site] for site in stream.values()], 1)  # (positions, layers, hidden)
     by_position: list[tuple[LayerPrediction, ...]] = []
-    step = max(1, CHUNK_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose scores are held at a time
+    step = max(1, SCORE_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose scores are held at a time
     with ThreadPoolExecutor(model.executor.describe().threads if model.writes else 1) as pool:
         for start in range(0, len(chosen), step):
             rows = table[start : start + step]

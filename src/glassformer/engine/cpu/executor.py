@@ -84,10 +84,8 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             chunk = FeedChunk(0, Feed(row, [0] * len(part), Want.ALL), row, 0, len(part))
             engine_pass = EnginePass(prepared, [chunk], len(part))
             engine_pass.value(site, chunk)[...] = part
-            with self._files.checked():
+            with self._files.checked(), prepared.scores_in(scores[at : at + len(part)]):
                 self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
-            assert prepared.program.scores is not None
-            scores[at : at + len(part)] = prepared.buffer(prepared.program.scores, len(part))
         return scores
 
     def entropy_stats(self, scores: Floats) -> EntropyStats:

@@ -9,7 +9,8 @@ Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,18 @@ class PreparedProgram:
                 self._tables[number] = np.empty(self._capacity[0] * rotated, np.float32)
             table, frequencies = self._tables[number].ctypes.data, self._frequencies[number].ctypes.data
             self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, rotated, rope.interleaved)
+
+    @contextmanager
+    def scores_in(self, scores: Floats) -> Iterator[None]:
+        """Let passes write their scores to these rows, rather than to a buffer that they would be copied from."""
+        number = self.program.scores
+        assert number is not None
+        own = self._addresses[number]
+        self._addresses[number] = scores.ctypes.data
+        try:
+            yield
+        finally:
+            self._addresses[number] = own
 
     def buffer(self, number: int, rows: int) -> Floats:
         width = int(self.widths[number])

@@ -510,6 +510,10 @@ ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, in
     }
 }
 
+#ifndef HAS_RELOAD
+inline I fresh_zero_sum(const void*) { return zero_sum(); }
+#endif
+
 // The same where the sums of all rows and tokens are in registers, and what they are added to is not: one part of the inputs
 // after the other.
 template <class Tile, int G, int T, int N>
@@ -530,7 +534,7 @@ ALWAYS_INLINE void add_grid(const uint8_t* tile, const SuperScales* outer, int v
     I sums[T][N];
     UNROLLED for (int part = 0; part < P; ++part) {
         UNROLLED for (int t = 0; t < T; ++t)
-            UNROLLED for (int v = 0; v < N; ++v) sums[t][v] = part ? add_times_64(zero_sum(), sums[t][v]) : zero_sum();
+            UNROLLED for (int v = 0; v < N; ++v) sums[t][v] = part ? add_times_64(zero_sum(), sums[t][v]) : fresh_zero_sum(tile + t * N + v);
         COMPILER_BARRIER;
         Block inputs[T];
         UNROLLED for (int t = 0; t < T; ++t) inputs[t] = load_block(in.part(part, t) + START);

@@ -95,6 +95,8 @@ inline F zero_below(F x, float least, F value) {
 }
 
 inline I zero_sum() { return vdupq_n_s32(0); }
+alignas(16) constexpr int32_t ZERO[4] = {};
+inline I fresh_zero_sum(const void* differs) { return reload<I>(ZERO, differs); }
 inline F to_float(I x) { return vcvtq_f32_s32(x); }
 inline I add_times_64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
 // Small sums start from the bits of 1.5 · 2^23 (upper parts of two, which are yet to be multiplied, from a 64th of them), so
