@@ -105,7 +105,7 @@ def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypa
         assert Path("new/sae").is_dir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("glassformer.training.feature_training.train_features", interrupted)
+    monkeypatch.setattr("glassformer.observe.feature_training.train_features", interrupted)
     Path("text.txt").write_text("the cat sat on the mat. " * 8)
     words = ("train-features", "--text", "text.txt", "--site", "blocks.0.residual", "--out", "new/sae")
     done = CliRunner().invoke(app, [*words, "-m", model, *PLAIN])

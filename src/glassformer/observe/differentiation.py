@@ -23,7 +23,6 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.changes import Change
 from glassformer.errors import InputError, InputTypeError
-from glassformer.layers.cache import DynamicCache
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.sites import Watch
@@ -70,11 +69,10 @@ class ReadPrefix:
         """What has to be read of it."""
         return [f"blocks.{block}.attention.{part}" for block in range(blocks) for part in ("key", "value")]
 
-    def cache(self, module: Any) -> DynamicCache:
-        cache, names = DynamicCache(), self.sites(len(self.values) // 2)
+    def cache(self, module: Any) -> Any:
+        names = self.sites(len(self.values) // 2)
         tensors = [torch.from_numpy(self.values[name])[None].to(module.device, module.dtype) for name in names]
-        cache.refill(list(zip(tensors[::2], tensors[1::2], strict=True)))
-        return cache
+        return module.base_model.cache_of(list(zip(tensors[::2], tensors[1::2], strict=True)))
 
 
 class Differentiation:

@@ -5,6 +5,7 @@ Shapes: ids (batch, length); attention_mask (batch, remembered + length); states
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -71,6 +72,13 @@ class Decoder(BaseModel):
             self.attentions(record) if output_attentions else None,
             record if watch is not None else None,
         )
+
+    @staticmethod
+    def cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> DynamicCache:
+        """A cache that holds these keys and values of each layer, computed elsewhere."""
+        cache = DynamicCache()
+        cache.refill(layers)
+        return cache
 
     def prepare(
         self,
