@@ -211,16 +211,19 @@ def test_texts_that_are_too_long_are_cut_with_a_note(
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_trains_and_says_how_to_use_it(small_preset: Any, command_folder: Path) -> None:
+def test_the_command_trains_and_says_how_to_use_it(
+    small_preset: Any, command_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_rows(command_folder / "rows.jsonl", REVIEWS)
     words = ["train", "--task", "classify", "--data", "rows.jsonl", "--out", "mood", "--steps", "2", "--device", "cpu"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    new = "glass: a new bert is trained, from random weights; --init MODEL starts from a pretrained one.\n"
-    assert new in done.stderr
+    new = "a new bert is trained, from random weights; --init MODEL starts from a pretrained one."
+    assert new in caplog.messages
+    caplog.clear()
     tuned = CliRunner().invoke(app, [*words, "--out", "tuned", "--init", "mood"])  # of two --out the last counts
     assert tuned.exit_code == 0, tuned.output
-    assert new not in tuned.stderr
+    assert new not in caplog.messages
     assert "the model is in mood. Use it: glass task text-classification -m mood 'a text'" in done.stderr
     about = json.loads((command_folder / "mood" / "training.json").read_text())
     assert about["kind"] == "task"
