@@ -197,6 +197,18 @@ def test_second_texts_are_read_with_their_types(minilm: Path) -> None:
     assert batch.targets.tolist() == [[1]]
 
 
+def test_a_new_model_is_noted(small_preset: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", REVIEWS)
+    new = "a new bert is trained, from random weights; init='MODEL' starts from a pretrained one."
+    for architecture in (None, "bert"):  # what was asked for needs no note
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "glassformer"):
+            TaskRequest(task="classify", data=path, architecture=architecture).prepare(
+                TrainingFolder(tmp_path / f"{architecture}"), Ranks()
+            )
+        assert (new in caplog.messages) is (architecture is None), caplog.messages
+
+
 def test_texts_that_are_too_long_are_cut_with_a_note(
     small_preset: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,19 +223,11 @@ def test_texts_that_are_too_long_are_cut_with_a_note(
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_trains_and_says_how_to_use_it(
-    small_preset: Any, command_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_trains_and_says_how_to_use_it(small_preset: Any, command_folder: Path) -> None:
     write_rows(command_folder / "rows.jsonl", REVIEWS)
     words = ["train", "--task", "classify", "--data", "rows.jsonl", "--out", "mood", "--steps", "2", "--device", "cpu"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    new = "a new bert is trained, from random weights; --init MODEL starts from a pretrained one."
-    assert new in caplog.messages
-    caplog.clear()
-    tuned = CliRunner().invoke(app, [*words, "--out", "tuned", "--init", "mood"])  # of two --out the last counts
-    assert tuned.exit_code == 0, tuned.output
-    assert new not in caplog.messages
     assert "the model is in mood. Use it: glass task text-classification -m mood 'a text'" in done.stderr
     about = json.loads((command_folder / "mood" / "training.json").read_text())
     assert about["kind"] == "task"
