@@ -258,13 +258,15 @@ def adapter_weights(adapter: AdapterNames) -> tuple[tuple[str, float], ...]:
     if isinstance(adapter, str | os.PathLike):
         return ((os.fspath(adapter), 1.0),)
     names = adapter if isinstance(adapter, list | tuple) else ()
-    weights = adapter if isinstance(adapter, Mapping) else dict.fromkeys(names, 1.0)
-    numbers = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights.values())
-    if not weights or not numbers or not all(isinstance(name, str | os.PathLike) for name in weights):
+    weights = list(adapter.items()) if isinstance(adapter, Mapping) else [(name, 1.0) for name in names]
+    if not weights or not all(
+        isinstance(name, str | os.PathLike) and isinstance(weight, int | float) and math.isfinite(weight)
+        for name, weight in weights
+    ):
         raise InputTypeError(
             f"adapter is a path, a list of them, or a mapping to their weights, {{'./lora': 0.5}}; not {brief(adapter)}."
         )
-    return tuple((os.fspath(name), float(weight)) for name, weight in weights.items())
+    return tuple({os.fspath(name): float(weight) for name, weight in weights}.items())
 
 
 def check_adapter_mode(mode: str) -> None:
