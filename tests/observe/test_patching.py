@@ -374,7 +374,7 @@ def test_an_encoder_is_computed_from_the_patched_block_on(part: Any, monkeypatch
     texts = [counted.read(text) for text in ("the cat sat on [MASK]", "a cat sat on [MASK]")]
     found = patching(*texts, part, answer=3, against=5)
     from_block, calls[:] = len(calls), []
-    monkeypatch.setattr(module, "can_begin_at_blocks", lambda text: False)
+    monkeypatch.setattr(module, "entry_sites", lambda text: {})
     assert np.allclose(found.values, patching(*texts, part, answer=3, against=5).values, atol=1e-5)
     later = model.blueprint.blocks - 1  # blocks that a patch can begin at
     assert len(calls) - from_block == later * len(found.columns) - 1  # one pass more reads what enters them
@@ -408,7 +408,7 @@ def test_patches_under_a_change_that_reads_another_block(tmp_path: Path, monkeyp
         return value + (2 - seen.pop(0)) * torch.from_numpy(dictionary.direction(4))
 
     clamped = model.changed(dictionary.clamp({4: 2.0})).patch(FIRST, SECOND)
-    monkeypatch.setattr(unpatched_text, "can_begin_at_blocks", lambda text: False)
+    monkeypatch.setattr(unpatched_text, "entry_sites", lambda text: {})
     by_hand = model.changed({dictionary.site: look, dictionary.site_out: hold}).patch(FIRST, SECOND)
     np.testing.assert_allclose(clamped.values, by_hand.values, atol=1e-4)
     assert not np.allclose(clamped.values, model.patch(FIRST, SECOND).values, atol=1e-3)

@@ -25,9 +25,9 @@ from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.differentiation import Differentiation, ReadPrefix, Target
 from glassformer.observe.patching import answer_tokens, lead_of_answer, patching
 from glassformer.observe.protocols import Floats
-from glassformer.observe.text_pair import BY_HEAD, SITES, TextPair, check_part
+from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part
 from glassformer.progress import Progress
-from glassformer.sites import ENCODER, Watch, axes
+from glassformer.sites import Watch, axes
 from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
 from glassformer.views.patching import PatchedPart, Patching
 
@@ -51,7 +51,7 @@ def attribution_patching(
     """
     check_part(part)
     pair = TextPair(first, second, positions)
-    sites = _sites(pair, part)
+    sites = pair.sites(part)
     if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
     start = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
@@ -101,14 +101,6 @@ def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
     ]
     misses.sort(key=lambda miss: -abs(miss.estimate - miss.patched))
     return EstimateCheck(true, correlation, float(np.abs(estimated - patched).mean()), tuple(misses))
-
-
-def _sites(pair: TextPair, part: PatchedPart) -> dict[str, str]:
-    """By layer, in the stack that is patched."""
-    blueprint, stack = pair.first.model.blueprint, ENCODER if pair.in_encoder else ""
-    blocks = blueprint.encoder_blocks if pair.in_encoder else blueprint.blocks
-    embedding = {"embedding": f"{stack}embedding"} if part == "residual" else {}
-    return {**embedding, **{str(number): stack + SITES[part].format(number) for number in range(blocks)}}
 
 
 def _both_texts(

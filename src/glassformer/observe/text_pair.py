@@ -21,7 +21,7 @@ from glassformer.engine.protocol import BlockInput, Feed, common_prefix
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
-from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, can_begin_at_blocks, read_unpatched
+from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, entry_sites, read_unpatched
 from glassformer.sites import ENCODER, Watch
 from glassformer.typecheck import brief
 from glassformer.views.patching import PatchedPart
@@ -263,10 +263,8 @@ class TextPair:
 
     def _encoder_states(self) -> dict[int, BlockInput]:
         """What enters each block but the first when an encoder reads the second text: patches begin there."""
-        if not can_begin_at_blocks(self.second):
-            return {}
-        sites = {block: f"blocks.{block - 1}.residual" for block in range(1, self.second.model.blueprint.blocks)}
-        values = self.second.values(*sites.values())
+        sites = entry_sites(self.second)
+        values = self.second.values(*sites.values()) if sites else {}
         return {block: BlockInput(block, values[site]) for block, site in sites.items()}
 
     def _mask_scores(
@@ -306,7 +304,6 @@ def read_pairs(pairs: Sequence[TextPair], sites: Collection[str]) -> Iterator[li
         yield [
             ReadPair(pair, (scores, second.scores), values, second)
             for pair, (scores, values), second in zip(pairs, firsts, seconds, strict=True)
-            if second.scores is not None
         ]
 
 

@@ -32,9 +32,14 @@ class PatchedRun(Protocol):
         """The first block in which anything is changed or read."""
 
 
-def can_begin_at_blocks(text: Activations) -> bool:
-    """Whether nothing in a text's model is changed by what stands in another place: that may be in a block before."""
-    return not Watch(changes=text.model.changes).inputs
+def entry_sites(text: Activations) -> dict[int, str]:
+    """Where to read what enters each block but the first, by block.
+
+    None where something is changed by what stands in another place, as that may be in a block before.
+    """
+    if Watch(changes=text.model.changes).inputs:
+        return {}
+    return {block: f"blocks.{block - 1}.residual" for block in range(1, text.model.blueprint.blocks)}
 
 
 class UnpatchedText:
@@ -45,11 +50,9 @@ class UnpatchedText:
         self.ids, self.executor, self.first = text.ids, text.model.executor, first
         self.row = self.executor.open(text.source)
         self.read_ahead = first if first >= LONG_PREFIX else 0
-        begins = begins_at_blocks(self.executor) and can_begin_at_blocks(text)
-        blocks = range(1, text.model.blueprint.blocks) if begins else ()
-        self.entries = {block: f"blocks.{block - 1}.residual" for block in blocks}
+        self.entries = entry_sites(text) if begins_at_blocks(self.executor) else {}
         self.states: dict[int, Floats] = {}  # by block: (tokens from the first on that a patch changes, hidden)
-        self.scores: Floats | None = None  # of what follows it
+        self.scores: Floats  # of what follows it, once it is read
 
     @property
     def beginning(self) -> Feed:
