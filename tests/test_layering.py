@@ -16,7 +16,7 @@ import glassformer
 ROOT = Path(glassformer.__file__).parent
 GROUND = {
     "arguments", "atomic_files", "candidates", "changes", "errors", "familiar_class", "file_lock", "fork_safe_lock",
-    "garbage_collection", "hub_upload", "progress", "regular_files", "sites", "typecheck",
+    "garbage_collection", "hub_upload", "ownership", "progress", "regular_files", "sites", "typecheck",
 }  # fmt: skip
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}

@@ -9,6 +9,7 @@
     ├── TemplateError      (ValueError)    a chat template that is missing, broken, or raised by itself
     ├── InputError         (ValueError)    token ids or text that the model cannot take
     ├── InputTypeError     (TypeError)     the wrong kind of thing altogether, such as text given to a model
+    ├── CopyError          (TypeError)     a copy of what owns native memory, files or processes
     ├── SettingError       (ValueError)    a generation setting that is unknown, contradictory or out of range
     ├── UnknownArgument    (TypeError)     an argument that does not exist; the nearest one is suggested
     ├── SiteError          (ValueError)    a site that is not in the vocabulary
@@ -59,6 +60,9 @@ class InputError(GlassError, ValueError): ...
 
 
 class InputTypeError(GlassError, TypeError): ...
+
+
+class CopyError(GlassError, TypeError): ...
 
 
 class SettingError(GlassError, ValueError): ...

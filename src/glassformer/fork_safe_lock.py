@@ -13,12 +13,14 @@ from _thread import RLock
 from typing import Any, Self
 from weakref import WeakSet
 
+from glassformer.ownership import NotCopied
+
 _locks: WeakSet[ForkSafeLock] = WeakSet()
 _registry = threading.Lock()
 _held_for_fork: list[ForkSafeLock] = []
 
 
-class ForkSafeLock(RLock):  # type: ignore[misc]  # its `with` is native code: no signal comes between its end and the release
+class ForkSafeLock(NotCopied, RLock):  # type: ignore[misc]  # its `with` is native code: no signal comes between its end and the release
     """A mutual exclusion of threads. `outer`: it is held while others of these are taken, so a fork takes it before them."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import CheckpointError
+from glassformer.ownership import Shared
 from glassformer.regular_files import FETCH_AGAIN, open_regular
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -28,7 +29,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 MAX_READ = 1 << 30  # bytes of one call: systems read at most 2 GB
 
 
-class MappedFile:
+class MappedFile(Shared):
     """A file mapped into memory, once; the mapping lives as long as any tensor that looks into it.
 
     What is mapped follows the file: a byte that is changed there changes here, and reading what was cut off ends the

@@ -10,6 +10,7 @@ from glassformer.engine import checks
 from glassformer.engine.protocol import Row
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ownership import NotCopied
 
 
 class Pages(Protocol):
@@ -53,7 +54,7 @@ class PagedRow(Generic[PagesType]):
 RowType = TypeVar("RowType", bound=PagedRow[Any])
 
 
-class PagedRows(Generic[RowType]):
+class PagedRows(NotCopied, Generic[RowType]):
     """The part of an executor that is about rows."""
 
     _row_type: type[RowType]

@@ -37,6 +37,7 @@ from glassformer.engine.protocol import (
 )  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ownership import NotCopied
 
 
 @dataclass(eq=False)
@@ -57,7 +58,7 @@ class CachedRow:
         return 0 if self.inner is None else self.inner.length
 
 
-class PrefixCache:
+class PrefixCache(NotCopied):
     """An `Executor` over another."""
 
     def __init__(self, executor: Executor, rows: int = 2, tokens: int | None = None) -> None:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glassformer.errors import InputError
+from glassformer.ownership import NotCopied
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 MAX_LINE = 1 << 26  # bytes: more than any context holds
 BLOCK = 1 << 20
 
 
-class InputFile(ABC):
+class InputFile(NotCopied, ABC):
     """A file of rows. A value is what a row holds, or the error of a row that cannot be read."""
 
     def __init__(self, path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Self
 from glassformer.atomic_files import sync_folder, write_error
 from glassformer.errors import InputError, WriteError
 from glassformer.file_lock import try_lock
+from glassformer.ownership import NotCopied
 from glassformer.page.format import to_json
 
 VERSION = 1
@@ -37,7 +38,7 @@ CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n\Z')
 note = logging.getLogger("glassformer").warning
 
 
-class Ledger:
+class Ledger(NotCopied):
     """A ledger that is open for appending, and locked."""
 
     def __init__(self, path: Path) -> None:

@@ -115,8 +115,6 @@ class TextWorker(RowWorker):
             stream = TextStream(each, self.model.tokenizer, visible)
             for step in steps:
                 stream.add(step, 0.0)
-            if steps[-1].outcome is not None:
-                each.prompt_steps = list(steps[-1].outcome.prompt_steps)
         generated = sum(len(each.steps) for each in runs)
         return Answer(self.format.text_answer(row, request, runs), len(run.prompt_ids), generated)
 

@@ -16,6 +16,7 @@ from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
 from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean, spell
 from glassformer.opened import DTYPES, OpenedModel
+from glassformer.ownership import Shared
 from glassformer.runtime.in_memory import InMemory
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class ExecutorOptions:
         return whole and not self.split
 
 
-class Executors:
+class Executors(Shared):
     """The executors of one model: each created when first needed, and shared by all `Model`s over it."""
 
     def __init__(self, opened: OpenedModel | InMemory, options: ExecutorOptions) -> None:

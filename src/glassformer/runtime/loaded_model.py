@@ -36,6 +36,7 @@ from glassformer.opened import (
     AutoTokenizer,
     OpenedModel,
 )
+from glassformer.ownership import Shared
 from glassformer.progress import Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
@@ -57,7 +58,7 @@ note = logging.getLogger("glassformer").warning
 
 @checked_class
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadedModel:
+class LoadedModel(Shared):
     """An opened checkpoint with its executors, changes and prefix cache: what generates."""
 
     opened: OpenedModel | InMemory
@@ -526,8 +527,7 @@ class LoadedModel:
         for number, step in steps:
             yield streams[number].add(step, time.perf_counter() - started)
             if step.outcome is not None:
-                run, outcome = runs[number], step.outcome
-                run.remedy, run.score, run.prompt_steps = remedy(outcome.policy), outcome.score, list(outcome.prompt_steps)
+                runs[number].remedy = remedy(step.outcome.policy)
 
     def _assistant(self, assistant: Any) -> Executor | None:
         """The executor of an assistant model: a loaded one, or one of an Auto class."""

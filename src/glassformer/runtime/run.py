@@ -268,7 +268,9 @@ class TextStream:
 
     def add(self, step: Step, seconds: float) -> str:
         run = self.run
-        run.steps.append(step)
+        if (outcome := step.outcome) is not None:  # not kept: it leads to all that generated the text
+            run.score, run.prompt_steps = outcome.score, list(outcome.prompt_steps)
+        run.steps.append(step if outcome is None else replace(step, outcome=None))
         run.seconds = seconds
         if len(run.steps) == 1:
             run.seconds_to_first = seconds

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from glassformer.engine.cpu.library import PAGE, KvDtype
 from glassformer.engine.paged_rows import PagedRow
+from glassformer.ownership import NotCopied
 
 BYTES = {KvDtype.F32: 4, KvDtype.F16: 2, KvDtype.BF16: 2, KvDtype.Q8: 1}
 DTYPES = {KvDtype.F32: np.float32, KvDtype.F16: np.float16, KvDtype.BF16: np.uint16, KvDtype.Q8: np.int8}
@@ -35,7 +36,7 @@ class PageFormat:
         return self.layers * self.kv_heads * (2 * PAGE * self.head_size * BYTES[self.dtype] + scales)
 
 
-class KvPage:
+class KvPage(NotCopied):
     __slots__ = ("address", "memory", "users")
 
     def __init__(self, size: int) -> None:
@@ -44,7 +45,7 @@ class KvPage:
         self.users = 1
 
 
-class PageTable:
+class PageTable(NotCopied):
     """One row's pages, in order."""
 
     def __init__(self, page_format: PageFormat) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from glassformer.candidates import EntropyStats
 from glassformer.engine.cpu.cores import MAX_THREADS, available
 from glassformer.errors import ExecutorError, SettingError, did_you_mean, spell
+from glassformer.ownership import Shared
 
 PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together
@@ -267,7 +269,7 @@ def describe() -> dict[str, Any]:
     return {"level": chosen_level(), "levels": list(levels())}
 
 
-class Engine:
+class Engine(Shared):
     """A thread pool on one level. A forked process gets a pool of its own, because threads do not survive a fork.
 
     By default it has a thread for each fast core; models ask `thread_count`, which measures how many are fastest. Pinned
@@ -286,6 +288,7 @@ class Engine:
         handle = library().glass_open(self.level.encode(), self.threads, processors)
         if not handle:
             raise ExecutorError(f"the CPU engine cannot start {self.threads} threads on level {self.level!r}.")
+        weakref.finalize(self, _close, int(handle), os.getpid()).atexit = False  # it ends with the process
         return int(handle)
 
     @property
@@ -341,9 +344,11 @@ class Engine:
         sums = library().glass_softmax_sums(self.handle, scores.ctypes.data, scores.size)
         return EntropyStats.of(sums.in_play, sums.total, sums.weighted)
 
-    def __del__(self) -> None:
-        if getattr(self, "_process", None) == os.getpid():
-            library().glass_close(self._handle)
+
+def _close(handle: int, process: int) -> None:
+    """End a thread pool, unless this is a fork: there its threads never were."""
+    if process == os.getpid():
+        library().glass_close(handle)
 
 
 def packed_size(source: FileKind, rows: int, columns: int) -> int:

@@ -15,12 +15,13 @@ from glassformer.engine.cpu.library import ActivationRounding, Engine, NativeMat
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ownership import Shared
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class PackedMatrix:
+class PackedMatrix(Shared):
     native: NativeMatrix
     rounding: ActivationRounding  # of inputs
     engine: Engine

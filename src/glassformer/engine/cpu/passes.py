@@ -41,6 +41,7 @@ from glassformer.engine.program_pass import (
 )  # fmt: skip
 from glassformer.engine.protocol import ACTIVATIONS, CACHES
 from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ownership import NotCopied
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
@@ -49,7 +50,7 @@ KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
 ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
 
-class NativeModel:
+class NativeModel(NotCopied):
     """A model in the engine."""
 
     def __init__(
@@ -142,7 +143,7 @@ class BufferMemory:
         self._owner = program
 
 
-class PreparedProgram:
+class PreparedProgram(NotCopied):
     """A program and the memory that its passes use, which each pass reuses."""
 
     def __init__(

@@ -8,6 +8,7 @@ Shapes: the pool (pages, layers, 2, kv_heads, PAGE, head_size): keys, then value
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from glassformer.engine.gpu.device import device_errors, free_memory
 from glassformer.engine.gpu.kernels import PAGE
 from glassformer.engine.paged_rows import PagedRow
 from glassformer.errors import ExecutorError
+from glassformer.ownership import NotCopied
 
 PADDING_PAGE = 0
 FIRST_PAGES = 64  # of a pool, at least
@@ -96,7 +98,8 @@ class KvPool:
 
     def abandon(self, pages: list[int]) -> None:
         """Release pages from a finalizer, which may run in any thread and at any moment: so only later."""
-        self._abandoned.append(pages)
+        if pages:
+            self._abandoned.append(pages)
 
     def _collect(self) -> None:
         while self._abandoned:
@@ -120,12 +123,13 @@ class KvPool:
         self._free += range(pages + more - 1, pages - 1, -1)
 
 
-class PageList:
+class PageList(NotCopied):
     """One row's pages, in order."""
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
-        self.pages: list[int] = []
+        self.pages: list[int] = []  # always this list: it is what a row that is forgotten gives back
+        weakref.finalize(self, pool.abandon, self.pages).atexit = False
 
     def reserve(self, begin: int, end: int) -> None:
         """Make tokens [begin, end) writable: shared pages are copied, missing ones made."""
@@ -144,7 +148,7 @@ class PageList:
         shared = PageList(self.pool)
         pages = self.pages[: -(-length // PAGE)]
         self.pool.retain(pages)
-        shared.pages = pages
+        shared.pages += pages
         return shared
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
@@ -162,10 +166,6 @@ class PageList:
 
     def _index(self, length: int) -> Tensor:
         return torch.from_numpy(np.array(self.pages[: -(-length // PAGE)], np.int64)).to(self.pool.device)
-
-    def __del__(self) -> None:
-        if self.pages:
-            self.pool.abandon(self.pages)
 
 
 class GpuRow(PagedRow[PageList]):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.stored_tensors import StoredTensor
+from glassformer.ownership import NotCopied
 
 PIECE = 1 << 25  # bytes that are copied at once
 READERS = 4  # threads that read a piece together
@@ -21,7 +22,7 @@ LEAST_PART = 1 << 20  # bytes that are worth a thread
 PIECES = 2  # in pinned memory: one is copied, another is read
 
 
-class Upload:
+class Upload(NotCopied):
     """The way to one device; its pinned memory and its threads are given back when it is dropped."""
 
     def __init__(self, device: torch.device) -> None:

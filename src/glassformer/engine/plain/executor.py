@@ -25,6 +25,7 @@ from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqL
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.layers import Mask
+from glassformer.ownership import NotCopied
 from glassformer.sites import Observer, Tap, where_of
 
 PAD_ID = 0  # any id: what is computed at padded positions is never read
@@ -63,7 +64,7 @@ class PlainScores:
         return top(self.host(index), k)
 
 
-class PlainExecutor:
+class PlainExecutor(NotCopied):
     """An `Executor` over any model that scores the next token."""
 
     max_ahead = 1  # modules may have hooks, which see no token that nobody wants

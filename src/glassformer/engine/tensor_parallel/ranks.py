@@ -35,6 +35,7 @@ import torch
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.errors import ExecutorError, GlassError, InputError, RankLost, SiteError
+from glassformer.ownership import NotCopied, Shared
 
 Result = TypeVar("Result")
 Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]"  # None: there are no more
@@ -45,13 +46,17 @@ SAME_ON_ALL_RANKS = (InputError, SiteError, ExecutorError)  # raised by each of 
 START = "from glassformer.engine.tensor_parallel.follower import main; main()"
 
 
+class Socket(NotCopied, Connection):
+    """A rank's end of a socket: a copy would close it."""
+
+
 @dataclass(frozen=True)
-class Follower:
+class Follower(NotCopied):
     """Another rank: its process, the socket to it, and where it writes what nobody is to see."""
 
     rank: int
     process: subprocess.Popen[bytes]
-    connection: Connection
+    connection: Socket
     log: Path
 
     def reason(self) -> str:
@@ -72,7 +77,7 @@ class _RankFailed(Exception):
     """Another rank has failed, and said why."""
 
 
-class Ranks:
+class Ranks(Shared):
     """Rank 0 and the processes of the others. What is called on one of them is called on all."""
 
     def __init__(self, ranks: int, device: str = "cpu", timeout: float = TIMEOUT) -> None:
@@ -195,7 +200,7 @@ def _start(folder: Path, rank: int, ranks: int, device: str, timeout: float, thr
             stderr=errors, pass_fds=[others.fileno()], start_new_session=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
-    return Follower(rank, process, Connection(own.detach()), log)
+    return Follower(rank, process, Socket(own.detach()), log)
 
 
 def _make_calls(calls: Calls, threads: int) -> None:

@@ -71,8 +71,7 @@ class GrowingText:
     @property
     def prompt_steps(self) -> tuple[Step, ...]:
         """The prompt's own tokens, if the request asks for their log-probabilities; known with the last step."""
-        outcome = self.steps[-1].outcome if self.steps else None
-        return () if outcome is None else outcome.prompt_steps
+        return tuple(self.run.prompt_steps)
 
     @property
     def message(self) -> ParsedMessage:

@@ -6,13 +6,14 @@ import ctypes
 import sys
 
 from glassformer.errors import ExecutorError
+from glassformer.ownership import Shared
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 REGISTERS, LOCAL_BYTES = 4, 3
 
 
-class CooperativeKernel:
+class CooperativeKernel(Shared):
     """One kernel of a cubin, whose blocks may wait for each other; loaded into the current context, which torch made."""
 
     def __init__(self, cubin: bytes, name: str, threads: int, shared_bytes: int) -> None:
