@@ -36,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     slow = [HealthCheck.too_slow]  # however busy the machine is
     settings.register_profile("tests", deadline=None, suppress_health_check=slow, max_examples=sweeps.examples(25, 100))
     settings.load_profile("tests")
+    from glassformer.engine.cpu import build
+    from glassformer.errors import ExecutorError
+
+    with suppress(ExecutorError):  # which the tests of the engine say
+        build.library(every_level=True)
 
 
 def unavailable(what: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -263,6 +265,9 @@ class Executors(Shared):
         if not self.options.native or not isinstance(self.opened, OpenedModel):
             return None
         self.opened.check_sizes()
+        if self.options.executor == "auto" and not _is_library_ready():
+            note(f"{self.opened.name} runs on PyTorch: the CPU engine is still being built, for the next start.")
+            return None
         try:
             return make(self.opened)
         except (ExecutorError, CheckpointError) as error:
@@ -270,6 +275,13 @@ class Executors(Shared):
                 raise
             note(f"{self.opened.name} runs on PyTorch: {error}")
             return None
+
+
+def _is_library_ready() -> bool:
+    """Whether the CPU engine need not be waited for longer: it is built, or cannot be, or there is no PyTorch to answer."""
+    from glassformer.engine.cpu import build
+
+    return build.await_library(build.PATIENCE if find_spec("torch") else math.inf)
 
 
 def _unknown_value(what: str, value: str, known: tuple[str, ...], error: type[Exception] = InputError) -> Exception:

@@ -133,9 +133,10 @@ def instructions(library: Path, level: str) -> int:
     return int(ctypes.CDLL(str(library)).instructions(level.encode()))
 
 
-def works(library: Path) -> bool:
-    """Whether a library holds each level of this machine, compiled as it should be."""
-    return all(instructions(library, level) == INSTRUCTIONS[level] for level in build.levels(build.machine()))
+def works(library: Path, levels: Sequence[str] | None = None) -> bool:
+    """Whether a library holds each of these levels, or each of this machine's, compiled as it should be."""
+    wanted = build.levels(build.machine()) if levels is None else levels
+    return all(instructions(library, level) == INSTRUCTIONS[level] for level in wanted)
 
 
 class Compiler:

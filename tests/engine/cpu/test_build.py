@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shlex
 import shutil
 import subprocess
 import sys
@@ -62,6 +61,11 @@ def chosen_compiler(empty_home: Path, monkeypatch: pytest.MonkeyPatch, fake: Com
 def cached_files(home: Path) -> set[str]:
     """The kinds of what lies in the folder of libraries."""
     return {path.suffix or path.name.partition("-")[0] for path in (home / "native").iterdir()}
+
+
+def test_names_of_levels() -> None:
+    known = {level for machine in build.LEVELS.values() for level in machine}
+    assert set(build.FEATURES) == known - {"portable"}
 
 
 # Compiling ------------------------------------------------------------------------------------------------------
@@ -214,8 +218,12 @@ def test_sources_that_are_missing(sources: Path, tmp_path: Path, fake: Compiler,
 def test_a_library_in_use_stays_where_it_cannot_be_replaced(
     sources: Path, tmp_path: Path, fake: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rename = Path.replace
+
     def busy(self: Path, target: Path) -> Path:
-        raise PermissionError(errno.EACCES, "in use")
+        if target.suffix == ".so":
+            raise PermissionError(errno.EACCES, "in use")
+        return rename(self, target)
 
     monkeypatch.setattr(Path, "replace", busy)
     with pytest.raises(PermissionError):
@@ -312,13 +320,75 @@ def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compi
     monkeypatch.setenv("CXX", str(fake))
     assert build.find_library(sources) is None
     path = build.library(sources=sources)
-    assert works(path)
+    assert works(path, build.needed_levels())
     assert path.parent == empty_home / "native"
     assert cached_files(empty_home) == {build.SUFFIX, "lock"}
     calls = len(fake.calls)
     assert build.library(sources=sources) == build.find_library(sources) == path
     assert len(fake.calls) == calls
-    assert messages == ["building the CPU engine, once: about 20 s"]
+    assert messages[0] == f"building the CPU engine, once, for this processor: {', '.join(build.needed_levels())}"
+    parts = 2 + len(build.needed_levels())
+    assert [line.partition(" after ")[0] for line in messages[1:]] == [
+        f"building the CPU engine: {done} of {parts} parts are ready" for done in range(1, parts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "features", "needed"),
+    [
+        ("x86_64", "fma avx2 f16c bmi2 sse4_2", ["avx2"]),
+        ("x86_64", "fma avx2 f16c bmi2 avx_vnni", ["avxvnni"]),
+        ("x86_64", "avx2 fma f16c bmi2 avx512f avx512dq avx512bw avx512vl avx512_vnni", ["avx512vnni"]),
+        ("x86_64", "avx512f avx512dq avx512bw avx512vl avx512_vnni amx_tile amx_bf16", ["avx512vnni", "amx"]),
+        ("x86_64", "Intel64 Family 6", ["portable", "avx2", "avxvnni", "avx512vnni", "amx"]),
+        ("aarch64", "fp asimd asimddp", ["dotprod"]),
+        ("aarch64", "fp asimd", ["neon"]),
+        ("arm64", "arm", ["portable", "neon", "dotprod"]),
+        ("riscv64", "rv64imafdc", ["portable"]),
+    ],
+)
+def test_a_processor_needs_its_best_level_alone(
+    architecture: str,
+    features: str,
+    needed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chosen_compiler: Compiler,
+    sources: Path,
+) -> None:
+    monkeypatch.delenv("GLASS_LEVEL", raising=False)
+    monkeypatch.setattr(build.platform, "machine", lambda: architecture)
+    monkeypatch.setattr(build, "_features", lambda: features)
+    path = build.library(sources=sources)
+    (engine,) = chosen_compiler.calls_with("engine.cpp")
+    assert [word for word in engine if word.startswith("-D")] == [f"-DLEVEL_{level}=1" for level in needed]
+    assert build.library(sources=sources) == path
+    whole = build.library(sources=sources, every_level=True)
+    assert whole != path
+    assert build.library(sources=sources) == whole  # which has it too
+    monkeypatch.setenv("GLASS_LEVEL", "portable")
+    assert build.library(sources=sources) == whole
+
+
+def test_GLASS_LEVEL_is_built_if_it_is_not_there(
+    chosen_compiler: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLASS_LEVEL", raising=False)
+    best = build.library(sources=sources)
+    monkeypatch.setenv("GLASS_LEVEL", "portable")
+    assert build.find_library(sources) is None
+    assert build.library(sources=sources) != best
+    assert "-DLEVEL_portable=1" in chosen_compiler.calls_with("engine.cpp")[-1]
+
+
+def test_a_level_that_the_compiler_lacks_is_replaced_by_those_it_knows(
+    sources: Path, tmp_path: Path, fake: Compiler
+) -> None:
+    fake.become(refuses=["avx512vnni"])
+    build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", wanted=["avx512vnni", "amx"])
+    (engine,) = fake.calls_with("engine.cpp")
+    assert [word for word in engine if word.startswith("-D")] == [
+        f"-DLEVEL_{level}=1" for level in ("portable", "avx2", "avxvnni")
+    ]
 
 
 def test_cache_key_covers_sources_flags_compiler_and_machine(
@@ -370,11 +440,11 @@ def test_failed_build_is_recorded(
     (log,) = (empty_home / "native").glob("*.log")
     assert f"What the compiler said is in {log}; GLASS_REBUILD=1 tries again." in str(first)
     assert log.read_text("utf-8").count("refused by the compiler") > 1
-    assert cached_files(empty_home) == {".log", "lock"}
+    assert cached_files(empty_home) == {".log", "parts", "lock"}
     calls = len(chosen_compiler.calls)
     assert str(refused(fails, kind=ExecutorError)) == str(first)
     assert len(chosen_compiler.calls) == calls
-    assert len(messages) == 1
+    assert sum(line.startswith("building the CPU engine, once") for line in messages) == 1
     monkeypatch.setenv("GLASS_REBUILD", "1")
     refused(fails, kind=ExecutorError)
     assert len(chosen_compiler.calls) > calls
@@ -395,14 +465,31 @@ def test_failed_build_is_retried_when_something_changes(chosen_compiler: Compile
     assert build.library(sources=sources).exists()
 
 
-def test_interrupted_build_leaves_no_file(chosen_compiler: Compiler, sources: Path, empty_home: Path) -> None:
+def test_interrupted_build_leaves_whole_parts_which_are_taken_up(
+    chosen_compiler: Compiler, sources: Path, empty_home: Path
+) -> None:
     def interrupt(what: str, done: int, steps: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         build.library(interrupt, sources)
-    assert cached_files(empty_home) == {"lock"}
+    assert cached_files(empty_home) == {"parts", "lock"}
+    calls = len(chosen_compiler.calls_with("kernels.cpp")), len(chosen_compiler.calls_with("engine.cpp"))
     assert build.library(sources=sources).exists()
+    assert (len(chosen_compiler.calls_with("kernels.cpp")), len(chosen_compiler.calls_with("engine.cpp"))) == calls
+    assert cached_files(empty_home) == {build.SUFFIX, "lock"}
+
+
+def test_GLASS_REBUILD_takes_up_no_part(
+    chosen_compiler: Compiler, sources: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_interrupted_build_leaves_whole_parts_which_are_taken_up(chosen_compiler, sources, empty_home)
+    (empty_home / "native" / "parts-of-another").mkdir()
+    calls = len(chosen_compiler.calls_with("kernels.cpp"))
+    monkeypatch.setenv("GLASS_REBUILD", "1")
+    build.library(sources=sources)
+    assert len(chosen_compiler.calls_with("kernels.cpp")) == 2 * calls
+    assert cached_files(empty_home) == {build.SUFFIX, "lock"}
 
 
 def builder(sources: Path) -> subprocess.Popen[str]:
@@ -423,25 +510,71 @@ def test_two_processes_build_one_library(chosen_compiler: Compiler, sources: Pat
     chosen_compiler.release()
     (path, note), (same, nothing) = first.communicate(timeout=60), second.communicate(timeout=60)
     assert path == same != ""
-    assert note == "building the CPU engine, once: about 20 s\n"
+    assert note.startswith("building the CPU engine, once")
     assert nothing == ""
     assert len(chosen_compiler.calls_with("engine.cpp")) == 1
 
 
-def test_a_killed_build_leaves_nothing_half_made(
-    chosen_compiler: Compiler, sources: Path, empty_home: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_killed_build_is_taken_up_where_it_was(
+    chosen_compiler: Compiler, sources: Path, empty_home: Path, compiler: list[str]
 ) -> None:
+    chosen_compiler.become(real=compiler)
     chosen_compiler.hold()
     victim = builder(sources)
-    await_file(empty_home / "native", "building-*/engine.o")
+    await_file(empty_home / "native", "parts-*/engine-*.o")
     chosen_compiler.await_begun()
     victim.kill()  # its compilers live on, but those of the kernels are held and no other is left
     assert victim.communicate(timeout=60)[0] == ""
-    assert cached_files(empty_home) == {"building", "lock"}
-    monkeypatch.setenv("CXX", shlex.join(compiler))
-    assert works(build.library(sources=sources))
-    assert cached_files(empty_home) == {build.SUFFIX, "lock"}
+    assert cached_files(empty_home) == {"building", "parts", "lock"}
     chosen_compiler.release()
+    assert works(build.library(sources=sources), build.needed_levels())
+    assert len(chosen_compiler.calls_with("engine.cpp")) == 1
+    assert cached_files(empty_home) - {"building"} == {build.SUFFIX, "lock"}
+
+
+@pytest.fixture
+def package(tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation whose native sources are the stand-ins."""
+    root = Path(build.__file__).parents[3]
+    here = tmp_path / "installed"
+    shutil.copytree(
+        root / "glassformer", here / "glassformer", ignore=shutil.ignore_patterns("native", "static", "__pycache__")
+    )
+    native = write_sources(here / "glassformer" / "engine" / "cpu" / "native")
+    monkeypatch.setattr(build, "NATIVE", native)
+    monkeypatch.setattr(build, "__file__", str(native.with_name("build.py")))
+    monkeypatch.setattr(build.find_library, "__defaults__", (native, (), False))
+
+
+@pytest.mark.usefixtures("package")
+def test_a_build_that_takes_long_is_not_waited_for(
+    chosen_compiler: Compiler, empty_home: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLASS_LIBRARY", raising=False)
+    chosen_compiler.hold()
+    waited: list[bool] = []
+    while not (chosen_compiler.folder / "begun").exists():  # a machine may be slow to start the builder at all
+        waited.append(build.await_library(1.0))
+    assert not any(waited)
+    assert build.find_library() is None
+    chosen_compiler.release()
+    assert build.await_library(3600.0)  # which finds the other build at work, or done
+    assert build.find_library() is not None
+    assert build.await_library(0.0)
+
+
+@pytest.mark.usefixtures("package")
+def test_notes_of_a_build_in_another_process_are_passed_on(chosen_compiler: Compiler, messages: list[str]) -> None:
+    assert build.await_library(3600.0)
+    assert messages[0].startswith("building the CPU engine, once, for this processor: ")
+    assert "building the CPU engine: 1 of " in messages[1]
+
+
+@pytest.mark.usefixtures("package")
+def test_a_build_that_fails_is_not_waited_for_longer(chosen_compiler: Compiler) -> None:
+    chosen_compiler.become(refuses=["kernels.cpp"])
+    assert build.await_library(3600.0)
+    assert build.find_library() is None
 
 
 def test_a_file_system_without_locks(
@@ -459,7 +592,7 @@ def test_a_file_system_without_locks(
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
     assert build.library(sources=sources).exists()
-    assert messages == ["building the CPU engine, once: about 20 s"]
+    assert messages[0].startswith("building the CPU engine, once")
 
 
 def test_a_home_that_cannot_be_written_to(

@@ -1,9 +1,10 @@
 """The native library: the wheel's, or one that was built here before, or built now with the machine's compiler.
 
 `engine.cpp` is compiled once for the baseline of its architecture, `kernels.cpp` once per level of vector instructions; both
-make one shared library, and the level is chosen at run time. A library that was built here is kept below `home()/native`;
-its name is a hash of everything it depends on, so that a changed source, flag, compiler or machine means another file. It
-is put there atomically.
+make one shared library, and the level is chosen at run time. A wheel's library has every level; one that is built here has
+the level that this processor runs, which takes a third of the time. It is kept below `home()/native`; its name is a hash of
+everything it depends on, so that a changed source, flag, compiler or machine means another file. It is put there atomically,
+and so is each part that was compiled for it: a build that was killed resumes.
 
 This module needs only the standard library, because the wheel's build hook uses it too.
 """
@@ -20,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -54,6 +55,14 @@ LEVELS: dict[str, dict[str, Flags]] = {  # portable is a fallback only, and take
     },
 }
 OTHER_MACHINES: dict[str, Flags] = {"portable": ()}  # machines that are not in LEVELS
+FEATURES = {  # that a processor must have for a level, as Linux lists them; the library itself asks the processor
+    "neon": {"asimd"},
+    "dotprod": {"asimddp"},
+    "avx2": {"avx2", "fma", "f16c", "bmi2"},
+    "avxvnni": {"avx2", "fma", "f16c", "bmi2", "avx_vnni"},
+    "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
+    "amx": {"avx512_vnni", "amx_tile", "amx_bf16"},
+}
 MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 COMMON: Flags = ("-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")
 STATIC_RUNTIME: dict[str, Flags] = {  # link the compiler's own libraries in, so that the machine need not have them
@@ -72,19 +81,24 @@ template <typename T> int size() { if constexpr (sizeof(T) == 1) return 1; else 
 extern "C" int probe() { std::optional<int> one; std::thread([&] { one = size<char>(); }).join(); return *one; }
 """
 DAY = 86_400
+PATIENCE = 60.0  # seconds that `auto` waits for a build before PyTorch answers instead
 
 note = logging.getLogger("glassformer").warning
 
 
-def library(progress: NamedProgress | None = None, sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path:
-    """The library of these sources, built now if there is none yet; `extra` flags give another one.
+def library(
+    progress: NamedProgress | None = None, sources: Path = NATIVE, extra: Sequence[str] = (), every_level: bool = False
+) -> Path:
+    """The library of these sources for this processor, built now if there is none yet; `extra` flags give another one.
 
     A failed build is recorded with the compiler's output, so that not every start tries again, until the sources, flags or
     compilers change. GLASS_REBUILD=1 ignores what is cached and recorded.
     """
-    rebuild = bool(os.environ.get("GLASS_REBUILD"))
+    rebuild, wanted = bool(os.environ.get("GLASS_REBUILD")), () if every_level else needed_levels()
     try:
-        return (None if rebuild else find_library(sources, extra)) or _build_locked(sources, extra, progress, rebuild)
+        return (None if rebuild else find_library(sources, extra, every_level)) or _build_locked(
+            sources, extra, wanted, progress, rebuild
+        )
     except OSError as error:
         raise ExecutorError(
             f"{_cache_folder()}: the CPU engine cannot be kept there ({error.strerror or error}). "
@@ -92,19 +106,53 @@ def library(progress: NamedProgress | None = None, sources: Path = NATIVE, extra
         ) from error
 
 
-def find_library(sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path | None:
+def find_library(sources: Path = NATIVE, extra: Sequence[str] = (), every_level: bool = False) -> Path | None:
     """The library if it is already on this machine, in the wheel or built before, else None."""
     ready = prebuilt(sources)
     if not extra and ready.exists() and _loads(ready):
         return ready
     source_key, compilers = _source_key(sources, extra), _compilers()
-    paths = (_cached_path(source_key, compiler) for compiler in compilers)
+    contents: list[Sequence[str]] = [()] if every_level else [(), needed_levels()]
+    paths = (_cached_path(source_key, compiler, levels) for levels in contents for compiler in compilers)
     cached = next((path for path in paths if path.exists()), None)
     if cached is None and not compilers:  # one that a compiler built which is gone now is still good
         cached = max(_cache_folder().glob(f"engine-{source_key}-*{SUFFIX}"), key=_last_use, default=None)
     if cached is not None:
         _mark_used(cached)
     return cached
+
+
+def await_library(patience: float = PATIENCE) -> bool:
+    """Build the library in a process of its own, and wait for it so long; False if it is still being built then.
+
+    That process goes on, and the next start has the library. Whether the build failed is said by `library`.
+    """
+    if os.environ.get("GLASS_LIBRARY") or os.environ.get("GLASS_REBUILD") or find_library() or not _compilers():
+        return True
+    package = str(NATIVE.parents[3])
+    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    deadline = time.monotonic() + patience
+    with tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True) as folder:
+        notes = Path(folder, "notes")
+        with notes.open("wb") as file:
+            builder = subprocess.Popen(
+                [sys.executable, "-m", "glassformer.engine.cpu.build"], env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True,
+            )  # fmt: skip
+        told = 0
+        try:
+            while (ended := builder.poll() is not None) or time.monotonic() < deadline:
+                lines = notes.read_text("utf-8", "replace").splitlines()
+                for line in lines[told:]:
+                    note(line)
+                told = len(lines)
+                if ended:
+                    return True
+                time.sleep(0.05)
+        except BaseException:
+            builder.terminate()  # as somebody expects who interrupts; what is compiled by then is kept
+            raise
+    return False
 
 
 def prebuilt(sources: Path = NATIVE) -> Path:
@@ -124,6 +172,21 @@ def machine() -> str:
 def levels(architecture: str) -> dict[str, Flags]:
     """Which levels an architecture has, and the flags of each; the first is the baseline."""
     return LEVELS.get(MACHINE_ALIASES.get(architecture.lower(), architecture.lower()), OTHER_MACHINES)
+
+
+def needed_levels() -> tuple[str, ...]:
+    """The levels that a library for this processor must have; all where it is not known what the processor has.
+
+    With AMX also the next one, because the system may refuse a process its registers.
+    """
+    known, asked = list(levels(machine())), os.environ.get("GLASS_LEVEL")
+    if asked in known:
+        return (asked,)
+    features = set(_features().split())
+    best = next((level for level in reversed(known) if FEATURES.get(level, {"unknown"}) <= features), None)
+    if best is None:
+        return tuple(known)
+    return ("avx512vnni", "amx") if best == "amx" else (best,)
 
 
 def find_compiler() -> list[str]:
@@ -155,11 +218,14 @@ def compile(  # noqa: A001  as in re.compile
     extra: Sequence[str] = (),
     progress: NamedProgress | None = None,
     every_level: bool = False,
+    wanted: Sequence[str] = (),
+    parts: Path | None = None,
 ) -> Path:
     """Build the library of a folder's engine.cpp and kernels.cpp; `target` is written atomically.
 
-    Levels whose flags the compiler does not know are left out, or an error with `every_level`. The others are passed to
-    engine.cpp as LEVEL_name=1.
+    Levels whose flags the compiler does not know are left out, or an error with `every_level`. Of the others those are built
+    that are `wanted`, or all if none is or the compiler knows none of those; they are passed to engine.cpp as LEVEL_name=1.
+    What is compiled is kept in `parts` until the library is linked, and taken from there if it is there already.
     """
     for name in ("engine.cpp", "kernels.cpp"):
         if not (sources / name).is_file():
@@ -170,22 +236,38 @@ def compile(  # noqa: A001  as in re.compile
         supported = _supported_levels(candidates, common, work)
         if every_level and (unknown := [level for level in candidates if level not in supported]):
             raise ExecutorError(f"{shlex.join(compiler)} cannot build {', '.join(unknown)}. Set CXX to a newer compiler.")
-        jobs = {"engine": ["engine.cpp", *next(iter(supported.values())), *(f"-DLEVEL_{level}=1" for level in supported)]}
-        jobs |= {level: ["kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in supported.items()}
-        commands = [
-            [*common, *flags, *extra, "-c", str(sources / source), "-o", str(work / f"{name}.o")]
-            for name, (source, *flags) in jobs.items()
-        ]
+        baseline = next(iter(supported.values()))
+        chosen = {level: flags for level, flags in supported.items() if level in wanted} or supported
+        jobs = {f"engine-{'-'.join(chosen)}": ["engine.cpp", *baseline, *(f"-DLEVEL_{level}=1" for level in chosen)]}
+        jobs |= {level: ["kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in chosen.items()}
+        kept = parts or work
+        kept.mkdir(exist_ok=True)
+        missing = {name: job for name, job in jobs.items() if not (kept / f"{name}.o").exists()}
+        done = len(jobs) - len(missing)
 
-        def report(done: int) -> None:
-            if progress:
-                progress("the CPU engine", done, len(commands) + 1)
+        def compile_part(name: str) -> str | None:
+            source, *flags = missing[name]
+            half_made = work / f"{name}.part.o"
+            failure = _run([*common, *flags, *extra, "-c", str(sources / source), "-o", str(half_made)])
+            if failure is None:
+                _move_into_place(half_made, kept / f"{name}.o")
+            return failure
 
-        if failures := [failure for failure in _run_parallel(commands, report) if failure is not None]:
+        failures = []
+        for failure in _run_parallel(compile_part, missing):
+            if failure is not None:
+                failures.append(failure)
+            elif progress and not failures:
+                done += 1
+                progress("the CPU engine", done, len(jobs) + 1)
+        if failures:
             raise _build_error(f"the CPU engine could not be built ({_error_line(failures[0])}).", *failures)
-        _link([*common, *extra], [work / f"{name}.o" for name in jobs], work / target.name)
+        _link([*common, *extra], [kept / f"{name}.o" for name in jobs], work / target.name)
         _move_into_place(work / target.name, target)
-        report(len(commands) + 1)
+        if parts:
+            shutil.rmtree(parts, ignore_errors=True)
+        if progress:
+            progress("the CPU engine", len(jobs) + 1, len(jobs) + 1)
     return target
 
 
@@ -247,8 +329,9 @@ def _supported_levels(candidates: dict[str, Flags], common: Sequence[str], work:
     commands = [
         [*common, *flags, "-c", str(empty), "-o", str(work / f"empty-{level}.o")] for level, flags in candidates.items()
     ]
-    supported = [failure is None for failure in _run_parallel(commands)]
-    return {level: flags for number, (level, flags) in enumerate(candidates.items()) if supported[number] or number == 0}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        supported = [failure is None for failure in pool.map(_run, commands)]
+    return {level: flags for index, (level, flags) in enumerate(candidates.items()) if supported[index] or index == 0}
 
 
 def _link(common: Sequence[str], objects: Sequence[Path], output: Path) -> None:
@@ -262,15 +345,11 @@ def _link(common: Sequence[str], objects: Sequence[Path], output: Path) -> None:
         raise _build_error(f"the CPU engine could not be linked ({_error_line(failure)}).", failure)
 
 
-def _run_parallel(commands: Sequence[Sequence[str]], report: Callable[[int], None] | None = None) -> list[str | None]:
-    """Run commands, as many at a time as there are cores; for each one the result of `_run`."""
-    results: list[str | None] = []
+def _run_parallel(run: Callable[[str], str | None], names: Iterable[str]) -> Iterator[str | None]:
+    """The results of a function, as many calls at a time as there are cores, each when it is there."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for result in pool.map(_run, commands):
-            results.append(result)
-            if report:
-                report(len(results))
-    return results
+        for future in as_completed([pool.submit(run, name) for name in names]):
+            yield future.result()
 
 
 def _run(command: Sequence[str]) -> str | None:
@@ -316,32 +395,42 @@ def _move_into_place(built: Path, target: Path) -> None:
 # Caching --------------------------------------------------------------------------------------------------------
 
 
-def _build_locked(sources: Path, extra: Sequence[str], progress: NamedProgress | None, rebuild: bool) -> Path:
+def _build_locked(
+    sources: Path, extra: Sequence[str], wanted: Sequence[str], progress: NamedProgress | None, rebuild: bool
+) -> Path:
     """Build, unless another process has done so meanwhile, or a failure is recorded."""
     compilers, folder = _compilers(), _cache_folder()
     if not compilers:
         raise ExecutorError(f"no C++ compiler was found, and the CPU engine is built with one. {_compiler_help()}")
-    log = folder / f"engine-{_source_key(sources, extra)}-{_digest(*map(_compiler_identity, compilers))}.log"
+    log = folder / f"engine-{_source_key(sources, extra)}-{_digest(*map(_compiler_identity, compilers), *wanted)}.log"
     folder.mkdir(parents=True, exist_ok=True)
     with _build_lock(folder):
-        if not rebuild and (cached := find_library(sources, extra)):
+        if not rebuild and (cached := find_library(sources, extra, every_level=not wanted)):
             return cached
         if not rebuild and log.exists():
             raise _recorded_failure(log)
         log.unlink(missing_ok=True)
-        path = _build(sources, extra, log, progress)
+        for parts in folder.glob("parts-*") if rebuild else ():
+            shutil.rmtree(parts, ignore_errors=True)
+        path = _build(sources, extra, wanted, log, progress)
         _remove_unused(folder)
     return path
 
 
-def _build(sources: Path, extra: Sequence[str], log: Path, progress: NamedProgress | None) -> Path:
+def _build(sources: Path, extra: Sequence[str], wanted: Sequence[str], log: Path, progress: NamedProgress | None) -> Path:
     """Build into the cache; a failure is recorded in the log."""
-    note("building the CPU engine, once: about 20 s")
+    note(f"building the CPU engine, once{', for this processor: ' + ', '.join(wanted) if wanted else ''}")
+    begun = time.monotonic()
+
+    def tell(what: str, done: int, parts: int) -> None:
+        if done < parts:
+            note(f"building the CPU engine: {done} of {parts} parts are ready after {time.monotonic() - begun:.0f} s")
+
     try:
         compiler = find_compiler()
-        return compile(
-            sources, _cached_path(_source_key(sources, extra), compiler), compiler, extra=extra, progress=progress
-        )
+        target = _cached_path(_source_key(sources, extra), compiler, wanted)
+        parts = target.with_name(f"parts-{_digest(target.stem)}")
+        return compile(sources, target, compiler, extra=extra, progress=progress or tell, wanted=wanted, parts=parts)
     except ExecutorError as error:
         write_text(log, "\n".join([str(error), *getattr(error, "__notes__", [])]))
         raise _recorded_failure(log) from error
@@ -359,8 +448,9 @@ def _cache_folder() -> Path:
     return home() / "native"
 
 
-def _cached_path(source_key: str, compiler: Sequence[str]) -> Path:
-    return _cache_folder() / f"engine-{source_key}-{_digest(_compiler_identity(compiler))}{SUFFIX}"
+def _cached_path(source_key: str, compiler: Sequence[str], levels: Sequence[str] = ()) -> Path:
+    """Where a library of these levels is kept; of all without any."""
+    return _cache_folder() / ("-".join(["engine", source_key, _digest(_compiler_identity(compiler)), *levels]) + SUFFIX)
 
 
 def _source_key(sources: Path, extra: Sequence[str]) -> str:
@@ -417,11 +507,11 @@ def _mark_used(path: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove libraries unused for a month."""
-    for path in folder.glob("engine-*"):
+    """Remove libraries unused for a month, and parts of builds that nobody took up again."""
+    for path in [*folder.glob("engine-*"), *folder.glob("parts-*")]:
         if _last_use(path) < time.time() - 30 * DAY:
             with suppress(OSError):  # gone, or in use on Windows
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager
@@ -433,3 +523,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
             while not try_lock(file):
                 time.sleep(0.1)
         yield
+
+
+if __name__ == "__main__":
+    with suppress(ExecutorError):  # recorded, and said by whoever asks for the library
+        library()

@@ -54,7 +54,9 @@ inline std::vector<const Kernels*> levels() {
 #ifdef LEVEL_neon
     available.push_back(&kernels_neon);
 #endif
+#ifdef LEVEL_portable
     available.push_back(&kernels_portable);
+#endif
     return available;
 }
 
