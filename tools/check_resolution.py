@@ -44,7 +44,8 @@ def uv_commands(output: Path) -> Commands:
         name = f".[{extra}]" if extra else "."
         commands[f"{name} for Python {python} on {platform}"] = [
             sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet", "--no-config",
-            "--only-binary", ":all:", "--constraint", "constraints.txt", "--python-version", python, "--python-platform", platform,
+            "--only-binary", ":all:",
+            "--constraint", "constraints.txt", "--python-version", python, "--python-platform", platform,
             "--output-file", str(output / f"{python}-{platform}-{extra}.txt"), *(["--extra", extra] if extra else []),
         ]  # fmt: skip
     return commands
