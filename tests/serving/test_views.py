@@ -19,6 +19,7 @@ from glassformer.observe.recording import CANDIDATES
 from glassformer.views.journey import Journey
 from glassformer.views.recording import Recording
 from glassformer.views.schema import schema
+from tests.patience import patience
 
 TEXT, OTHER = "the cat sat on the mat", "the dog sat on the mat"
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
@@ -282,7 +283,7 @@ def test_a_client_that_leaves_ends_the_recording(client: httpx.Client, address: 
     with client.stream("POST", "/glass/record", json=fields) as response:
         next(response.iter_lines())
     idle = 'glass_texts_running{model="tiny"} 0'
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience(30)
     while idle not in (metrics := client.get("/metrics").text):
         assert time.monotonic() < deadline, metrics
         time.sleep(0.05)

@@ -15,6 +15,7 @@ from glassformer.engine.cpu import build
 from glassformer.errors import ExecutorError
 from tests.checkpoint.files import refused
 from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
+from tests.patience import patience
 
 
 @pytest.fixture(scope="session")
@@ -421,7 +422,7 @@ def test_two_processes_build_one_library(chosen_compiler: Compiler, sources: Pat
     assert second.stderr is not None
     assert second.stderr.readline() == "another process is building the CPU engine: waiting for it\n"
     chosen_compiler.release()
-    (path, note), (same, nothing) = first.communicate(timeout=60), second.communicate(timeout=60)
+    (path, note), (same, nothing) = first.communicate(timeout=patience(60)), second.communicate(timeout=patience(60))
     assert path == same != ""
     assert note == "building the CPU engine, once: about 20 s\n"
     assert nothing == ""
@@ -436,7 +437,7 @@ def test_a_killed_build_leaves_nothing_half_made(
     await_file(empty_home / "native", "building-*/engine.o")
     chosen_compiler.await_begun()
     victim.kill()  # its compilers live on, but those of the kernels are held and no other is left
-    assert victim.communicate(timeout=60)[0] == ""
+    assert victim.communicate(timeout=patience(60))[0] == ""
     assert cached_files(empty_home) == {"building", "lock"}
     monkeypatch.setenv("CXX", shlex.join(compiler))
     assert works(build.library(sources=sources))

@@ -25,6 +25,7 @@ from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError, SettingError
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from tests.engine.executors import Subject
+from tests.patience import patience
 
 Tiny = Callable[..., Subject]
 
@@ -288,7 +289,7 @@ def test_forked_process_gets_its_own_threads(threads: int, tiny: Tiny) -> None:
     child.start()
     assert here.poll(60), "the child does not answer"
     fresh, grown = here.recv()
-    child.join(60)
+    child.join(patience(60))
     assert child.exitcode == 0
     assert np.array_equal(fresh, executor.run([Feed(executor.open(), [4, 8, 15])])[0].host())
     assert np.array_equal(grown, executor.run([Feed(row, [23])])[0].host())
@@ -311,7 +312,7 @@ def test_two_engines_at_once(tiny: Tiny) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(patience(60))
     assert len(found) == 60
     assert all(np.array_equal(one, wanted) for one in found)
 
