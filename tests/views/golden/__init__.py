@@ -1,8 +1,8 @@
 """Golden renders: each view as text in a file next to this one, so that a change of its looks shows up in review.
 
-A test calls `golden("journey", view, 80)`. Fractions are drawn as they were recorded, in a file beside the pictures, since their
-last digits depend on the processor; those that were computed now must agree with them as closely as sums of float32 numbers
-do. To rewrite the files, run it with GLASS_GOLDEN=write, and read the difference.
+A test calls `golden("journey", view, 80)`. Fractions are drawn as they were recorded in a file beside the pictures, since
+their last digits depend on the processor; those that were computed now must agree with them as closely as sums of float32
+numbers do. To rewrite the files, run it with GLASS_GOLDEN=write, and read the difference.
 """
 
 from __future__ import annotations
