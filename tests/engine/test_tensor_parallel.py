@@ -139,12 +139,19 @@ def test_states_are_unembedded_by_all_ranks(subject: SplitSubject) -> None:
 def test_an_interrupt_leaves_the_ranks_in_step(subject: SplitSubject) -> None:
     executor, ids = subject.executor(), [[5, 9, 14, 3, 77]]
 
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        begun.wait()
+        interrupt_main()
+
     def run_until_interrupted() -> None:
         until = time.monotonic() + patience(60)
         while time.monotonic() < until:
             scores_of(executor, [executor.open()], ids)
+            begun.set()
 
-    threading.Timer(0.05, interrupt_main).start()
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_until_interrupted()
     plain = subject.plain()
@@ -191,7 +198,7 @@ class TestFailures:
                 act()
 
     def test_a_rank_that_does_not_answer_ends_the_pass_with_an_error(self, tiny: Callable[..., Subject]) -> None:
-        ranks = Ranks(2, timeout=2)
+        ranks = Ranks(2, timeout=patience(1))  # in which the first pass is to be done
         executor = SplitSubject(tiny("qwen3").folder, ranks=ranks).executor()
         row = executor.open()
         executor.run([Feed(row, [3, 1, 4])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -18,10 +19,33 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 ROWS = [{**row, "id": f"{row['id']}, {round_}"} for round_ in range(10) for row in (*GREEDY, *SAMPLED)]
 
 
-def start_job(folder: Path) -> subprocess.Popen[str]:
+PAUSE = """
+import os, signal
+from glassformer.jobs.ledger import Ledger
+
+append = Ledger.append
+
+def append_and_stand_still(ledger, row, data):
+    append(ledger, row, data)
+    if len(ledger) == {rows}:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+Ledger.append = append_and_stand_still
+"""
+
+
+def start_job(folder: Path, first: str = "") -> subprocess.Popen[str]:
     """The job of the folder, as `glass run`."""
     words = ("run", "-m", chat_folder(), "--executor", "cpu", "--threads", "1", "--seed", "7", "--batch-size", "8")
-    return start_glass(*words, "--file", folder.parent / "in.jsonl", "--out", folder / "out.jsonl")
+    return start_glass(*words, "--file", folder.parent / "in.jsonl", "--out", folder / "out.jsonl", first=first)
+
+
+def start_and_pause_job(folder: Path, rows: int) -> subprocess.Popen[str]:
+    """The same job, which stands still when it has written so many rows; SIGCONT lets it go on."""
+    process = start_job(folder, PAUSE.format(rows=rows))
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    return process
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +107,9 @@ def test_a_job_that_is_killed_at_a_hundred_moments_goes_on(unbroken: Path, folde
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_job_says_how_to_go_on(unbroken: Path, folder: Path, number: signal.Signals, code: int) -> None:
-    process = start_job(folder)
-    wait_for_bytes(process, folder, (unbroken / "out.jsonl.ledger").stat().st_size // 3)
+    process = start_and_pause_job(folder, len(ROWS) // 3)
     process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
     output, errors = process.communicate(timeout=patience(60))
     assert (process.returncode, output) == (code, "")
     assert "Traceback" not in errors
@@ -97,9 +121,7 @@ def test_an_interrupted_job_says_how_to_go_on(unbroken: Path, folder: Path, numb
 
 
 def test_a_second_process_is_refused(unbroken: Path, folder: Path) -> None:
-    first = start_job(folder)
-    wait_for_bytes(first, folder, 1)
-    first.send_signal(signal.SIGSTOP)
+    first = start_and_pause_job(folder, 1)
     second = start_job(folder)
     _, errors = second.communicate(timeout=patience(60))
     assert second.returncode == 1
@@ -113,10 +135,10 @@ def test_a_second_process_is_refused(unbroken: Path, folder: Path) -> None:
 def test_a_ledger_that_may_not_grow_keeps_its_rows(unbroken: Path, folder: Path) -> None:
     import resource
 
-    process = start_job(folder)
-    wait_for_bytes(process, folder, 1)
+    process = start_and_pause_job(folder, 1)
     limit = (unbroken / "out.jsonl.ledger").stat().st_size // 2
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    process.send_signal(signal.SIGCONT)
     _, errors = process.communicate(timeout=patience(240))
     assert process.returncode == 1
     assert "out.jsonl.ledger cannot be written (File too large). The rows before are kept: make room for it" in errors

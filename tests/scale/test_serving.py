@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,7 +20,7 @@ from glassformer.scale import prefixes
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from tests.jobs.models import chat_folder, chat_model
-from tests.patience import patience
+from tests.patience import patience, wait_until
 from tests.scale.loading import slow_sources
 from tests.serving.conftest import KEY, serving
 
@@ -137,9 +136,7 @@ def test_a_client_that_leaves_takes_its_text_along(client: httpx.Client) -> None
     body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "temperature": 0, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
         assert next(response.iter_lines()).startswith("data: ")
-    deadline = time.monotonic() + patience(30)
-    while metric(client, "glass_texts_running"):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not metric(client, "glass_texts_running"))
     assert metric(client, "glass_generated_tokens_total") - before < 200
 
 

@@ -25,9 +25,9 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.serving.scheduler import Scheduler
-from tests.patience import patience
+from tests.patience import patience, wait_until
 from tests.serving.conftest import serving
-from tests.serving.test_server import connection, raw_request, running, wait_until
+from tests.serving.test_server import connection, raw_request, running
 
 PROMPTS = ["hi", "how are you?", "Name a colour, a town and a fruit.", "tell me a long story " * 12]
 PATH = "/v1/chat/completions"
