@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -21,11 +22,13 @@ from hypothesis import HealthCheck, settings
 
 from tests import sweeps
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
+from tests.patience import RAY_LIMITS
 
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
 os.environ.pop("COLUMNS", None)  # what is printed is laid out alike, whatever terminal the tests run in
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is tested does not depend on whether there is a GPU
 os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, whoever imports triton first
+os.environ.update(RAY_LIMITS)  # before anybody imports Ray
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
 
 CI = bool(os.environ.get("CI"))
@@ -33,6 +36,7 @@ CI = bool(os.environ.get("CI"))
 
 def pytest_configure(config: pytest.Config) -> None:
     sweeps.choose(config.option.markexpr)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what it starts in the background
     slow = [HealthCheck.too_slow]  # however busy the machine is
     settings.register_profile("tests", deadline=None, suppress_health_check=slow, max_examples=sweeps.examples(25, 100))
     settings.load_profile("tests")

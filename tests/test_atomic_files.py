@@ -34,6 +34,7 @@ from glassformer.opened import AutoTokenizer
 from tests.observe import models
 from tests.observe.models import both
 from tests.parity import reference
+from tests.patience import patience
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits and locks of POSIX")
 
@@ -159,7 +160,7 @@ def killed(code: str, *arguments: object) -> None:
     assert process.stdout.readline() == b"now\n"
     process.kill()
     process.stdout.close()
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(patience(60)) == -signal.SIGKILL
 
 
 class TestKilledWriter:

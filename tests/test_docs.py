@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import glass
+from tests.patience import patience
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,7 +81,9 @@ def test_example_family_loads(tmp_path: Path) -> None:
         f"import glassformer.{folder}; glassformer.{folder}.__path__.append({str(tmp_path / folder)!r})"
         for folder in ("blueprints", "families")
     )
-    done = subprocess.run([sys.executable, "-c", f"{places}\n{after}"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{places}\n{after}"], capture_output=True, text=True, timeout=patience(120)
+    )
     assert done.returncode == 0, done.stderr
     assert re.match(r"tensor\(\[\[ *5, +6, +7, ", done.stdout)
 
@@ -110,7 +113,7 @@ for name in ("alone", "empty", "renamed"):
     except glassformer.GlassError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(120), check=True)
     known, alone, empty, renamed = done.stdout.splitlines()
     assert known == "GPT2LMHeadModel"
     assert alone == "alone has a blueprint, but no family: families/alone.py must have a Model."

@@ -24,6 +24,7 @@ from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, Offs
 from glassformer.errors import CheckpointError, InputError, WriteError
 from tests.checkpoint.files import refused, weights, write_folder
 from tests.checkpoint.files import write_gguf as made_by_the_library
+from tests.patience import patience
 
 DRAW = np.random.default_rng(3)
 VALUES = {
@@ -151,7 +152,7 @@ class TestInterruptedWrite:
             assert process.stdout.readline() == "writing\n"
         process.send_signal(getattr(signal, how))
         process.stdout.close()
-        process.wait(60)
+        process.wait(patience(60))
         assert len([*tmp_path.glob(".x.gguf.*.part")]) == len([*tmp_path.iterdir()]) == (how == "SIGKILL")
         write_gguf(tmp_path / "x.gguf", "odd", {}, ALL)
         assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]  # what was left is gone

@@ -30,6 +30,7 @@ from glassformer.errors import GlassError, InputError, SettingError, TemplateErr
 from glassformer.runtime.model import Model, load
 from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass
+from tests.patience import patience
 from tests.views.test_views import make
 
 TEMPLATE = (
@@ -694,7 +695,7 @@ class TestPiped:
         process.stdin.flush()
         assert process.stdout.read1(1)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
         assert process.returncode == 130
         assert b"Traceback" not in said
 
@@ -743,7 +744,7 @@ class Terminal:
 
     def see(self, text: str) -> str:
         """Wait until this is shown; what was shown before it, since the last time."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + patience(120)
         while text not in self.shown:
             assert time.monotonic() < end, f"{text!r} is not in {self.shown!r}"
             if select.select([self.main], [], [], 1)[0]:
@@ -774,7 +775,7 @@ class Terminal:
                 self.shown += os.read(self.main, 65536).decode("utf-8", "replace")
             except OSError:
                 break
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=patience(60))
 
 
 @pytest.fixture

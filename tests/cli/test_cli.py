@@ -21,6 +21,7 @@ from huggingface_hub import constants
 
 from glassformer.cli import main
 from glassformer.cli.app import VERBS, app
+from tests.patience import patience
 from tests.sweeps import swept
 
 
@@ -38,7 +39,7 @@ def spawned(*words: str, stdin: str | None = None, **environment: str) -> subpro
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment},
-        timeout=240,
+        timeout=patience(240),
     )
 
 
@@ -265,7 +266,7 @@ def test_interrupted_while_loading(tiny_qwen3: Path, after: float) -> None:
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(after)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patience(60))
     assert process.returncode in (130, -signal.SIGINT)  # the latter before Python has begun to listen
     assert b"AttributeError" not in said
 
@@ -282,7 +283,7 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
         "def interrupted(**_):\n    import interrupted\n    time.sleep(30)\n"
         "glassformer.cli.app.app.main = interrupted\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=patience(20))
     assert (done.returncode, done.stderr) == (130, "whole\n\n")
 
 
@@ -309,7 +310,7 @@ def test_ctrl_c_exits_with_130(tiny_qwen3: Path) -> None:
     first = process.stdout.read1(1)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=60)
+    rest, said = process.communicate(timeout=patience(60))
     assert process.returncode == 130
     assert first + rest
     assert b"stopped by you" in said

@@ -24,6 +24,7 @@ from glassformer.opened import open_model
 from glassformer.quantize import requantize
 from tests.cli.test_cli import failed, glass
 from tests.conftest import unavailable
+from tests.patience import patience
 from tests.quantize import models
 
 
@@ -462,7 +463,7 @@ def test_rm_asks_first(answer: bytes, code: int, cache: Home) -> None:
     process, terminal, said = asked(cache, "smollm2")
     assert said == f"   1.0 kB  {cache.glass / WHEEL}\nRemove 1.0 kB? [y/N] "
     os.write(terminal, answer)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=patience(60))
     os.close(terminal)
     assert process.returncode == code
     assert (before - cache.files() == {f"glass/{WHEEL}"}) == (code == 0)
@@ -476,7 +477,7 @@ def test_rm_interrupted_while_asking(cache: Home) -> None:
     process, terminal, _ = asked(cache, "smollm2")
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=patience(60))
     os.close(terminal)
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in error
@@ -488,7 +489,7 @@ def test_rm_shortens_a_long_list(cache: Home) -> None:
         cache.put(cache.glass / f"tiles/{number:04}.tiles", 100)
     process, terminal, said = asked(cache, "--packed")
     os.write(terminal, b"y\n")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=patience(60))
     os.close(terminal)
     lines = said.splitlines()
     assert len(lines) == 12

@@ -18,6 +18,7 @@ from glassformer.errors import SettingError
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource
 from tests.cli.test_cli import failed, glass
+from tests.patience import patience
 
 COMMAND = [sys.executable, "-c", "from glassformer.cli import main; main()", "serve", "--port", "0"]
 
@@ -44,13 +45,13 @@ def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_answers_until_it_is_told_to_stop(tiny_qwen3: Path, number: int) -> None:
     with served("-m", f"gpt-4o={tiny_qwen3}", "--limit", "new_tokens=5") as (process, address):
-        models = [model["id"] for model in httpx.get(f"{address}/v1/models").json()["data"]]
+        models = [model["id"] for model in httpx.get(f"{address}/v1/models", timeout=patience(5)).json()["data"]]
         assert models == [tiny_qwen3.name, "gpt-4o"]
         body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 50, "ignore_eos": True}
-        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=patience(60)).json()
         assert answer["usage"]["completion_tokens"] == 5
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=patience(30))
         assert process.returncode == 0, err
         assert err == "stopped.\n"
         assert out == ""

@@ -17,6 +17,7 @@ import pytest
 
 from glassformer.cli.studio import open_browser
 from tests.cli.test_cli import failed, glass
+from tests.patience import patience
 
 COMMAND = [sys.executable, "-c", "from glassformer.cli import main; main()", "studio", "--no-browser"]
 
@@ -29,12 +30,12 @@ def test_it_serves_the_page_on_a_free_port_until_it_is_stopped(tiny_qwen3: Path)
         address = re.fullmatch(r"the studio is at (http://127\.0\.0\.1:\d+/)\n", process.stderr.readline())
         assert address is not None
         assert process.stderr.readline() == "Ctrl-C stops.\n"
-        with httpx.Client(base_url=address[1], transport=httpx.HTTPTransport(retries=5), timeout=60) as client:
+        with httpx.Client(base_url=address[1], transport=httpx.HTTPTransport(retries=5), timeout=patience(60)) as client:
             assert "<title>Glassformer Studio</title>" in client.get("/").text
             recording = client.post("/glass/record", json={"prompt": "hi", "max_tokens": 2}).json()
         assert recording["schema"] == "glassformer.recording/1"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=patience(30))
         assert (process.returncode, err) == (0, "stopped.\n")
     finally:
         process.kill()
@@ -49,7 +50,7 @@ def test_the_browser_opens_once_the_server_answers(monkeypatch: pytest.MonkeyPat
     thread.start()
     assert addresses == []
     server.ready.set()
-    thread.join(10)
+    thread.join(patience(10))
     assert addresses == ["http://127.0.0.1:1234/"]
 
 

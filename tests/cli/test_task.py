@@ -14,6 +14,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.tasks import TASKS
+from tests.patience import patience
 from tests.tasks.conftest import Make, make, named_labels
 
 __all__ = ["make", "named_labels"]  # fixtures
@@ -239,7 +240,7 @@ def test_counter_bar_leaves_stdout_alone(minilm: Path) -> None:
 
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from glassformer.cli import main; main()", "task", "embed", "-m", str(minilm)]
-    done = subprocess.run(command, input=b"one\ntwo\n", stdout=subprocess.PIPE, stderr=theirs, timeout=240)
+    done = subprocess.run(command, input=b"one\ntwo\n", stdout=subprocess.PIPE, stderr=theirs, timeout=patience(240))
     shown = os.read(ours, 100_000).decode()
     os.close(ours)
     os.close(theirs)

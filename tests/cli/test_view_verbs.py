@@ -35,6 +35,7 @@ from glassformer.views.trace import Trace
 from glassformer.views.why import Whys
 from tests.cli.test_cli import failed, glass
 from tests.observe.models import TEXT, folder
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -323,7 +324,7 @@ def test_change_in_every_verb(gpt2: str) -> None:
 def test_input_that_is_no_text_is_refused(gpt2: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", "trace", "-m", gpt2],
-        input=b"caf\xe9", capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=240,
+        input=b"caf\xe9", capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=patience(240),
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"the input is not utf-8 text" in done.stderr

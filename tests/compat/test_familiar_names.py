@@ -20,6 +20,7 @@ from glassformer import blueprints, families
 from glassformer.errors import ConfigError, InputError, InputTypeError, UnknownArgument, WriteError
 from tests.ecosystem.models import load_tokenizers, write_tokenizer
 from tests.parity import reference
+from tests.patience import patience
 
 CONFIGS = {
     f"{families.base_class_for(model_type).__name__.removesuffix('Model')}Config": model_type
@@ -393,7 +394,7 @@ class TestStreamers:
         model = glassformer.AutoModelForCausalLM.from_pretrained(smollm2)
         tokenizer = glassformer.AutoTokenizer.from_pretrained(smollm2)
         tokens = tokenizer("The capital of France is", return_tensors="pt")
-        streamer = glassformer.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
+        streamer = glassformer.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=patience(60))
         thread = threading.Thread(
             target=model.generate, kwargs={**tokens, "max_new_tokens": 4, "do_sample": False, "streamer": streamer}
         )
@@ -409,7 +410,7 @@ class TestStreamers:
         tokenizer = glassformer.AutoTokenizer.from_pretrained(smollm2)
 
         async def read() -> str:
-            streamer = glassformer.AsyncTextIteratorStreamer(tokenizer, timeout=60)
+            streamer = glassformer.AsyncTextIteratorStreamer(tokenizer, timeout=patience(60))
             ids = tokenizer("one two three", return_tensors="pt")["input_ids"]
 
             def write() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import glassformer
 from glassformer.decoding.setting_info import SettingInfo, setting
 from tests.docs.pages import blocks
+from tests.patience import patience
 from tests.test_docs import ROOT
 
 PAGE = ROOT / "docs" / "adding-a-rule.md"
@@ -37,7 +38,7 @@ def test_the_example_rule_runs_in_a_copy_of_the_package(tmp_path: Path) -> None:
         [sys.executable, "-c", check + program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
         encoding="utf-8",
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 from tests.docs.test_tour import check_output
+from tests.patience import patience
 from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "adding-a-view.md").read_text("utf-8")
@@ -43,7 +44,7 @@ def test_the_example_view_prints_what_the_page_shows(tmp_path: Path, smollm2: Pa
     code = f"{paths}\n{METHOD.format(method=indent(method, '    '))}\n{block}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True,
-        timeout=300,
+        timeout=patience(300),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check_output(done.stdout, output)

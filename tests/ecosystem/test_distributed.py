@@ -15,6 +15,7 @@ from torch import distributed, nn
 
 import glassformer
 from tests.ecosystem.models import load_pair, make_batches, train
+from tests.patience import patience
 
 ROOT = Path(__file__).parent.parent.parent
 WRAPPERS = ("ddp", "fsdp", "fsdp2")
@@ -44,7 +45,7 @@ def test_two_processes_learn_what_one_learns(
         subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings, "RANK": str(rank)}, stderr=subprocess.PIPE)
         for rank in range(2)
     ]
-    errors = [rank.communicate(timeout=240)[1].decode()[-3000:] for rank in ranks]
+    errors = [rank.communicate(timeout=patience(240))[1].decode()[-3000:] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], errors
     losses = torch.load(tmp_path / "losses.pt")
     assert losses == pytest.approx(expected, abs=1e-4)

@@ -21,6 +21,7 @@ from tests.engine.test_protocol import (  # noqa: F401  collected here once more
     test_top_matches_softmax_of_all_scores,
     test_want_none_last_and_all,
 )
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAGE = Path(__file__).parents[2] / "docs" / "adding-an-executor.md"
@@ -58,6 +59,6 @@ def test_unembed_matches_the_plain_executor(subject: Subject) -> None:
 
 def test_the_page_s_example_runs() -> None:
     program = code("file=recompute.py") + code("after=recompute")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("sites agree\n")

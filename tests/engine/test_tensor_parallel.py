@@ -37,6 +37,7 @@ from tests.engine.test_protocol import (  # noqa: F401  # the protocol's own tes
     test_want_none_last_and_all,
 )
 from tests.parity import reference
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,7 +55,7 @@ class SplitSubject(Subject):
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     """Two processes for all tests of this file: starting one takes seconds."""
-    started = Ranks(2, timeout=60)
+    started = Ranks(2, timeout=patience(60))
     yield started
     started.close()
 
@@ -138,12 +139,19 @@ def test_states_are_unembedded_by_all_ranks(subject: SplitSubject) -> None:
 def test_an_interrupt_leaves_the_ranks_in_step(subject: SplitSubject) -> None:
     executor, ids = subject.executor(), [[5, 9, 14, 3, 77]]
 
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        begun.wait()
+        interrupt_main()
+
     def run_until_interrupted() -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + patience(60)
         while time.monotonic() < until:
             scores_of(executor, [executor.open()], ids)
+            begun.set()
 
-    threading.Timer(0.05, interrupt_main).start()
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_until_interrupted()
     plain = subject.plain()
@@ -171,12 +179,12 @@ class TestFailures:
     """Each breaks its ranks, and so starts its own."""
 
     def test_a_rank_that_is_killed_ends_the_pass_with_an_error(self, tiny: Callable[..., Subject]) -> None:
-        ranks = Ranks(2, timeout=60)
+        ranks = Ranks(2, timeout=patience(60))
         executor = SplitSubject(tiny("qwen3").folder, ranks=ranks).executor()
         row = executor.open()
 
         def run_for_a_minute() -> None:
-            until = time.monotonic() + 60
+            until = time.monotonic() + patience(60)
             while time.monotonic() < until:
                 executor.rewind(row, 0)
                 executor.run([Feed(row, [3, 1, 4])])
@@ -190,7 +198,7 @@ class TestFailures:
                 act()
 
     def test_a_rank_that_does_not_answer_ends_the_pass_with_an_error(self, tiny: Callable[..., Subject]) -> None:
-        ranks = Ranks(2, timeout=2)
+        ranks = Ranks(2, timeout=patience(1))  # in which the first pass is to be done
         executor = SplitSubject(tiny("qwen3").folder, ranks=ranks).executor()
         row = executor.open()
         executor.run([Feed(row, [3, 1, 4])])
@@ -206,7 +214,7 @@ class TestFailures:
         follower = _start(tmp_path, 1, 2, "cpu", 60, 1)
         assert follower.process.stdin is not None
         follower.process.stdin.close()
-        assert follower.process.wait(60) == 0
+        assert follower.process.wait(patience(60)) == 0
 
     def test_gpus_need_nccl(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)

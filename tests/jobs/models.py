@@ -53,9 +53,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def start_glass(*words: object) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
-    code = "from glassformer.cli import main; main()"
+def start_glass(*words: object, first: str = "") -> subprocess.Popen[str]:
+    """The command in a process of its own, which runs some code first."""
+    code = f"{first}\nfrom glassformer.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

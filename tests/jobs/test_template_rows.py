@@ -16,6 +16,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.jobs.models import read_rows, write_rows
 from tests.jobs.test_openai_batch import CHAT, MESSAGES, body_of, request, run
+from tests.patience import patience
 from tests.serving.conftest import serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +43,7 @@ def plain(tmp_path: Path, model: Model, *rows: Any, **keywords: Any) -> list[dic
 def test_rows_are_rendered_as_the_server_renders_requests(tmp_path: Path, model: Model) -> None:
     app = create_app(Registry([ModelSource("gpt-4o", lambda: model)], Limits(stop_seconds=1)))
     body = {"model": "gpt-4o", "messages": MESSAGES, "max_tokens": 2}
-    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(app) as address, httpx.Client(base_url=address, timeout=patience(60)) as client:
         served = [client.post(CHAT, json={**body, **way}).json() for way in [*WAYS, *WRONG]]
     batch = run(tmp_path, *(request(n, max_tokens=2, **way) for n, way in enumerate([*WAYS, *WRONG])), engine=model)
     rows = plain(tmp_path, model, *({"messages": MESSAGES, **way} for way in [*WAYS, *WRONG]))

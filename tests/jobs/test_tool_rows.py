@@ -19,6 +19,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.jobs.models import read_rows, write_rows
 from tests.jobs.test_openai_batch import CHAT, COMPLETIONS, body_of, request, run
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.serving.tools import TOOLS
 from tests.text.tool_templates import MISTRAL_LIST
@@ -100,7 +101,7 @@ def test_the_server_makes_the_same_calls(tmp_path: Path, tiny_qwen3: Path, model
         [ModelSource("gpt-4o", lambda: glassformer.load(tiny_qwen3, executor="cpu"))], Limits(stop_seconds=1)
     )
     greedy = [row for row in ROWS if row["body"]["temperature"] == 0]
-    with serving(create_app(registry)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(create_app(registry)) as address, httpx.Client(base_url=address, timeout=patience(60)) as client:
         served = [client.post(CHAT, json=row["body"]).raise_for_status().json() for row in greedy]
     for online, row in zip(served, run(tmp_path, *greedy, engine=model), strict=True):
         batched = body_of(row)

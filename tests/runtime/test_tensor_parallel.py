@@ -21,6 +21,7 @@ from glassformer.engine.tensor_parallel import ranks
 from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.receipt import executor_arguments
 from tests.observe.models import TEXT, folder
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPTS = [TEXT, "a", "the dog and the cat"]
@@ -121,7 +122,7 @@ def test_a_forked_process_cannot_run_it(split: Any) -> None:
 
     process = context.Process(target=child)
     process.start()
-    process.join(60)
+    process.join(patience(60))
     assert messages.get() == "a model that is split among ranks runs only in the process that loaded it, not in a fork."
     assert split.chat("a", raw=True, max_new_tokens=2)  # and this one goes on
 

@@ -14,6 +14,7 @@ from glassformer.errors import SettingError
 from tests.cli.test_serve import served
 from tests.jobs.models import GREEDY, chat_folder, write_rows
 from tests.observe.models import folder as model_folder
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("command_folder")
 
@@ -54,15 +55,15 @@ def test_serve_answers_from_a_cluster_until_it_is_told_to_stop(cluster: str) -> 
     words = ("-m", f"tiny={chat_folder()}", "--executor", "cpu", "--ray", cluster, "--replicas", "1")
     with served(*words) as (process, address):
         body = {"model": "tiny", "prompt": "hi", "max_tokens": 5, "temperature": 0}
-        answer = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{address}/v1/completions", json=body, timeout=patience(60)).json()
         assert answer["usage"]["completion_tokens"] == 5
         stream = {**body, "max_tokens": 200, "stream": True}
-        with httpx.stream("POST", f"{address}/v1/completions", json=stream, timeout=60) as response:
+        with httpx.stream("POST", f"{address}/v1/completions", json=stream, timeout=patience(60)) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")
             process.send_signal(signal.SIGTERM)
             assert [line for line in lines if line][-1] == "data: [DONE]"  # what runs may end
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=patience(60))
         assert (process.returncode, out, errors) == (0, "", "stopped.\n")
     from ray import serve
 

@@ -22,6 +22,7 @@ from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.jobs.models import chat_model
+from tests.patience import patience
 from tests.serving.conftest import serving
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -120,7 +121,7 @@ def test_anthropics_client_raises_what_happened(address: str) -> None:
 
 
 def test_the_last_line_of_ollamas_stream_is_the_error(address: str) -> None:
-    response = httpx.post(f"{address}/api/chat", json=BODY, timeout=60)
+    response = httpx.post(f"{address}/api/chat", json=BODY, timeout=patience(60))
     lines = [json.loads(line) for line in response.text.splitlines()]
     assert lines[-1] == {"error": LOST}
     assert [line["done"] for line in lines[:-1]] == [False] * 2
@@ -129,12 +130,12 @@ def test_the_last_line_of_ollamas_stream_is_the_error(address: str) -> None:
 def test_an_answer_in_one_piece_is_cut_off(address: str, replicas: MortalReplicas) -> None:
     replicas.messages = 1
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.post(f"{address}/v1/chat/completions", json={**BODY, "stream": False}, timeout=60)
+        httpx.post(f"{address}/v1/chat/completions", json={**BODY, "stream": False}, timeout=patience(60))
 
 
 def test_a_request_that_nothing_was_answered_to_goes_to_another_replica(address: str, replicas: MortalReplicas) -> None:
     replicas.messages, replicas.losses = 0, 2
-    response = httpx.post(f"{address}/v1/chat/completions", json={**BODY, "stream": False}, timeout=60)
+    response = httpx.post(f"{address}/v1/chat/completions", json={**BODY, "stream": False}, timeout=patience(60))
     assert response.json()["choices"][0]["finish_reason"] == "length"
 
 
@@ -148,13 +149,13 @@ def test_numbers_of_lost_replicas_are_unavailable(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("glassformer.scale.front.fronts", lambda ray, besides: [])
     with serving(cast(Any, create_front(Replicas(None, LostHandle(), "front"), LIMITS, Security()))) as address:
-        response = httpx.get(f"{address}/metrics")
+        response = httpx.get(f"{address}/metrics", timeout=patience(5))
     assert response.status_code == 503
     assert response.json()["error"]["message"] == "a replica was lost while it counted. Ask again."
 
 
 def test_a_request_that_no_replica_survives_is_unavailable(address: str, replicas: MortalReplicas) -> None:
     replicas.messages = 0
-    response = httpx.post(f"{address}/v1/messages", json=BODY, timeout=60)
+    response = httpx.post(f"{address}/v1/messages", json=BODY, timeout=patience(60))
     assert response.status_code == 503
     assert "the replicas that this request was given to were lost" in response.json()["error"]["message"]

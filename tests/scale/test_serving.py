@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from glassformer.scale import prefixes
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from tests.jobs.models import chat_folder, chat_model
+from tests.patience import patience, wait_until
 from tests.scale.loading import slow_sources
 from tests.serving.conftest import KEY, serving
 
@@ -56,7 +56,7 @@ def client(replicas: Any) -> Iterator[httpx.Client]:
 
     with (
         serving(create_front(replicas, LIMITS, Security(api_key=KEY))) as address,
-        httpx.Client(base_url=address, timeout=60, headers=HEADERS) as client,
+        httpx.Client(base_url=address, timeout=patience(60), headers=HEADERS) as client,
     ):
         yield client
 
@@ -136,9 +136,7 @@ def test_a_client_that_leaves_takes_its_text_along(client: httpx.Client) -> None
     body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "temperature": 0, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
         assert next(response.iter_lines()).startswith("data: ")
-    deadline = time.monotonic() + 30
-    while metric(client, "glass_texts_running"):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not metric(client, "glass_texts_running"))
     assert metric(client, "glass_generated_tokens_total") - before < 200
 
 
@@ -163,7 +161,7 @@ def test_a_second_front_shares_the_replicas(client: httpx.Client, pids: Path) ->
     with (
         deployed(ray, list, LIMITS, Allotment(2, 1), SETTINGS) as replicas,
         serving(create_front(replicas, LIMITS, Security())) as address,
-        httpx.Client(base_url=address, timeout=60) as other,
+        httpx.Client(base_url=address, timeout=patience(60)) as other,
     ):
         chat(other, "hi")
     assert metric(client, "glass_generated_tokens_total") == before + 6  # and they outlive that front

@@ -25,6 +25,7 @@ from glassformer.serving.registry import ModelSource, Registry
 from glassformer.steering.library import Library
 from tests.features.dictionaries import random_tensors, write_folder
 from tests.parity.reference import write
+from tests.patience import patience
 from tests.tasks.conftest import Make, make
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 
@@ -104,12 +105,12 @@ def serving(app: FastAPI, **options: Any) -> Iterator[str]:
     server = GlassServer(app, port=0, **options)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    assert server.ready.wait(100)
+    assert server.ready.wait(patience(100))
     try:
         yield server.address
     finally:
         server.stop()
-        thread.join(100)
+        thread.join(patience(100))
         assert not thread.is_alive()
 
 
@@ -122,7 +123,7 @@ def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, timeout=30) as client:
+    with httpx.Client(base_url=address, timeout=patience(30)) as client:
         yield client
 
 

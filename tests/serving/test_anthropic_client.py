@@ -11,6 +11,7 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.serving.http.anthropic.schemas import MessagesRequest
+from tests.patience import patience
 from tests.serving.tools import CITIES, NOW, WEATHER
 
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
@@ -144,7 +145,7 @@ def test_errors_are_those_that_the_client_knows(client: anthropic.Anthropic) -> 
 
 
 def test_an_error_has_anthropics_body(address: str) -> None:
-    response = httpx.post(f"{address}/v1/messages", json={"model": "tiny", "messages": MESSAGES})
+    response = httpx.post(f"{address}/v1/messages", json={"model": "tiny", "messages": MESSAGES}, timeout=patience(5))
     assert response.status_code == 400
     body = response.json()
     assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")

@@ -25,8 +25,9 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.serving.scheduler import Scheduler
+from tests.patience import patience, wait_until
 from tests.serving.conftest import serving
-from tests.serving.test_server import connection, raw_request, running, wait_until
+from tests.serving.test_server import connection, raw_request, running
 
 PROMPTS = ["hi", "how are you?", "Name a colour, a town and a fruit.", "tell me a long story " * 12]
 PATH = "/v1/chat/completions"
@@ -51,7 +52,7 @@ def app(sources: tuple[ModelSource, ...]) -> FastAPI:
 @pytest.fixture(scope="module")
 def address(app: FastAPI) -> Iterator[str]:
     with serving(app) as address:
-        httpx.post(f"{address}{PATH}", json=body("hi"), timeout=60).raise_for_status()
+        httpx.post(f"{address}{PATH}", json=body("hi"), timeout=patience(60)).raise_for_status()
         yield address
 
 
@@ -86,7 +87,9 @@ def test_everybody_gets_the_text_of_a_run_alone(address: str, texts: dict[str, s
                 prompt = PROMPTS[number % len(PROMPTS)]
                 answers.append((prompt, *await answer(client, prompt, stream=number % 2 == 0)))
 
-        async with httpx.AsyncClient(base_url=address, timeout=120, limits=httpx.Limits(max_connections=64)) as client:
+        async with httpx.AsyncClient(
+            base_url=address, timeout=patience(120), limits=httpx.Limits(max_connections=64)
+        ) as client:
             await asyncio.gather(*(one_client(client) for _ in range(min(count, 64))))
         return answers
 
@@ -191,7 +194,7 @@ def test_readers_that_stop_reading_hold_up_nobody(address: str, texts: dict[str,
 
     async def seconds_of_others(requests: int) -> list[float]:
         waits = []
-        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=patience(120)) as client:
             for number in range(requests):
                 began = time.perf_counter()
                 assert await answer(client, PROMPTS[number % 4], stream=True) == (200, texts[PROMPTS[number % 4]])
@@ -224,7 +227,7 @@ def test_half_open_connections_are_closed_in_time(sources: tuple[ModelSource, ..
 
     async def all_clients(address: str) -> list[bytes]:
         waiting = (exchange(address, beginnings[number % 3]) for number in range(count))
-        return await asyncio.wait_for(asyncio.gather(*waiting), 15)
+        return await asyncio.wait_for(asyncio.gather(*waiting), patience(15))
 
     with serving(create_app(Registry(sources, limits))) as address:
         assert set(asyncio.run(all_clients(address))) == {b""}
@@ -238,7 +241,7 @@ def test_memory_does_not_grow_with_requests(address: str, count: int) -> None:
         return pages * 4096
 
     async def ask(number: int) -> None:
-        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=patience(120)) as client:
 
             async def some() -> None:
                 for _ in range(number // 8):

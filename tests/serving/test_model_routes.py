@@ -14,6 +14,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.views.model_description import ModelDescription
 from glassformer.views.schema import schema
+from tests.patience import patience
 from tests.serving.conftest import serving
 
 NORM = "model.norm.weight"
@@ -25,7 +26,7 @@ def client(sources: tuple[ModelSource, ...], pair_source: ModelSource) -> Iterat
     limits = Limits(seconds=60, stop_seconds=1, parameter_values=1000)
     with (
         serving(create_app(Registry((*sources, pair_source), limits))) as address,
-        httpx.Client(base_url=address, timeout=30) as client,
+        httpx.Client(base_url=address, timeout=patience(30)) as client,
     ):
         yield client
 

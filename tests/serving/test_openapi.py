@@ -17,6 +17,7 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.http.openapi import PAGE
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.serving.test_matrix import ROUTES, ListedRoute
 
@@ -28,7 +29,10 @@ MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 def client(sources: tuple[ModelSource, ...], experts_source: ModelSource, training: Path) -> Iterator[httpx.Client]:
     limits = Limits(new_tokens=2, texts=2, prompts=4, inputs=4, stop_seconds=1)
     registry = Registry((*sources, experts_source), limits)
-    with serving(create_app(registry, training=training)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with (
+        serving(create_app(registry, training=training)) as address,
+        httpx.Client(base_url=address, timeout=patience(60)) as client,
+    ):
         yield client
 
 
@@ -96,7 +100,7 @@ def test_no_request_is_a_server_error(schema: Any, path: str, method: str, examp
     def ask(case: Case, model: str | None) -> None:
         if isinstance(case.body, dict) and model is not None:
             case.body["model"] = model  # no made-up name would be one of ours
-        response = case.call(timeout=60)
+        response = case.call(timeout=patience(60))
         assert response.status_code < 500, (case.body, response.content)
 
     ask()

@@ -17,6 +17,7 @@ from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.cli.test_cli import failed, glass
 from tests.jobs.models import chat_folder
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.serving.test_matrix import ROUTES, ListedRoute
 
@@ -50,7 +51,10 @@ def client(
     broken = tmp_path_factory.mktemp("broken")
     (broken / "config.json").write_text("{")
     registry = Registry([*sources, ModelSource("broken", lambda: glassformer.load(broken))], Limits(stop_seconds=1))
-    with serving(create_app(registry, training=training)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with (
+        serving(create_app(registry, training=training)) as address,
+        httpx.Client(base_url=address, timeout=patience(60)) as client,
+    ):
         yield client
 
 

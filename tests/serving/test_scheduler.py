@@ -25,10 +25,11 @@ from glassformer.serving.scheduler import Event, Generation, Scheduler, Schedule
 from glassformer.sites import Watch
 from tests.jobs.models import chat_folder
 from tests.observe.models import both, encoder
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BEGINNING = "the cat sat on the mat and looked at the dog " * 3  # a token for each letter
-LONGEST_WAIT = 60
+LONGEST_WAIT = patience(60)
 
 
 @pytest.fixture(autouse=True)

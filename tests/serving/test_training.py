@@ -17,6 +17,7 @@ from glassformer.observe.training_log import read_training
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.training.folders import step_line, training_folder, write_lines
 
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(sources: tuple[ModelSource, ...], folder: Path) -> Iterator[httpx.Client]:
     app = create_app(Registry(sources), training=folder)
-    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(app) as address, httpx.Client(base_url=address, timeout=patience(60)) as client:
         yield client
 
 
@@ -57,7 +58,7 @@ def test_a_text_under_the_snapshots(client: httpx.Client, folder: Path) -> None:
 
 
 def test_a_server_that_follows_none_says_how_to(sources: tuple[ModelSource, ...]) -> None:
-    with serving(create_app(Registry(sources))) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(create_app(Registry(sources))) as address, httpx.Client(base_url=address, timeout=patience(60)) as client:
         for response in (client.get("/glass/training"), client.post("/glass/learning", json={"prompt": "a"})):
             assert response.status_code == 404
             assert (

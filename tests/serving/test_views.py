@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from glassformer.observe.recording import CANDIDATES
 from glassformer.views.journey import Journey
 from glassformer.views.recording import Recording
 from glassformer.views.schema import schema
+from tests.patience import wait_until
 
 TEXT, OTHER = "the cat sat on the mat", "the dog sat on the mat"
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
@@ -282,10 +282,7 @@ def test_a_client_that_leaves_ends_the_recording(client: httpx.Client, address: 
     with client.stream("POST", "/glass/record", json=fields) as response:
         next(response.iter_lines())
     idle = 'glass_texts_running{model="tiny"} 0'
-    deadline = time.monotonic() + 30
-    while idle not in (metrics := client.get("/metrics").text):
-        assert time.monotonic() < deadline, metrics
-        time.sleep(0.05)
+    wait_until(lambda: idle in client.get("/metrics").text)
 
 
 def test_every_view_takes_token_ids(client: httpx.Client, model: Any) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import httpx
 
+from tests.patience import patience
 from tests.studio.browser import StudioPage, visible
 
 
 def post(address: str, route: str, **body: Any) -> Any:
     """A route's answer under /glass."""
-    response = httpx.post(f"{address}/glass/{route}", json=body, timeout=300)
+    response = httpx.post(f"{address}/glass/{route}", json=body, timeout=patience(300))
     assert response.status_code == 200, response.text
     return response.json()
 

@@ -14,9 +14,10 @@ from typing import Any
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from tests.conftest import unavailable
+from tests.patience import patience
 
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-WAIT_MILLISECONDS = 100_000.0  # a machine may be busy with much else; nothing waits longer than it has to
+WAIT_MILLISECONDS = 1000 * patience(60)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.conftest import unavailable
+from tests.patience import patience
 from tests.studio.browser import OpenPage, StudioPage
 from tests.studio.test_experiments import ALL_KINDS, answer_with, run, show
 from tests.sweeps import swept
@@ -32,7 +33,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         unavailable("npm, which fetches axe-core")
     folder = tmp_path_factory.mktemp("axe")
     words = [str(npm), "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline", AXE]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=patience(300))
     if done.returncode:
         unavailable(f"axe-core could not be fetched: {done.stderr[-500:]}")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")

@@ -17,6 +17,7 @@ import pytest
 from glassformer.studio import static_files
 from tests.conftest import unavailable
 from tests.engine.compiled import KEPT
+from tests.patience import patience
 from tools.studio_schema import document
 
 SOURCES = Path(__file__).parents[2] / "studio"
@@ -24,7 +25,9 @@ Check = Callable[..., None]
 
 
 def npm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(shutil.which("npm")), *words], cwd=folder, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [str(shutil.which("npm")), *words], cwd=folder, capture_output=True, text=True, timeout=patience(600)
+    )
 
 
 @pytest.fixture(scope="module")

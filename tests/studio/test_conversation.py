@@ -16,6 +16,7 @@ from glassformer.serving.http import recording_stream
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.studio.api import ask_with_seed, ids, other_rank, post, texts
 from tests.studio.browser import OpenPage, visible
@@ -99,7 +100,7 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: O
 
     def cut(route: Route) -> None:
         body = {**route.request.post_data_json, "seed": 3}
-        events = httpx.post(f"{address}/glass/record", json=body, timeout=300).text.split("\n\n")
+        events = httpx.post(f"{address}/glass/record", json=body, timeout=patience(300)).text.split("\n\n")
         bodies.append("\n\n".join([*events[:3], events[3][:20]]))
         route.fulfill(body=bodies[-1], content_type="text/event-stream")
 

@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, expect
 from glassformer.runtime.model import Model
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.studio.api import ask_with_seed, other_rank, post
 from tests.studio.browser import OpenPage, StudioPage, visible
@@ -31,7 +32,7 @@ def loading(sources: tuple[ModelSource, ...]) -> Iterator[tuple[str, threading.E
     loaded, (source, *_) = threading.Event(), sources
 
     def load() -> Model:
-        assert loaded.wait(300)
+        assert loaded.wait(patience(300))
         return source.load()
 
     with serving(create_app(Registry([ModelSource("slow", load)], LIMITS), LIMITS)) as address:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.patience import patience
 from tests.studio.browser import OpenPage, StudioPage, visible
 from tests.studio.test_page import SHIPPED, STEPS
 
@@ -91,7 +92,7 @@ def test_the_prompts_tokens_are_read_on_demand(open_page: OpenPage, address: str
     grid(page).focus()
     page.page.keyboard.press("Home")
     expect(cell(page, 0, 0).locator(".text")).to_be_visible()
-    lens = httpx.post(f"{address}/glass/lens", json={"prompt": "hi", "positions": [0, 1]}, timeout=300).json()
+    lens = httpx.post(f"{address}/glass/lens", json={"prompt": "hi", "positions": [0, 1]}, timeout=patience(300)).json()
     texts = [visible(layer[0]["text"]) for layer in lens["predictions"]]
     expect(grid(page).locator('[data-column="0"] .text')).to_have_text(texts)
     expect(grid(page).locator(".head .column").first).to_have_text(visible(lens["tokens"][1]))

@@ -19,6 +19,7 @@ from glassformer.observe.recording import CANDIDATES
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.views.recording import Recording
+from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage, StudioPage
 
@@ -49,7 +50,7 @@ def copied(page: StudioPage) -> str:
 
 
 def ran(words: list[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

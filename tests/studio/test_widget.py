@@ -18,6 +18,7 @@ from glassformer.studio import widget
 from glassformer.studio.saved_page import script
 from glassformer.views.recording import Recording
 from tests.conftest import unavailable
+from tests.patience import patience
 from tests.studio.browser import OpenPage, StudioPage, visible
 from tests.studio.test_page import shares
 
@@ -135,7 +136,7 @@ def executed(tiny_qwen3: Path) -> dict[str, Any]:
         run.widget()
     """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=patience(300), kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     shown = output["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
     state: dict[str, Any] = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"][shown][

@@ -13,6 +13,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from glassformer import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, TextIteratorStreamer, TextStreamer, pipeline
 from glassformer.errors import InputError, InputTypeError
+from tests.patience import patience
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,7 +69,7 @@ class TestStreamer:
 
     def test_several_texts_come_one_after_the_other(self, gpt2: Path) -> None:
         task = pipeline("text-generation", gpt2)
-        streamer = TextIteratorStreamer(task.tokenizer, timeout=5)
+        streamer = TextIteratorStreamer(task.tokenizer, timeout=patience(5))
         answers = task(TEXTS, streamer=streamer, batch_size=2, **GREEDY)
         for (answer,) in answers:
             assert "".join(streamer) == answer["generated_text"]
@@ -76,7 +77,7 @@ class TestStreamer:
 
     def test_an_encoder_decoders(self, make: Make) -> None:
         task = pipeline("text2text-generation", make("bart", "Seq2SeqLM"))
-        streamer = TextIteratorStreamer(task.tokenizer, timeout=5, skip_prompt=True)
+        streamer = TextIteratorStreamer(task.tokenizer, timeout=patience(5), skip_prompt=True)
         (answer,) = task("Hi there", streamer=streamer, **GREEDY)
         assert "".join(streamer) == answer["generated_text"]
 

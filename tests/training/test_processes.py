@@ -19,6 +19,7 @@ from glassformer.errors import SettingError
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.ranks import Ranks
 from glassformer.training.trainer import Trainer
+from tests.patience import patience
 from tests.training.models import SETTINGS, language_model, tiny_model
 
 GLASS = [sys.executable, "-c", "from glassformer.cli import main; main()", "train"]
@@ -118,7 +119,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     while process.poll() is None and lines(out) < 2:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=patience(60))
     assert process.returncode == 130
     step = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert step["kind"] == "checkpoint"

@@ -17,6 +17,7 @@ from glassformer.page.document import Collapsible, Column, Page, Paragraph, Tabl
 from glassformer.page.html import POLICY, html_document
 from tests.conftest import unavailable
 from tests.observe.models import both
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NASTY = '<img src="x" onerror="document.title=1"> & <b>bold</b>'
@@ -29,7 +30,7 @@ def browse(*options: str, url: str, folder: Path) -> str:
     done = subprocess.run(
         [str(found), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
          "--log-level=0", f"--user-data-dir={folder / 'profile'}", *options, url],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=patience(120),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

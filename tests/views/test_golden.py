@@ -198,7 +198,7 @@ def make_views(folder: Path) -> dict[str, Any]:
     }
     receipt = replace(run.receipt, **fixed)
     estimate = model.attribution_patch("the cat sat", "the bat sat", "heads", answer=4, against=5, check=True)
-    lines = ["the cat sat", "a dog sat", "the mat", "a rat"]
+    lines = ["the cat sat", "a dog sat", "my mat", "one rat"]  # no two begin alike: their tokens would be equally strong
     recorded = model.read_many(lines).record("blocks.*.residual", folder=folder / "activations").summary()
     training = training_folder(folder / "tiny", LINES, ("gpt2", "gpt2"), steps=60)
     return {

@@ -14,6 +14,7 @@ from glassformer.engine.cpu import build
 from glassformer.errors import ExecutorError
 from tests.checkpoint.files import refused
 from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
+from tests.patience import patience
 
 
 @pytest.fixture(scope="session")
@@ -508,7 +509,7 @@ def test_two_processes_build_one_library(chosen_compiler: Compiler, sources: Pat
     assert second.stderr is not None
     assert second.stderr.readline() == "another process is building the CPU engine: waiting for it\n"
     chosen_compiler.release()
-    (path, note), (same, nothing) = first.communicate(timeout=60), second.communicate(timeout=60)
+    (path, note), (same, nothing) = first.communicate(timeout=patience(60)), second.communicate(timeout=patience(60))
     assert path == same != ""
     assert note.startswith("building the CPU engine, once")
     assert nothing == ""
@@ -524,7 +525,7 @@ def test_a_killed_build_is_taken_up_where_it_was(
     await_file(empty_home / "native", "parts-*/engine-*.o")
     chosen_compiler.await_begun()
     victim.kill()  # its compilers live on, but those of the kernels are held and no other is left
-    assert victim.communicate(timeout=60)[0] == ""
+    assert victim.communicate(timeout=patience(60))[0] == ""
     assert cached_files(empty_home) == {"building", "parts", "lock"}
     chosen_compiler.release()
     assert works(build.library(sources=sources), build.needed_levels())

@@ -22,6 +22,7 @@ from glassformer.engine.cpu.thread_count import chosen_threads, fewest_of_fastes
 from glassformer.errors import ExecutorError
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from tests.engine.executors import Subject, write_checkpoint
+from tests.patience import patience
 
 Tiny = Callable[..., Subject]
 SMALL: Mapping[str, Any] = {
@@ -182,7 +183,7 @@ class TestKept:
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(60)
+            worker.join(patience(60))
         assert (choices, machine.measured) == ([4] * 4, 1)
 
     def test_nobody_waits_for_ever(self, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:

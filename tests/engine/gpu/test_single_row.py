@@ -25,6 +25,7 @@ from tests.engine.executors import Subject, write_checkpoint
 from tests.engine.gpu import torch_kernels
 from tests.engine.gpu.simulation import compile_simulation
 from tests.engine.gpu.test_persistent_decoder import SimulatedKernel
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,7 +77,7 @@ def simulated(subject: Subject) -> SimulatedKernel:
 @pytest.fixture
 def executor(subject: Subject, simulated: SimulatedKernel, monkeypatch: pytest.MonkeyPatch) -> GpuExecutor:
     """One that the persistent kernel fits."""
-    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=5.0))
+    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=patience(5)))
     monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: simulated)
     executor = on_cpu(subject, batch_invariant=False)
     executor._single_row, _ = fitting_layout(subject.blueprint, executor._weights, "bf16", CARD)
@@ -160,7 +161,7 @@ def test_packed_weights_are_decoded_as_what_they_stand_for(
     assert executor.cache == "f16"
     executor._single_row, schedule = fitting_layout(subject.blueprint, executor._weights, "f16", CARD)
     kernel = SimulatedKernel(compile_simulation(schedule))
-    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=5.0))
+    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=patience(5)))
     monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: kernel)
     ids = [some.decode_greedily([some.open()], [6], 5).tolist() for some in (executor, on_cpu(subject, tensors=floats))]
     assert executor._decoder is not None
