@@ -46,7 +46,7 @@ def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A machine with a compiler, and nothing built yet."""
     sources = write_sources(tmp_path / "native")
     found, where = build.find_library, build.prebuilt
-    monkeypatch.setattr(build, "find_library", lambda given=sources, extra=(): found(given, extra))
+    monkeypatch.setattr(build, "find_library", lambda given=sources, *options, **named: found(given, *options, **named))
     monkeypatch.setattr(build, "prebuilt", lambda given=sources: where(given))
     monkeypatch.setattr(common, "log_to_stderr", lambda: None)
     monkeypatch.setenv("CXX", str(Compiler(tmp_path / "fake")))
