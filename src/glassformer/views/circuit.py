@@ -16,7 +16,7 @@ SHOWN = 12  # tokens, unless everything is shown
 class ScoredToken:
     id: int
     text: str
-    score: float
+    score: float  # an attention score, or a part of a logit
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PositionWrites:
     attends_to: int  # the position with the highest attention weight
     attended_token: str
     weight: float
-    writes: tuple[ScoredToken, ...]  # the tokens whose logits its output raised most
+    writes: tuple[ScoredToken, ...]  # the tokens whose logits its output raised most, and by how much, as `attribution` has it
 
 
 @dataclass(frozen=True)
