@@ -38,7 +38,7 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
-    "attention.pattern": ("batch", "heads", "length", "keys"),  # attention weights, each row summing to one
+    "attention.pattern": ("batch", "heads", "length", "keys"),  # each row sums to one, less what a sink takes
     "attention.heads": HEADS,  # each head's output, before they are mixed
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention

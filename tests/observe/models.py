@@ -17,7 +17,13 @@ from tests.views.test_views import TOKENIZERS
 
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma3_text")
 WRITERS = {**dict.fromkeys(CAUSAL, "causal"), "t5": "seq2seq", "bart": "seq2seq"}
-PAIR: dict[str, Any] = {"decoder_start_token_id": 1, "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 0, "forced_eos_token_id": 1}
+PAIR: dict[str, Any] = {
+    "decoder_start_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "forced_eos_token_id": 1,
+}
 EXECUTORS = ("plain", "cpu")
 TEXT = "the cat sat on the mat"
 MORE: dict[str, dict[str, Any]] = {

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer import Change
+from glassformer.observe.attention import sink_sites
 from glassformer.observe.reading import Reading
+from glassformer.sites import axes
+from glassformer.views.attention import AttentionKind, with_sink
 from glassformer.views.attribution import Attribution, Contribution
 from tests.observe.models import EXECUTORS, both, encoder
 from tests.parity.configs import DECODERS, ENCODERS, PAIRS
@@ -67,3 +71,60 @@ def test_what_a_head_wrote_is_its_share_in_the_attribution(reading: Reading) -> 
             for token in place.writes:
                 found = reading.attribution(place.position, token.id)
                 assert token.score == near(head_share(found, layer, 1), *(part.value for part in found.heads))
+
+
+def test_a_row_of_a_pattern_and_its_sink_sum_to_one(reading: Reading) -> None:
+    assert bool(sink_sites(reading.model.blueprint)) == (reading.model.config.model_type == "gpt_oss")
+    sums_to_one(reading)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_row_of_an_encoders_pattern_sums_to_one(family: str) -> None:
+    sums_to_one(encoder(family, "base").reading())
+
+
+PATTERNS = ("attention.pattern", "cross.pattern")
+
+
+def sums_to_one(reading: Reading) -> None:
+    blueprint = reading.model.blueprint
+    sinks = sink_sites(blueprint)
+    for site, pattern in reading.values(*(s for s in blueprint.sites if s.endswith(PATTERNS) and s not in sinks)).items():
+        np.testing.assert_allclose(pattern.sum(-1), 1, atol=ROUNDING, err_msg=site)
+    kinds: tuple[AttentionKind, ...] = ("self", "cross", "encoder") if blueprint.encoder_blocks else ("self",)
+    for kind in kinds:
+        maps = [reading.attention(kind=kind), reading.attention(0, kind=kind), reading.attention(1, 1, kind=kind)]
+        for view in maps if kind == "cross" else [*maps, reading.attention(kind=kind, rollout=True)]:
+            assert (view.sink is None) == (not sinks)
+            np.testing.assert_allclose(with_sink(view.weights, view.sink).sum(-1), 1, atol=ROUNDING)
+        for summary in reading.heads(kind=kind).summaries:
+            assert (summary.sink is None) == (not sinks)
+            assert 0 <= summary.entropy <= np.log2(len(view.keys) + bool(sinks)) + ROUNDING
+
+
+def test_the_lens_of_the_last_layer_is_the_scores(reading: Reading) -> None:
+    view, trace = reading.lens([-1, 1]), reading.trace(best=1)
+    for prediction, place in zip(view.predictions[-1], (trace.places[-1], trace.places[1]), strict=True):
+        assert (prediction.id, prediction.rank) == (place.candidates[0].id, 1)
+        assert prediction.probability == pytest.approx(place.candidates[0].probability, abs=ROUNDING)
+        assert prediction.entropy == pytest.approx(place.entropy, abs=ROUNDING)
+        assert prediction.divergence == pytest.approx(0.0, abs=ROUNDING)
+
+
+def test_a_text_patched_with_itself_is_the_same(reading: Reading) -> None:
+    """Each site of one block, and the stream, replaced by what was there."""
+    model, sites = reading.model, reading.model.blueprint.sites
+    scores = final_scores(reading)
+    own = [site for site in sites if site.removeprefix("encoder.").startswith("blocks.1.") or "blocks" not in site]
+    for site, value in reading.values(*(site for site in own if site != "scores")).items():
+        axis = "source" if "length" not in axes(site) else "length"
+        positions = list(range(value.shape[axes(site)[1:].index(axis)]))
+        changed = model.changed({site: Change(scale=0.0, shift=value, positions=positions)})
+        patched = final_scores(Reading(changed, reading.ids, reading.source))
+        np.testing.assert_allclose(patched, scores, atol=ROUNDING * np.abs(scores).max(), err_msg=site)
+
+
+def final_scores(reading: Reading) -> np.ndarray:
+    (chunk,) = reading.chunks(scored=True)
+    assert chunk.scores is not None
+    return chunk.scores

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
+from glassformer.observe.attention import sink_sites, sink_weights
 from glassformer.observe.attribution import cap_factors, resolve_token_id
 from glassformer.observe.composition import composition
 from glassformer.observe.head_weights import (
@@ -135,9 +136,11 @@ def _positions(reading: Activations, layer: int, head: int, best: int) -> tuple[
             logits = np.asarray(logits * cap_factors(scores_op, capped), np.float32)
         writes.add(rows, logits)
     pattern = reading.at(pattern_site)[head]
+    sinks = sink_weights(pattern).tolist() if pattern_site in sink_sites(model.blueprint) else [None] * len(texts)
+    columns = zip(pattern.argmax(-1).tolist(), writes.tokens(model), sinks, strict=True)
     return tuple(
-        PositionWrites(at, texts[at], place, texts[place], float(pattern[at, place]), tokens)
-        for at, (place, tokens) in enumerate(zip(pattern.argmax(-1).tolist(), writes.tokens(model), strict=True))
+        PositionWrites(at, texts[at], place, texts[place], float(pattern[at, place]), tokens, sink)
+        for at, (place, tokens, sink) in enumerate(columns)
     )
 
 

@@ -16,7 +16,7 @@ MAX_HEADS = 10  # unless everything is shown
 class Contribution:
     """What one part of the model added to a score."""
 
-    name: str  # 'embedding', 'attention', 'cross', 'mlp', 'biases' or 'rounding'; among heads also 'attention bias', 'cross bias'
+    name: str  # embedding, attention, cross, mlp, biases or rounding; among heads also 'attention bias' and 'cross bias'
     block: int | None
     head: int | None
     value: float  # in logits
@@ -66,7 +66,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
             _table(view.contributions),
             Heading("the heads that added or subtracted most"),
             _table(heads if everything else heads[:MAX_HEADS]),
-            Paragraph("What a head wrote for later parts to read is counted where they write. Biases behind them are rows of their own.", "dim"),
+            Paragraph("What a head wrote for later parts to read is counted where they write.", "dim"),
         ),
     )
 
