@@ -16,7 +16,7 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.observe.activations import Activations
-from glassformer.observe.arithmetic import Arithmetic, HeadScores, number_arithmetic
+from glassformer.observe.arithmetic import Arithmetic, HeadScores, expert_neurons, number_arithmetic
 from glassformer.observe.attention import sink_sites, sink_weights
 from glassformer.observe.level_paths import GROUPS, LevelPaths, Place, scope, width
 from glassformer.observe.op_values import OpValues
@@ -106,7 +106,7 @@ class _Level:
             "number": self._number, "head": self._head, "score": self._score,
         }[place.kind](contents)  # fmt: skip
         crumbs = self.paths.crumbs(place)
-        if place.kind == "number" and self.op.kind == "scores":
+        if place.kind == "number" and self.op.kind in ("scores", "expert_gate"):
             crumbs = (*crumbs[:-1], Crumb(place.path, self._output_label(place.numbers[0])))
         call = f'reading.inside("{place.path}", {self.position})'
         return Inside(
@@ -265,7 +265,11 @@ class _Level:
         return [f'reading.at("{op.site}")[{f"{head}, " if heads else ""}{self.position}, {own}]']
 
     def _output_label(self, index: int) -> str:
-        """What one number of this operation's result is called; of scores, what is scored."""
+        """What one number of this operation's result is called: of scores, what is scored; of experts, whose it is."""
+        if self.op.kind == "expert_gate":
+            slot, neuron = divmod(index, expert_neurons(self.op))
+            experts = self.values.chosen_experts(self.op)
+            return f"expert {experts[slot]}, neuron {neuron}" if slot < len(experts) else f"no expert, number {index}"
         if self.op.kind != "scores":
             return self.paths.number_label(self.op, index)
         model = self.reading.model

@@ -48,9 +48,7 @@ class LinearWalk:
     values: Mapping[str, Floats]
     positions: list[int] = field(default_factory=list)  # of each row: its place in the values
     constants: list[float] = field(default_factory=list)  # of each row: what biases of norms and products add
-    update_constants: list[dict[int, float]] = field(
-        default_factory=list
-    )  # the same inside each update, by its op
+    update_constants: list[dict[int, float]] = field(default_factory=list)  # the same inside each update, by its op
     _pending: dict[int, list[tuple[Rows, Doubles]]] = field(default_factory=dict)
     _update_of: dict[int, int] = field(default_factory=dict)  # of an op inside what is added to the stream: what is added
 
