@@ -216,7 +216,7 @@ def _losses(
 
 
 def _loss(reading: Activations, watch: Watch | None) -> float:
-    """The mean surprisal of the text's tokens after the first, in nats."""
+    """The loss over the text's tokens after the first, as trainings have it: their mean surprisal, in nats."""
     executor, ids, total = reading.model.executor, reading.ids, 0.0
     row = executor.open(reading.source)
     try:

@@ -26,7 +26,7 @@ class Contribution:
 class Attribution(View):
     """A token's score as the sum of what each part added to it."""
 
-    SCHEMA = "glassformer.attribution/2"
+    SCHEMA = "glassformer.attribution/3"
 
     model: str
     position: int
