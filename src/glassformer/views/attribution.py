@@ -58,7 +58,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
         (
             Heading(title),
             Paragraph(
-                f"logit attribution: what each part added directly, in logits; together the {quantity}, {view.score:.2f}\n"
+                f"what each part added directly, in logits; together the {quantity}, {view.score:.2f}\n"
                 f"{convention(view.centred, view.against)}\n"
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
