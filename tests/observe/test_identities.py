@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from glassformer import Change
+from glassformer.candidates import log_softmax
 from glassformer.observe.attention import sink_sites
 from glassformer.observe.reading import Reading
 from glassformer.sites import axes
@@ -128,3 +129,18 @@ def final_scores(reading: Reading) -> np.ndarray:
     (chunk,) = reading.chunks(scored=True)
     assert chunk.scores is not None
     return chunk.scores
+
+
+def test_entropy_surprisal_and_divergence_are_in_bits(reading: Reading) -> None:
+    scores, trace, lens = final_scores(reading), reading.trace(best=1), reading.lens([-1])
+    logs = np.stack([log_softmax(row) for row in scores]).astype(np.float64) / np.log(2)
+    shares = 2.0**logs
+    given = [-row[token] for row, token in zip(logs, reading.ids[1:], strict=False)]
+    assert [place.surprisal for place in trace.places[:-1]] == pytest.approx(given, abs=ROUNDING)
+    assert [place.entropy for place in trace.places] == pytest.approx(-(shares * logs).sum(-1), abs=ROUNDING)
+    assert trace.surprisal == pytest.approx(np.mean(given), abs=ROUNDING)
+    assert trace.loss == pytest.approx(np.mean(given) * np.log(2), abs=ROUNDING)
+    for layer, site in enumerate(reading.stream.values()):
+        (early,) = reading.model.unembed(reading.at(site)[-1:])
+        divergence = (shares[-1] * (logs[-1] - log_softmax(early) / np.log(2))).sum()
+        assert lens.predictions[layer][0].divergence == pytest.approx(divergence, abs=ROUNDING, rel=ROUNDING)
