@@ -68,10 +68,10 @@ def head_share(view: Attribution, layer: int, head: int) -> float:
 def test_what_a_head_wrote_is_its_share_in_the_attribution(reading: Reading) -> None:
     for layer in range(reading.model.blueprint.blocks):
         view = reading.circuit(layer, 1, best=2)
-        for place in (view.positions[1], view.positions[-1]):
-            for token in place.writes:
-                found = reading.attribution(place.position, token.id)
-                assert token.score == near(head_share(found, layer, 1), *(part.value for part in found.heads))
+        place = view.positions[-1 - layer]
+        for token in place.writes:
+            found = reading.attribution(place.position, token.id)
+            assert token.score == near(head_share(found, layer, 1), *(part.value for part in found.heads))
 
 
 def test_a_row_of_a_pattern_and_its_sink_sum_to_one(reading: Reading) -> None:
