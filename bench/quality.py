@@ -4,7 +4,7 @@
 
 Teacher-forced over real English text (a chapter of Moby-Dick and these docs), in windows of 512 tokens. The reference is the
 plain executor, which expands the file's weights to float32 and computes in it. `KL` is the mean divergence of the next
-token's distribution from the reference's. llama.cpp's row needs `llama-cpp-python`, and is left out without it.
+token's distribution from the reference's, in bits. llama.cpp's row needs `llama-cpp-python`, and is left out without it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     for name, executor in others.items():
         compared = compare_likelihoods(plain.executor, executor, ids)
         rows.append({
-            "who": name, "tokens": compared.first.tokens, "KL": f"{compared.divergence:.2e}",
+            "who": name, "tokens": compared.first.tokens, "KL, bits": f"{compared.divergence:.2e}",
             "same best token": f"{compared.agreement:.2%}", "perplexity": f"{compared.second.perplexity:.4f}",
             "in float32": f"{compared.first.perplexity:.4f}",
         })  # fmt: skip

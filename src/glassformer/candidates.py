@@ -42,8 +42,11 @@ class Candidates:
 
 
 def kl_divergence(logs: LogProbabilities, other: LogProbabilities) -> float:
-    """Of the second distribution from the first, in nats, summed over rows; infinite where something is not a number."""
-    divergence = float((np.exp(logs) * (logs - other)).sum())
+    """Of the second distribution from the first, in bits, summed over rows; infinite where something is not a number.
+
+    `logs` and `other` are natural logarithms, as `log_softmax` gives them.
+    """
+    divergence = float((np.exp(logs) * (logs - other)).sum()) / math.log(2)
     return max(divergence, 0.0) if math.isfinite(divergence) else math.inf
 
 

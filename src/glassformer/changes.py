@@ -87,6 +87,12 @@ class Change:
         """Sites before its own whose values of the same pass it is computed from; `where` has them when it is applied."""
         return ()
 
+    @property
+    def names_numbers(self) -> bool:
+        """Whether it names numbers of the last axis by place: some of them, a direction, or one vector for all tokens."""
+        vectors = any(getattr(array, "ndim", 0) == 1 and len(array) > 1 for array in (self.scale, self.shift))
+        return vectors or any(which is not None for which in (self.neurons, self.onto, self.away_from))
+
     def apply(self, value: Any, where: Where) -> Any:
         """The changed copy of a value."""
         selection = self._select(value, where)

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from glassformer.arguments import checked_init
-from glassformer.changes import Change, SiteFunction, Where, as_change
+from glassformer.changes import Change, SiteFunction, Where, as_change, parts_of
 from glassformer.errors import SiteError, did_you_mean
 from glassformer.typecheck import brief
 
@@ -38,7 +38,7 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
-    "attention.pattern": ("batch", "heads", "length", "keys"),  # attention weights, each row summing to one
+    "attention.pattern": ("batch", "heads", "length", "keys"),  # each row sums to one, less what a sink takes
     "attention.heads": HEADS,  # each head's output, before they are mixed
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention
@@ -107,6 +107,17 @@ def axes(site: str) -> tuple[str, ...]:
         if site in table:
             return table[site]
     raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1, (0,)))}")
+
+
+def check_numbered(site: str, routed: tuple[int, ...]) -> None:
+    """Refuse a site whose numbers are slots, where one is needed whose numbers mean the same at every token."""
+    block = site.removesuffix(".mlp.hidden")
+    if any(site == f"blocks.{number}.mlp.hidden" for number in routed):
+        raise SiteError(
+            f"{site!r} has the neurons of each token's chosen experts side by side, so that a number there is one expert's "
+            f"neuron at one token and another's at the next. Take '{block}.mlp.update', or '{block}.mlp.experts' for whole "
+            "experts."
+        )
 
 
 def where_of(site: str, start: int, end: int | None = None, values: Mapping[str, Any] | None = None) -> Where:
@@ -221,6 +232,8 @@ class Watch:
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
+            if any(part.names_numbers for part in parts_of(change)):
+                check_numbered(site, routed)
             for name in expand(change.inputs, *size):
                 _check_input(name, site, site_order(blocks, encoder, routed))
         return Watch(frozenset(expand(self.reads, *size)), changed, self.recompute)

@@ -152,7 +152,7 @@ class TestMeasures:
     def test_kl_divergence(self) -> None:
         even, skewed = (log_softmax(np.log(np.array(shares, np.float32))) for shares in ([0.5, 0.5], [0.9, 0.1]))
         assert kl_divergence(even, log_softmax(np.float32(even + 3))) == pytest.approx(0, abs=1e-6)
-        expected = 0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1)
+        expected = 0.5 * math.log2(0.5 / 0.9) + 0.5 * math.log2(0.5 / 0.1)  # bits
         assert kl_divergence(even, skewed) == pytest.approx(expected, rel=1e-5)
         assert kl_divergence(even, skewed * math.nan) == math.inf
 
@@ -176,7 +176,7 @@ FOUND = Verdict(
 class TestPictures:
     def test_a_verdict(self) -> None:
         shown = str(FOUND)
-        assert "66 positions: the same best token at 98.5%, divergence 7.8e-4 nats, worst site scores (∞)" in " ".join(
+        assert "66 positions: the same best token at 98.5%, divergence 7.8e-4 bits, worst site scores (∞)" in " ".join(
             shown.split()
         )
         lines = [line.split() for line in shown.splitlines()]

@@ -15,6 +15,7 @@ from glassformer import Change, GlassError
 from glassformer.engine.protocol import BlockInput, Feed
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.observe.features import known_dictionaries
+from glassformer.observe.tokens import describe_tokens
 from glassformer.sites import Watch
 from glassformer.steering.library import Library
 from glassformer.views.schema import schema
@@ -276,6 +277,24 @@ def test_encoders_and_encoder_decoders(tmp_path: Path) -> None:
     assert [token.token for token in view.tokens] == [token.text for token in t5.read(TEXT).source_tokens]
     assert view.reconstruction.spliced_loss is not None
     assert view.features[0].promotes == ()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_feature_promotes_the_tokens_whose_logits_its_direction_raises_most(executor: str, tmp_path: Path) -> None:
+    """Through the final norm's weight, and no bias: a bias is the same for every direction."""
+    pair = both("gpt2", executor)
+    width, tokenizer = pair.model.config.hidden_size, pair.model.tokenizer
+    folder = write_folder(
+        tmp_path / "gpt2", "standard", random_tensors(width=width, out=width), metadata={"hook_name": SITE}
+    )
+    dictionary = pair.model.dictionary(folder)
+    weights = {name: value.double().numpy() for name, value in pair.reference.state_dict().items()}
+    assert np.abs(weights["transformer.ln_f.bias"]).max() > 0.1
+    for feature in pair.model.read(TEXT).features(dictionary).features:
+        direction = dictionary.direction(feature.feature)
+        logits = weights["lm_head.weight"] @ (weights["transformer.ln_f.weight"] * (direction - direction.mean()))
+        best = np.argsort(-logits, kind="stable")[:5]
+        assert feature.promotes == tuple(token.text for token in describe_tokens(tokenizer, best.tolist()))
 
 
 def test_every_form_of_the_view(folder: Path, tmp_path: Path) -> None:

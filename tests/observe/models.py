@@ -13,15 +13,22 @@ import torch
 
 import glassformer
 from tests.parity import reference
-from tests.views.test_views import TOKENIZERS, letters
+from tests.views.test_views import TOKENIZERS
 
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma3_text")
 WRITERS = {**dict.fromkeys(CAUSAL, "causal"), "t5": "seq2seq", "bart": "seq2seq"}
+PAIR: dict[str, Any] = {
+    "decoder_start_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "forced_eos_token_id": 1,
+}
 EXECUTORS = ("plain", "cpu")
 TEXT = "the cat sat on the mat"
 MORE: dict[str, dict[str, Any]] = {
-    "bart": {"decoder_start_token_id": 1, "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 0, "forced_eos_token_id": 1},
-    **{family: {"bos_token_id": 0, "eos_token_id": 0} for family in (*CAUSAL, *reference.EXPERTS)},
+    **{family: PAIR for family in reference.PAIRS if family not in ("t5", "mt5")},
+    **{family: {"bos_token_id": 0, "eos_token_id": 0} for family in reference.DECODERS},
 }
 
 
@@ -35,7 +42,7 @@ class Both:
 
     @property
     def sourced(self) -> bool:
-        return self.family in ("t5", "bart")
+        return self.family in reference.PAIRS
 
     def reading(self, text: str = TEXT, target: str | None = "a dog sat") -> Any:
         return self.model.read(text, target) if self.sourced else self.model.read(text)
@@ -65,7 +72,8 @@ class Both:
 @cache
 def folder(family: str, head: str) -> tuple[Path, Any]:
     place = Path(mkdtemp())
-    tokenizer, named = TOKENIZERS.get(family, letters)()
+    kind = "t5" if family in reference.PAIRS else "bert" if family in reference.ENCODERS else "gpt2"
+    tokenizer, named = TOKENIZERS[kind]()
     made = reference.write(place, family, head, vocab_size=tokenizer.get_vocab_size(), **MORE.get(family, {}))
     tokenizer.save(str(place / "tokenizer.json"))
     (place / "tokenizer_config.json").write_text(json.dumps(named))
@@ -74,7 +82,7 @@ def folder(family: str, head: str) -> tuple[Path, Any]:
 
 @cache
 def both(family: str, executor: str = "plain") -> Both:
-    place, made = folder(family, WRITERS.get(family, "causal"))
+    place, made = folder(family, "seq2seq" if family in reference.PAIRS else "causal")
     extra = {"cache": "f32"} if executor == "cpu" else {}
     return Both(glassformer.load(place, executor=executor, **extra), made, family)
 

@@ -97,7 +97,7 @@ class TestCompareModels:
         with torch.no_grad():
             runs = (pair.model.module(ids, watch=watch).logits[0] for watch in (None, change))
             one, other = (scores.double().log_softmax(-1) for scores in runs)
-        divergence = (one.exp() * (one - other)).sum(-1)
+        divergence = (one.exp() * (one - other)).sum(-1) / math.log(2)
         assert found.divergence == pytest.approx(float(divergence.mean()), rel=1e-3)
         assert found.worst[0].divergence == pytest.approx(float(divergence.max()), rel=1e-3)
         agree = one.argmax(-1) == other.argmax(-1)

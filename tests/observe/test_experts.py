@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,13 +13,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from glassformer.changes import Change
+from glassformer.changes import Change, ChangeSequence
 from glassformer.cli.app import app
-from glassformer.errors import InputError
+from glassformer.errors import InputError, SiteError
+from glassformer.observe.activation_rows import activation_rows
+from glassformer.page.document import Table
+from glassformer.steering.token_axis import token_site
 from glassformer.views.experts import Experts
 from glassformer.views.schema import schema
 from tests.observe.models import TEXT, both
 from tests.observe.test_inside import POSITION, levels
+from tests.observe.test_reading import fits, valid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +104,80 @@ def test_a_heads_scores_and_its_sink_become_the_attention_pattern() -> None:
     view = reading.inside("blocks.1.attention.heads.0.2", POSITION)
     assert any("sink" in step.name for step in view.steps)
     assert float(reading.at("blocks.1.attention.pattern")[0, POSITION].sum()) < 0.999
+
+
+SLOTS = r"'blocks.0.mlp.hidden' has the neurons of each token's chosen experts side by side, .* Take 'blocks.0.mlp.update'"
+
+
+@pytest.mark.parametrize("change", [
+    Change(scale=0.0, neurons=[17]), Change(onto=np.ones(72, np.float32)), Change(away_from=np.ones(72, np.float32)),
+    Change(shift=np.ones(72, np.float32)), ChangeSequence(changes=(Change(), Change(scale=0.0, neurons=[1]))),
+])  # fmt: skip
+def test_a_number_that_is_another_experts_neuron_at_each_token_cannot_be_changed(change: Change) -> None:
+    model = both("qwen3_moe").model
+    for pattern in ("blocks.0.mlp.hidden", "blocks.*.mlp.hidden"):
+        with pytest.raises(SiteError, match=SLOTS):
+            model.changed({pattern: change})
+    model.changed({"blocks.1.mlp.hidden": Change(scale=0.0, neurons=[17])})  # which has no experts
+    model.changed({"blocks.0.mlp.hidden": Change(scale=0.0)})  # all of them
+
+
+def test_statistics_probes_features_and_steering_take_no_numbers_of_slots(tmp_path: Path) -> None:
+    model, site = both("qwen3_moe").model, "blocks.0.mlp.hidden"
+    many = model.read_many([TEXT, "a dog", TEXT, "a dog"])
+    width = model.blueprint.sites[site][-1]
+    for refused in (
+        lambda: many.statistics(site),
+        lambda: many.probe(["yes", "no"] * 2, site),
+        lambda: activation_rows(model, TEXT, site),
+        lambda: token_site(model.blueprint, site, model.name),
+    ):
+        with pytest.raises(SiteError, match=SLOTS):
+            refused()
+    assert many.record(site, folder=tmp_path / "recorded").index.sites[site] == (width,)
+
+
+def test_a_neuron_inside_a_level_is_named_with_its_expert() -> None:
+    reading: Any = both("gpt_oss").reading()
+    op = next(op for op in reading.model.blueprint.ops if op.site == "blocks.1.mlp.hidden")
+    size = op.shape[-1] // op.options["chosen"]
+    first, second = np.flatnonzero(reading.at("blocks.1.mlp.experts")[POSITION]).tolist()
+    assert reading.inside("blocks.1.mlp.hidden.5", POSITION).title == f"expert {first}, neuron 5"
+    assert reading.inside(f"blocks.1.mlp.hidden.{size + 7}", POSITION).title == f"expert {second}, neuron 7"
+    assert all(number.label.startswith("expert ") for number in reading.inside("blocks.1.mlp.hidden", POSITION).numbers)
+
+
+def test_the_sink_is_a_column_of_its_own() -> None:
+    reading: Any = both("gpt_oss").reading()
+    pattern = reading.at("blocks.1.attention.pattern").astype(np.float64)
+    sink = 1 - pattern.sum(-1)
+    view = reading.attention(1, 0)
+    assert np.allclose(view.sink, sink[0], atol=1e-6)
+    assert "(sink)" in fits(view)
+    row = view.of(POSITION)
+    assert "(sink)" in fits(row)
+    assert row.sink == pytest.approx(sink[0, POSITION])
+    bars = [row.cells[-1] for part in row.page().body if isinstance(part, Table) for row in part.rows]
+    assert max(bars) < 1  # a share of 1, not of the row's largest
+    whole = np.concatenate((pattern, sink[..., None]), -1)[0, 1:]
+    entropy = -(whole * np.log2(np.maximum(whole, 1e-12))).sum(-1).mean()
+    heads = reading.heads()
+    (summary,) = (each for each in heads.summaries if (each.layer, each.head) == (1, 0))
+    assert summary.entropy == pytest.approx(entropy, abs=1e-4)
+    assert summary.sink == pytest.approx(sink[0, 1:].mean(), abs=1e-5)
+    assert "heads that attend most to the sink" in fits(heads)
+    maps = reading.attention_maps()
+    sinks = np.frombuffer(maps.sinks, np.uint8).reshape(maps.maps.shape[:-1])
+    assert np.abs(sinks[1, 0] / 255 - sink[0]).max() <= 0.5 / 255 + 1e-6
+    place = reading.circuit(1, 0).positions[POSITION]
+    assert place.sink == pytest.approx(sink[0, POSITION], abs=1e-6)
+    level = reading.inside("blocks.1.attention.heads.0", POSITION)
+    assert level.sink.weight + sum(key.weight for key in level.keys) == pytest.approx(1, abs=1e-5)
+    assert level.sink.score == pytest.approx(float(reading.model.weight("model.layers.1.self_attn.sinks")[0]))
+    assert "(sink)" in fits(level)
+    assert reading.inside("blocks.1.attention", POSITION).heads[0].sink == pytest.approx(sink[0, POSITION], abs=1e-6)
+    for shown in (view, row, heads, maps, level):
+        valid(shown)
 
 
 def test_parts_add_up_to_the_logit() -> None:

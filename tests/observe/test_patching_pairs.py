@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -123,7 +124,7 @@ def test_metrics(executor: str) -> None:
     assert unpatched["recovered"] == (1.0, 0.0)
     assert unpatched["logit_difference"] == pytest.approx([float(one[4] - one[5]) for one in scores], abs=1e-4)
     assert unpatched["probability"] == pytest.approx([float(one[4].exp()) for one in logs], abs=1e-5)
-    divergence = torch.nn.functional.kl_div(logs[1], logs[0], log_target=True, reduction="sum")
+    divergence = torch.nn.functional.kl_div(logs[1], logs[0], log_target=True, reduction="sum") / math.log(2)
     assert unpatched["kl"] == pytest.approx([0.0, float(divergence)], abs=1e-5)
 
     def rank(scores: Any, pair: ScoredPair) -> float:

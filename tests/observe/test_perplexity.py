@@ -79,7 +79,7 @@ def test_uniform_scores_have_the_vocabulary_size_as_perplexity() -> None:
     found = likelihood(TableExecutor(UNIFORM), IDS)  # type: ignore[arg-type]
     assert found.tokens == 99
     assert found.perplexity == pytest.approx(10)
-    assert found.nats == pytest.approx(99 * math.log(10))
+    assert found.bits == pytest.approx(99 * math.log2(10))
 
 
 @pytest.mark.parametrize("bos", [None, 7])
@@ -107,7 +107,7 @@ def test_a_window_is_no_wider_than_the_context() -> None:
 def test_the_chunk_size_changes_no_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = likelihood(TableExecutor(SKEWED), IDS)  # type: ignore[arg-type]
     monkeypatch.setattr(perplexity, "CHUNK", 7)
-    assert likelihood(TableExecutor(SKEWED), IDS).nats == pytest.approx(wanted.nats)  # type: ignore[arg-type]
+    assert likelihood(TableExecutor(SKEWED), IDS).bits == pytest.approx(wanted.bits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("ids", "bos"), [([], None), ([3], None), ([], 1)])
@@ -132,9 +132,9 @@ class TestCompareLikelihoods:
         places = [(IDS[at], IDS[at + 1]) for start in (0, 50) for at in range(start, start + 49)]
         p, q = (np.array([one[before] for before, _ in places]) for one in logs)
         assert found.first.tokens == len(places) == 98
-        assert found.first.nats == pytest.approx(-sum(logs[0][place] for place in places), rel=1e-5)
-        assert found.second.nats == pytest.approx(-sum(logs[1][place] for place in places), rel=1e-5)
-        assert found.divergence == pytest.approx((np.exp(p) * (p - q)).sum(1).mean(), rel=1e-5)
+        for side, own in zip((found.first, found.second), logs, strict=True):
+            assert side.bits == pytest.approx(-sum(own[place] for place in places) / math.log(2), rel=1e-5)
+        assert found.divergence == pytest.approx((np.exp(p) * (p - q)).sum(1).mean() / math.log(2), rel=1e-5)
         assert found.agreement == pytest.approx((p.argmax(1) == q.argmax(1)).mean())
 
 
@@ -174,7 +174,7 @@ def test_windows_with_a_stride_score_each_token_once_with_context(bos: int | Non
     strided = likelihood(executor, IDS, bos=bos, window=window, stride=stride)  # type: ignore[arg-type]
     whole = likelihood(TableExecutor(SKEWED), IDS, bos=bos, window=1000)  # type: ignore[arg-type]
     assert strided.tokens == whole.tokens
-    assert strided.nats == pytest.approx(whole.nats)  # a table looks at the token before alone
+    assert strided.bits == pytest.approx(whole.bits)  # a table looks at the token before alone
     later = executor.rows[1:]
     assert all(row.unscored >= window - stride - 2 for row in later)
 

@@ -242,7 +242,8 @@ class TestLens:
                 best = int(last.argmax())
                 assert said.probability == pytest.approx(float(here.max().exp()), abs=2e-3)
                 assert said.final == pytest.approx(float(here[best].exp()), abs=2e-3)
-                assert said.divergence == pytest.approx(float((last.exp() * (last - here)).sum()), abs=1e-2)
+                divergence = float((last.exp() * (last - here)).sum()) / math.log(2)
+                assert said.divergence == pytest.approx(divergence, abs=1e-2)
                 assert said.entropy == pytest.approx(-float((here.exp() * here).sum()) / math.log(2), abs=1e-2)
         for said, last in zip(lens.final, end, strict=True):
             assert said.id == int(last.argmax())
@@ -409,7 +410,8 @@ class TestTrace:
         assert trace.loss == pytest.approx(loss, abs=1e-4)
         assert trace.perplexity == pytest.approx(math.exp(loss), rel=1e-3)
         valid(trace)
-        assert f"loss {trace.loss:.3f} nats" in fits(trace)
+        assert trace.surprisal == pytest.approx(loss / math.log(2), abs=1e-4)
+        assert f"mean surprisal {trace.surprisal:.3f} bits" in fits(trace)
 
     def test_the_trace_of_a_run_is_that_of_its_steps(self, pair: Both) -> None:
         run = pair.model.watch(TEXT, max_new_tokens=5, do_sample=True, seed=3, eos_token_id=None)

@@ -17,7 +17,7 @@ from tests.parity.compare import load
 
 pytestmark = pytest.mark.sweep
 
-COSTS = {"q8_0": 0.005, "q6_k": 0.02, "q5_k": 0.02, "q4_k": 0.02, "q5_0": 0.3, "q4_0": 0.6}  # nats a token diverges by
+COSTS = {"q8_0": 0.007, "q6_k": 0.03, "q5_k": 0.03, "q4_k": 0.03, "q5_0": 0.43, "q4_0": 0.86}  # bits a token diverges by
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def compared(folder: Path, kind: str) -> LikelihoodComparison:
 def test_quantized_smollm2_loses_little(folder: Path, kind: str) -> None:
     found = compared(folder, kind)
     assert 0 < found.divergence < COSTS[kind]
-    assert found.second.perplexity < found.first.perplexity * (1 + 3 * COSTS[kind])
+    assert found.second.perplexity < found.first.perplexity * (1 + 2 * COSTS[kind])
     assert found.agreement > (0.6 if COSTS[kind] > 0.1 else 0.93)
 
 

@@ -59,7 +59,7 @@ def write_activations(
     for name, value, known in (("dtype", dtype, StoredDtype), ("positions", positions, Kept)):
         if value not in get_args(known):
             raise SettingError(f"{name} is {value!r}; it must be one of {', '.join(get_args(known))}.")
-    sites = token_sites(model, patterns)
+    sites = token_sites(model, patterns, slots=True)
     begun = Index(model.name, model_fingerprint(model), sites, dtype, positions, length)
     with _locked_folder(folder):
         index = _resumed(folder, begun, resume)

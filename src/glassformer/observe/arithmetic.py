@@ -215,7 +215,7 @@ def _route(values: OpValues, op: Op, index: int) -> Arithmetic:
 
 
 def _expert_gate(values: OpValues, op: Op, index: int) -> Arithmetic:
-    slot, own = divmod(index, _neurons(op))
+    slot, own = divmod(index, expert_neurons(op))
     chosen = values.chosen_experts(op)
     made = Arithmetic()
     if slot >= len(chosen):
@@ -250,7 +250,8 @@ def _expert_linear(values: OpValues, op: Op, index: int) -> Arithmetic:
     return made
 
 
-def _neurons(op: Op) -> int:
+def expert_neurons(op: Op) -> int:
+    """How many neurons each expert has."""
     width = op.shape[-1]
     assert isinstance(width, int)
     return width // int(op.options["chosen"])

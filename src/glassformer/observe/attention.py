@@ -4,7 +4,10 @@ Rollout multiplies the layers up: each layer's mean over heads, averaged with th
 Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change nothing. What changes the answer is
 found by changing something: see `changed`.
 
-Shapes: weights (queries, keys), each row summing to one.
+A sink takes what is left of each row's weights, and gives nothing for it. A rollout treats it as a place that is never
+left: what a layer gave to it stays there, so that a row still sums to one with its column.
+
+Shapes: weights (queries, keys), sink (queries); the two of a row sum to one.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.blueprints import Blueprint
 from glassformer.errors import InputError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER
-from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades
+from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades, with_sink
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.tokens import Token
 
@@ -56,7 +60,21 @@ def attention(
         weights = _across_layers(reading, kind, layers, rollout, progress)
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
     note = NOTE + ROLLOUT_NOTE if rollout else NOTE
-    return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note)
+    sinks = sink_sites(reading.model.blueprint)
+    of_layers = range(layers) if layer is None else [layer]
+    sink = sink_weights(weights) if any(SITES[kind].format(number) in sinks for number in of_layers) else None
+    return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note, sink)
+
+
+def sink_sites(blueprint: Blueprint) -> frozenset[str]:
+    """The patterns whose heads have a sink."""
+    attends = (op for op in blueprint.ops if op.kind == "attend" and op.weights)
+    return frozenset(site for op in attends for site in op.inner_sites if site.endswith(".pattern"))
+
+
+def sink_weights(pattern: Floats) -> Floats:
+    """What sinks took of the rows of a pattern: (…, queries)."""
+    return np.asarray(np.clip(1 - pattern.sum(-1, dtype=np.float64), 0.0, 1.0), np.float32)
 
 
 def _across_layers(
@@ -88,25 +106,27 @@ def _across_layers(
 def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progress | None = None) -> Heads:
     """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
     layers, count = layers_and_heads(reading, kind)
-    sums, counts = np.zeros((layers, count, 6)), np.zeros(6)
+    sums, counts, sinks = np.zeros((layers, count, 7)), np.zeros(7), sink_sites(reading.model.blueprint)
     queries, keys = queries_and_keys(reading, kind)
     ids = np.array([token.id for token in queries])
     small = max(len(queries), len(keys)) <= MAX_DRAWN
-    maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
+    maps = np.zeros((layers, count, len(queries), len(keys) + bool(sinks)), np.uint8) if small else None
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         start = 0 if kind == "encoder" else chunk.start
         _, rows, columns = next(iter(chunk.sites.values())).shape
         targets = _targets(start, rows, columns, None if kind == "cross" else ids)
-        counts += [rows - (start == 0), *targets.any(-1).sum(-1)]
+        counts += [rows - (start == 0), *targets.any(-1).sum(-1), rows - (start == 0)]
         for site, value in chunk.sites.items():
-            sums[_layer(site)] += _sums(value, targets, start)
+            sink = sink_weights(value) if site in sinks else None
+            sums[_layer(site)] += _sums(value, sink, targets, start)
             if maps is not None:
-                _draw(maps[_layer(site)], value, start)
+                _draw(maps[_layer(site)], value, sink, start)
     summaries = []
     for layer, head in np.ndindex(layers, count):
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
-        entropy, *shares = means
-        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
+        entropy, *shares, sink_share = means
+        own_sink = sink_share if SITES[kind].format(layer) in sinks else None
+        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares, own_sink))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
 
@@ -124,18 +144,23 @@ def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind 
         )
     held = range(start_layer, min(layers, start_layer + MAX_MAPS_BYTES // size))
     sites = [SITES[kind].format(number) for number in held]
-    maps = np.zeros((len(held), count, len(queries), len(keys)), np.uint8)
+    maps, sinks = np.zeros((len(held), count, len(queries), len(keys)), np.uint8), sink_sites(reading.model.blueprint)
+    sink_maps = np.zeros(maps.shape[:-1], np.uint8) if sinks.intersection(sites) else None
     for chunk in reading.chunks(*sites):
         for site, value in chunk.sites.items():
             start = 0 if kind == "encoder" else chunk.start
             _, rows, columns = value.shape
-            maps[_layer(site) - start_layer, :, start : start + rows, :columns] = np.round(255 * value).astype(np.uint8)
+            own = _layer(site) - start_layer, slice(None), slice(start, start + rows)
+            maps[(*own, slice(columns))] = np.round(255 * value).astype(np.uint8)
+            if sink_maps is not None and site in sinks:
+                sink_maps[own] = np.round(255 * sink_weights(value)).astype(np.uint8)
     masks = {site: op.options for op in reading.model.blueprint.ops for site in op.inner_sites if op.kind == "attend"}
     causal = kind == "self" and bool(masks[sites[0]]["causal"])
     windows = tuple(masks[site]["window"] for site in sites)
     return AttentionMaps(
-        reading.model.name, kind, _kinds(reading), layers, count, start_layer, queries, keys, causal, windows, maps.tobytes()
-    )
+        reading.model.name, kind, _kinds(reading), layers, count, start_layer, queries, keys, causal, windows,
+        maps.tobytes(), sinks=None if sink_maps is None else sink_maps.tobytes(),
+    )  # fmt: skip
 
 
 def _kinds(reading: Activations) -> tuple[AttentionKind, ...]:
@@ -146,10 +171,13 @@ def _layer(site: str) -> int:
     return int(site.removeprefix(ENCODER).split(".")[1])
 
 
-def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
-    """A chunk's rows of a layer's maps."""
+def _draw(maps: npt.NDArray[np.uint8], weights: Floats, sink: Floats | None, start: int) -> None:
+    """A chunk's rows of a layer's maps; the sink is their last column."""
     _, queries, keys = weights.shape
-    maps[:, start : start + queries, :keys] = np.round(255 * shades(weights)).astype(np.uint8)
+    drawn = np.round(255 * shades(with_sink(weights, sink))).astype(np.uint8)
+    maps[:, start : start + queries, :keys] = drawn[..., :keys]
+    if sink is not None:
+        maps[:, start : start + queries, -1] = drawn[..., -1]
 
 
 def _targets(start: int, queries: int, keys: int, ids: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_]:
@@ -166,11 +194,13 @@ def _targets(start: int, queries: int, keys: int, ids: npt.NDArray[np.int64] | N
     return targets & (query > 0)
 
 
-def _sums(weights: Floats, targets: npt.NDArray[np.bool_], start: int) -> Any:
-    """Of (heads, queries, keys): the entropy of all rows but the first token's, in bits, and the weight on each target."""
-    rows = weights[:, 1:] if start == 0 else weights
+def _sums(weights: Floats, sink: Floats | None, targets: npt.NDArray[np.bool_], start: int) -> Any:
+    """Of (heads, queries, keys): the entropy of all rows but the first token's, in bits; the weight on each target; and what
+    the sink took of these rows."""
+    rows = with_sink(weights, sink)[:, 1 if start == 0 else 0 :]
     entropy = -(rows * np.log2(np.maximum(rows, 1e-12))).sum((1, 2))
-    return np.column_stack([entropy, np.einsum("hqk,tqk->ht", weights, targets.astype(np.float32))])
+    taken = np.zeros(len(rows)) if sink is None else rows[..., -1].sum(-1)
+    return np.column_stack([entropy, np.einsum("hqk,tqk->ht", weights, targets.astype(np.float32)), taken])
 
 
 def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from glassformer.blueprints import Op
 from glassformer.candidates import log_softmax
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
-from glassformer.observe.linear_walk import Doubles, LinearWalk, part_name, stream_values
+from glassformer.observe.linear_walk import Doubles, LinearWalk, heads_site, part_name, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.observe.vocabulary_rows import vocabulary_blocks
@@ -49,8 +49,7 @@ def attribution(
     for arrival in walk.arrivals():
         op = walk.ops[arrival.number]
         if arrival.kind == "heads":
-            (site,) = (site for site in op.inner_sites if site.endswith(".heads"))
-            shares = (arrival.g[0] * values[site][0]).sum(-1).tolist()
+            shares = (arrival.g[0] * values[heads_site(op)][0]).sum(-1).tolist()
             name = "cross" if op.options["cross"] else "attention"
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:
@@ -59,9 +58,12 @@ def attribution(
     parts.reverse()
     parts.append(Contribution("biases", None, None, target.constant + walk.constants[row]))
     parts.append(Contribution("rounding", None, None, target.score - sum(part.value for part in parts)))
+    heads.reverse()
+    for number, value in sorted(walk.update_constants[row].items()):
+        heads.append(Contribution(f"{part_name(walk.ops[number])} bias", walk.ops[number].block, None, value))
     return Attribution(
         model.name, at, reading.texts[at], target.id, target.text, target.score, target.probability, target.rank,
-        target.against, centred, tuple(parts), tuple(reversed(heads)),
+        target.against, centred, tuple(parts), tuple(heads),
     )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def score_target(
         raise InputError(f"a token has no lead over itself. Hold {text!r} against another one.")
     head = model.blueprint.ops[-1]
     weights = {number: 1.0} | ({} if rival is None else {rival: -1.0})
-    factors = float(head.options.get("scale", 1.0)) * _cap_factors(head, scores)
+    factors = float(head.options.get("scale", 1.0)) * cap_factors(head, scores)
     biases = [bias for weight in head.weights[1:] if (bias := model.weight(weight.name)) is not None]
     table = head.weights[0].name
     g, constant, score = np.zeros(head.weights[0].shape[-1]), 0.0, 0.0
@@ -140,11 +142,11 @@ def resolve_token_id(model: ModelLike, token: int | str | None, scores: Floats) 
     return token
 
 
-def _cap_factors(head: Op, scores: Floats) -> Doubles:
+def cap_factors(head: Op, scores: Floats) -> Doubles:
     """What a soft cap multiplied each token's score by; it is frozen, as norms are."""
     cap = head.options.get("softcap")
     if cap is None:
-        return np.ones(len(scores))
+        return np.ones(scores.shape)
     shares = np.clip(scores.astype(np.float64) / cap, -1 + 1e-7, 1 - 1e-7)
-    factors: Doubles = np.divide(shares, np.arctanh(shares), out=np.ones(len(scores)), where=shares != 0)
+    factors: Doubles = np.divide(shares, np.arctanh(shares), out=np.ones(scores.shape), where=shares != 0)
     return factors

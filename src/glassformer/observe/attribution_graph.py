@@ -18,7 +18,16 @@ import numpy as np
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import final_scores, position_to_attribute, score_target
-from glassformer.observe.linear_walk import STREAM_SITES, Arrival, Doubles, LinearWalk, head_shape, part_name, stream_values
+from glassformer.observe.linear_walk import (
+    STREAM_SITES,
+    Arrival,
+    Doubles,
+    LinearWalk,
+    head_shape,
+    heads_site,
+    part_name,
+    stream_values,
+)
 from glassformer.views.attribution_graph import AttributionGraph, GraphEdge, GraphNode, PartName
 
 THRESHOLD = 0.02
@@ -89,7 +98,7 @@ class GraphSearch:
     def nodes(self, texts: tuple[str, ...]) -> list[GraphNode]:
         values, biases = ([0.0] * len(self.keys) for _ in range(2))
         for row, reader in enumerate(self.readers):
-            biases[reader] += self.walk.constants[row] + self.walk.update_constants[row]
+            biases[reader] += self.walk.constants[row] + sum(self.walk.update_constants[row].values())
         values[0] = self.pruned[0] + biases[0]
         for edge in self.edges:
             values[edge.source] += edge.value
@@ -109,9 +118,8 @@ class GraphSearch:
     def _heads(self, arrival: Arrival) -> None:
         """Edges from a block's heads; those of attention to the text itself are followed to what they read."""
         op = self.walk.ops[arrival.number]
-        (site,) = (site for site in op.inner_sites if site.endswith(".heads"))
         positions = np.array([self.walk.positions[row] for row in arrival.rows])
-        shares = (arrival.g * self.walk.values[site][positions]).sum(-1)  # (rows, heads)
+        shares = (arrival.g * self.walk.values[heads_site(op)][positions]).sum(-1)  # (rows, heads)
         name: PartName = "cross" if op.options["cross"] else "attention"
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
         for at, head in np.ndindex(*shares.shape):

@@ -5,8 +5,9 @@ logit. Both are of the vocabulary's size squared, and never built: of each, a fe
 vocabulary. The eigenvalues of OV are those of a small matrix, as its rank is a head's size.
 
 A token is its embedding without a position, through the norm, projection and bias that the head has. What is written goes
-through the weight of the final norm, whose division is left out: it depends on the rest of the stream. So logits are right
-up to a factor that all tokens share.
+through the weights of the norms behind the head, the final one among them. What they divide by is left out, and so is a soft
+cap: both depend on the rest of the stream. So logits are right up to a factor that all tokens share. In a text the stream is
+known, and what a head wrote at a position is its share in the logits there, as `attribution` has it.
 
 Shapes: a token's vectors (tokens, head_size); scores (tokens, vocabulary in blocks).
 """
@@ -22,7 +23,8 @@ import numpy.typing as npt
 from glassformer.arguments import checked_class
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
-from glassformer.observe.attribution import resolve_token_id
+from glassformer.observe.attention import sink_sites, sink_weights
+from glassformer.observe.attribution import cap_factors, resolve_token_id
 from glassformer.observe.composition import composition
 from glassformer.observe.head_weights import (
     AttentionWeights,
@@ -32,7 +34,7 @@ from glassformer.observe.head_weights import (
     unembedding_blocks,
     unembeddings,
 )
-from glassformer.observe.linear_walk import norm_divisor
+from glassformer.observe.linear_walk import direct_sites, heads_site, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
@@ -118,22 +120,27 @@ def text_circuit(reading: Activations, layer: int, head: int, *, distance: int =
 
 def _positions(reading: Activations, layer: int, head: int, best: int) -> tuple[PositionWrites, ...]:
     model, texts = reading.model, reading.texts
-    last, site = f"blocks.{model.blueprint.blocks - 1}.residual", f"blocks.{layer}.attention"
-    sites = (f"{site}.heads", f"{site}.pattern", last)
-    if (size := reading.cost(*sites).bytes) > MAX_BYTES:
+    weights, scores_op = AttentionWeights(model, layer), model.blueprint.ops[-1]
+    heads, pattern_site = heads_site(weights.op), f"blocks.{layer}.attention.pattern"
+    sites = direct_sites(model.blueprint, weights.number) | {heads, "final"}
+    if (size := reading.cost(*sites, pattern_site).bytes) > MAX_BYTES:
         raise InputError(f"the attention of {len(texts)} tokens is {size / 1e9:.1f} GB of values. Shorten the text.")
-    values = reading.values(*sites)
-    written = values[f"{site}.heads"][head] @ AttentionWeights(model, layer).final_map(head).T
-    final = model.blueprint.ops[model.blueprint.ops[-1].inputs[0]]
-    if final.kind == "norm":
-        written = np.asarray(written / norm_divisor(final, values[last].astype(np.float64)), np.float32)
+    values = stream_values(reading, range(len(texts)), sites)
+    written = weights.final_states(head, values[heads][:, head], values)
+    cap, scale = scores_op.options.get("softcap"), scores_op.options.get("scale", 1.0)
     writes = BestTokens(best)
     for rows, block in unembedding_blocks(model):
-        writes.add(rows, written @ block.T)
-    pattern = values[f"{site}.pattern"][head]
+        logits = written @ block.T
+        if cap is not None:
+            capped = cap * np.tanh(values["final"] @ block.T * np.float32(scale) / cap)
+            logits = np.asarray(logits * cap_factors(scores_op, capped), np.float32)
+        writes.add(rows, logits)
+    pattern = reading.at(pattern_site)[head]
+    sinks = sink_weights(pattern).tolist() if pattern_site in sink_sites(model.blueprint) else [None] * len(texts)
+    columns = zip(pattern.argmax(-1).tolist(), writes.tokens(model), sinks, strict=True)
     return tuple(
-        PositionWrites(at, texts[at], place, texts[place], float(pattern[at, place]), tokens)
-        for at, (place, tokens) in enumerate(zip(pattern.argmax(-1).tolist(), writes.tokens(model), strict=True))
+        PositionWrites(at, texts[at], place, texts[place], float(pattern[at, place]), tokens, sink)
+        for at, (place, tokens, sink) in enumerate(columns)
     )
 
 

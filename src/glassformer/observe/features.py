@@ -16,8 +16,10 @@ from glassformer.errors import GlassError, InputError
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.feature_change import from_token_rows, token_rows
 from glassformer.observe.activations import CHUNK_TOKENS, Activations
+from glassformer.observe.circuits import BestTokens
+from glassformer.observe.head_weights import unembedding_blocks
+from glassformer.observe.linear_walk import direct_effect
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.observe.tokens import describe_tokens
 from glassformer.sites import ENCODER, Watch
 from glassformer.steering.library import Library, local_library
 from glassformer.steering.steer import check_dictionary
@@ -126,13 +128,19 @@ def _summaries(
 
 
 def _promoted(model: ModelLike, dictionary: FeatureDictionary, chosen: Sequence[int]) -> list[tuple[str, ...]]:
-    """The tokens that each feature's direction scores highest, through the last norm alone."""
-    site = dictionary.site_out
-    if site.startswith(ENCODER) or not site.endswith(STREAM_SITES) or not (model.writes or model.head == "masked"):
+    """The tokens whose logits each feature's direction raises most: through the norms' weights, without any bias.
+
+    The head of an encoder is not linear, so that there a direction by itself raises no token.
+    """
+    site, ops = dictionary.site_out, model.blueprint.ops
+    if site.startswith(ENCODER) or not site.endswith(STREAM_SITES) or not model.writes:
         return [()] * len(chosen)
-    scores = model.unembed(np.stack([dictionary.direction(feature) for feature in chosen]))
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :PROMOTED]
-    return [tuple(token.text for token in describe_tokens(model.tokenizer, ids)) for ids in best.tolist()]
+    number = next(number for number, op in enumerate(ops) if op.site == site)
+    directions = direct_effect(model, number, np.stack([dictionary.direction(feature) for feature in chosen]))
+    best = BestTokens(PROMOTED)
+    for rows, block in unembedding_blocks(model):
+        best.add(rows, np.asarray(directions @ block.T, np.float32))
+    return [tuple(token.text for token in tokens) for tokens in best.tokens(model)]
 
 
 def _top_features(activations: Floats, best: int) -> list[tuple[FeatureActivation, ...]]:
@@ -208,7 +216,7 @@ def _losses(
 
 
 def _loss(reading: Activations, watch: Watch | None) -> float:
-    """The mean surprisal of the text's tokens after the first, in nats."""
+    """The loss over the text's tokens after the first, as trainings have it: their mean surprisal, in nats."""
     executor, ids, total = reading.model.executor, reading.ids, 0.0
     row = executor.open(reading.source)
     try:

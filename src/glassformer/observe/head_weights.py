@@ -9,7 +9,7 @@ Shapes: x (rows, hidden); heads (rows, heads, head_size); a map (outputs, inputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,14 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.errors import InputError
-from glassformer.observe.linear_walk import attention_op, fused_part, head_shape, matrix_and_bias, norm_weights
+from glassformer.observe.linear_walk import (
+    attention_op,
+    direct_effect,
+    fused_part,
+    head_shape,
+    matrix_and_bias,
+    norm_weights,
+)
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.vocabulary_rows import vocabulary_blocks
 
@@ -86,10 +93,19 @@ class AttentionWeights:
         return np.ascontiguousarray(matrix.reshape(len(matrix), self.heads, -1).swapaxes(0, 1))
 
     def final_map(self, head: int) -> Floats:
-        """From a head to the final state, with the weight of the final norm folded in: (hidden, head_size)."""
-        scores = self.model.blueprint.ops[-1]
-        scale = np.float32(scores.options.get("scale", 1.0))
-        return np.asarray(_linear_map(self.model, scores.inputs[0]) @ self.output_map[head] * scale)
+        """From a head to the final state, with the weights of all norms between folded in: (hidden, head_size)."""
+        _, size = head_shape(self.op)
+        return self.final_states(head, np.eye(size, dtype=np.float32)).T
+
+    def final_states(self, head: int, outputs: Floats, values: Mapping[str, Floats] | None = None) -> Floats:
+        """What a head's outputs (rows, head_size) are in the final state, times the scale of scores: (rows, hidden).
+
+        `values`: as in `direct_effect`.
+        """
+        heads = np.zeros((len(outputs), *head_shape(self.op)))
+        heads[:, head] = outputs
+        scale = float(self.model.blueprint.ops[-1].options.get("scale", 1.0))
+        return np.asarray(direct_effect(self.model, self.number, heads.reshape(len(heads), -1), values) * scale, np.float32)
 
 
 def embedding_blocks(model: ModelLike) -> Iterator[tuple[range, Floats]]:

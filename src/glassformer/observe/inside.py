@@ -16,13 +16,24 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.observe.activations import Activations
-from glassformer.observe.arithmetic import Arithmetic, HeadScores, number_arithmetic
+from glassformer.observe.arithmetic import Arithmetic, HeadScores, expert_neurons, number_arithmetic
+from glassformer.observe.attention import sink_sites, sink_weights
 from glassformer.observe.level_paths import GROUPS, LevelPaths, Place, scope, width
 from glassformer.observe.op_values import OpValues
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.page.format import visible
-from glassformer.views.inside import AttendedKey, Crumb, HeadRow, Inside, LevelPart, NamedStrip, NumberLink, Strip
+from glassformer.views.inside import (
+    AttendedKey,
+    Crumb,
+    HeadRow,
+    HeadSink,
+    Inside,
+    LevelPart,
+    NamedStrip,
+    NumberLink,
+    Strip,
+)
 from glassformer.views.tokens import Token, find_token
 
 OVERVIEW_CELLS = 256  # of a strip among others
@@ -95,7 +106,7 @@ class _Level:
             "number": self._number, "head": self._head, "score": self._score,
         }[place.kind](contents)  # fmt: skip
         crumbs = self.paths.crumbs(place)
-        if place.kind == "number" and self.op.kind == "scores":
+        if place.kind == "number" and self.op.kind in ("scores", "expert_gate"):
             crumbs = (*crumbs[:-1], Crumb(place.path, self._output_label(place.numbers[0])))
         call = f'reading.inside("{place.path}", {self.position})'
         return Inside(
@@ -106,7 +117,7 @@ class _Level:
             parts=tuple(contents.parts), heads=tuple(contents.heads), keys=tuple(contents.keys),
             strips=tuple(contents.strips), numbers=tuple(contents.numbers), products=tuple(contents.arithmetic.products),
             steps=tuple(contents.arithmetic.steps), result=contents.result,
-            python=(*contents.python, *contents.arithmetic.python, call),
+            python=(*contents.python, *contents.arithmetic.python, call), sink=contents.sink,
         )  # fmt: skip
 
     # Levels with parts ------------------------------------------------------------------------------------------
@@ -169,11 +180,12 @@ class _Level:
     def _heads(self, contents: _Contents, number: int) -> None:
         """Each head, and what it looks at."""
         pattern, groups, keys = self.values.pattern(number), self._groups(number), self._keys(number)
+        has_sink = self.values.inner_site(number, "pattern") in sink_sites(self.reading.model.blueprint)
         for head, weights in enumerate(pattern):
             best = int(weights.argmax())
             contents.heads.append(HeadRow(
                 f"{self.paths.op_paths[number]}.{head}", head, head * groups // len(pattern), make_strip(weights), best,
-                keys[best].text, float(weights[best]),
+                keys[best].text, float(weights[best]), float(sink_weights(weights)) if has_sink else None,
             ))  # fmt: skip
         contents.notes += self._attention_notes(number)
         contents.python.append(f'reading.at("{self.values.inner_site(number, "pattern")}")[:, {self.position}]')
@@ -207,6 +219,8 @@ class _Level:
             notes.append("Queries and keys also meet vectors of the distance between the two tokens; scores are the sums.")
         elif len(op.inputs) > 3:
             notes.append("A learned bias for the distance between the two tokens is added to each score.")
+        if op.weights:
+            notes.append("A sink, a learned score that stands for no token, takes its part of each row's attention.")
         if options["softcap"]:
             cap = options["softcap"]
             notes.append(f"Soft cap: a score s becomes {cap:g} × tanh(s ÷ {cap:g}), so that none exceeds {cap:g}.")
@@ -251,7 +265,11 @@ class _Level:
         return [f'reading.at("{op.site}")[{f"{head}, " if heads else ""}{self.position}, {own}]']
 
     def _output_label(self, index: int) -> str:
-        """What one number of this operation's result is called; of scores, what is scored."""
+        """What one number of this operation's result is called: of scores, what is scored; of experts, whose it is."""
+        if self.op.kind == "expert_gate":
+            slot, neuron = divmod(index, expert_neurons(self.op))
+            experts = self.values.chosen_experts(self.op)
+            return f"expert {experts[slot]}, neuron {neuron}" if slot < len(experts) else f"no expert, number {index}"
         if self.op.kind != "scores":
             return self.paths.number_label(self.op, index)
         model = self.reading.model
@@ -290,6 +308,8 @@ class _Level:
         attention = HeadScores.of(self.values, number, head)
         weights = self.values.pattern(number)[head]
         contents.keys = self._attended(number, attention, weights)
+        if attention.sink > -math.inf:
+            contents.sink = HeadSink(attention.sink, float(sink_weights(weights)))
         contents.strips = [
             NamedStrip("query", self.paths.ops[self.op.inputs[0]].site, make_strip(attention.query)),
             NamedStrip("attention weights", self.values.inner_site(number, "pattern"), make_strip(weights, DETAIL_CELLS)),
@@ -388,6 +408,7 @@ class _Contents:
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     result: float | None = None
     python: list[str] = field(default_factory=list)
+    sink: HeadSink | None = None
 
 
 def make_strip(vector: Floats, most: int = OVERVIEW_CELLS) -> Strip:

@@ -90,4 +90,5 @@ def _snapshot(step: int, reading: Reading, view: Learning, best: int) -> Snapsho
         tuple(place.candidates for place in trace.places),
         tuple(LayerGuess(guess.id, guess.text, guess.probability) for guess in guesses),
         tuple(tuple(round(float(weight), 4) for weight in row) for row in attention.weights),
+        None if attention.sink is None else tuple(round(float(weight), 4) for weight in attention.sink),
     )

@@ -78,7 +78,7 @@ def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...
         rank = int(np.count_nonzero(row > row[final])) + 1
         log_total, final_log_total = row[token] + math.log(stats.total), last[final] + math.log(final_stats.total)
         # KL as a sum of differences, which are small where it is; einsum, as BLAS would start threads for a dot product
-        divergence = float(np.einsum("v,v->", shares, last - row)) + float(log_total - final_log_total)
+        divergence = (float(np.einsum("v,v->", shares, last - row)) + float(log_total - final_log_total)) / math.log(2)
         probability = float(np.exp(row[final] - row[token]) / stats.total)
         predictions.append(
             LayerPrediction(

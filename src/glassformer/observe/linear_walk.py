@@ -4,6 +4,7 @@ With each norm held at what it did to a text, and each pattern at what it was, t
 and what is read from it is linear. So whatever a score owes to an earlier part is a dot product: of what the part wrote with
 a vector `g`, which says what each direction of the stream is worth to the score at that place. The walk carries these
 vectors from op to op, last to first, by the blueprint alone; it knows no family. It ends at MLPs, which are not linear.
+`direct_effect` goes the same way forwards: from what a part wrote to what of it is in the final state.
 
 Everything is in float64: a score is often the small sum of large parts.
 
@@ -13,7 +14,7 @@ head_size).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -47,9 +48,9 @@ class LinearWalk:
     values: Mapping[str, Floats]
     positions: list[int] = field(default_factory=list)  # of each row: its place in the values
     constants: list[float] = field(default_factory=list)  # of each row: what biases of norms and products add
-    update_constants: list[float] = field(default_factory=list)  # the same, of biases inside what was added to the stream
+    update_constants: list[dict[int, float]] = field(default_factory=list)  # the same inside each update, by its op
     _pending: dict[int, list[tuple[Rows, Doubles]]] = field(default_factory=dict)
-    _inside_update: set[int] = field(default_factory=set)
+    _update_of: dict[int, int] = field(default_factory=dict)  # of an op inside what is added to the stream: what is added
 
     def __post_init__(self) -> None:
         self.ops = self.model.blueprint.ops
@@ -58,7 +59,7 @@ class LinearWalk:
         """Begin a row at an op's result; gives the row's number."""
         self.positions.append(position)
         self.constants.append(0.0)
-        self.update_constants.append(0.0)
+        self.update_constants.append({})
         row = len(self.positions) - 1
         self._send(number, np.array([row]), g[None])
         return row
@@ -75,7 +76,7 @@ class LinearWalk:
                 self._send(stream, rows, g)
                 yield Arrival("update", update, rows, g)
                 if part_name(self.ops[update]) in ("attention", "cross"):
-                    self._inside_update.add(update)
+                    self._update_of[update] = update
                     self._send(update, rows, g)
             elif op.kind == "attend":
                 heads, size = head_shape(op)
@@ -92,7 +93,7 @@ class LinearWalk:
             case "add":
                 return self.value(op.inputs[0]) + self.value(op.inputs[1])
             case "attend":
-                (site,) = (site for site in op.inner_sites if site.endswith(".heads"))
+                site = heads_site(op)
                 return self.values[site].reshape(len(self.values[site]), -1).astype(np.float64)
             case "linear":
                 matrix, bias = matrix_and_bias(self.model, op)
@@ -135,23 +136,86 @@ class LinearWalk:
             case _:
                 assert op.kind in ("add", "identity", "sum"), op.kind
                 sent = g
-        inside = number in self._inside_update
+        update = self._update_of.get(number)
         if bias is not None:
-            constants = self.update_constants if inside else self.constants
             for row, constant in zip(rows.tolist(), (g @ bias.astype(np.float64)).tolist(), strict=True):
-                constants[row] += constant
+                if update is None:
+                    self.constants[row] += constant
+                else:
+                    self.update_constants[row][update] = self.update_constants[row].get(update, 0.0) + constant
         for source in op.inputs:
-            if inside:
-                self._inside_update.add(source)
+            if update is not None:
+                self._update_of[source] = update
             self._send(source, rows, sent)
+
+
+# Forwards ------------------------------------------------------------------------------------------------------------
+
+
+def direct_effect(model: ModelLike, number: int, x: Floats | Doubles, values: Mapping[str, Floats] | None = None) -> Doubles:
+    """What an op's result x (rows, width) is in the final state (rows, hidden), by the direct path and without biases.
+
+    Norms are held at what they did to `values`, of the sites in `direct_sites` and with a row for each of x. Without values
+    nothing is divided: a norm is its weight and, for a layer norm, the removal of the mean.
+    """
+    walk, carried = LinearWalk(model, values or {}), {number: x.astype(np.float64)}
+    for later in direct_path(model.blueprint, number):
+        op = walk.ops[later]
+        x = sum((carried[source] for source in op.inputs if source in carried), np.zeros(()))
+        match op.kind:
+            case "norm":
+                weight, _ = norm_weights(model, op)
+                divisor = np.ones(()) if values is None else norm_divisor(op, walk.value(op.inputs[0]))
+                carried[later] = (x if op.options["how"] == "rms" else x - x.mean(-1, keepdims=True)) * weight / divisor
+            case "linear":
+                matrix, _ = matrix_and_bias(model, op)
+                carried[later] = x @ matrix.T * float(op.options["scale"])
+            case _:
+                assert op.kind in ("add", "identity", "sum"), op.kind
+                carried[later] = x
+    return np.asarray(carried[walk.ops[-1].inputs[0]])
+
+
+def direct_path(blueprint: Blueprint, number: int) -> list[int]:
+    """The ops through which an op's result comes into the final state, in order: not through later attention or MLPs."""
+    ops, last = blueprint.ops, blueprint.ops[-1].inputs[0]
+    behind = {last}  # what the walk back goes through
+    for later in range(last, number, -1):
+        op = ops[later]
+        if later in behind and op.kind != "attend":
+            behind.update(op.inputs)
+            if op.kind == "add" and not op.options.get("adapter") and part_name(ops[op.inputs[1]]) == "mlp":
+                behind.discard(op.inputs[1])
+    reached = {number}
+    for later in range(number + 1, last + 1):
+        if later in behind and reached.intersection(ops[later].inputs):
+            reached.add(later)
+    return sorted(reached - {number})
+
+
+def direct_sites(blueprint: Blueprint, number: int) -> set[str]:
+    """The sites whose values `direct_effect` needs."""
+    norms = (op for op in (blueprint.ops[later] for later in direct_path(blueprint, number)) if op.kind == "norm")
+    return set().union(*(_value_sites(blueprint, op.inputs[0]) for op in norms))
+
+
+def _value_sites(blueprint: Blueprint, number: int) -> set[str]:
+    """The sites that `LinearWalk.value` computes an op's result from."""
+    op = blueprint.ops[number]
+    if op.site is not None:
+        return {op.site}
+    if op.kind == "attend":
+        return {heads_site(op)}
+    return set().union(*(_value_sites(blueprint, source) for source in (op.inputs if op.kind == "add" else op.inputs[:1])))
 
 
 # What the walk and the circuits read off the blueprint and its weights -----------------------------------------------
 
 
-def stream_values(reading: Activations, positions: Sequence[int]) -> dict[str, Floats]:
-    """The values that a walk needs, at some positions: heads as (positions, heads, head_size)."""
-    sites = [s for s in reading.model.blueprint.sites if s.endswith(STREAM_SITES) and not s.startswith("encoder.")]
+def stream_values(reading: Activations, positions: Sequence[int], sites: Iterable[str] | None = None) -> dict[str, Floats]:
+    """The values that a walk needs, or those of some sites, at some positions: heads as (positions, heads, head_size)."""
+    if sites is None:
+        sites = [s for s in reading.model.blueprint.sites if s.endswith(STREAM_SITES) and not s.startswith("encoder.")]
     values = reading.values_at(positions, *sites)
     return {site: value.swapaxes(0, 1) if "heads" in axes(site) else value for site, value in values.items()}
 
@@ -169,6 +233,12 @@ def attention_op(blueprint: Blueprint, block: int) -> int:
         for number, op in enumerate(blueprint.ops)
         if op.kind == "attend" and op.block == block and not op.stack and not op.options["cross"]
     )
+
+
+def heads_site(op: Op) -> str:
+    """Where the outputs of the heads of an op that attends can be read."""
+    (site,) = (site for site in op.inner_sites if site.endswith(".heads"))
+    return site
 
 
 def head_shape(op: Op) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import log_softmax
+from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.patching import answer_tokens
@@ -80,9 +80,8 @@ def probability(scores: Floats, pair: ScoredPair) -> float:
 
 
 def kl(scores: Floats, pair: ScoredPair) -> float:
-    """The divergence of what follows under a patch from what follows the first text."""
-    wanted = log_softmax(pair.first_scores)
-    return float((np.exp(wanted) * (wanted - log_softmax(scores))).sum())
+    """The divergence of what follows under a patch from what follows the first text, in bits."""
+    return kl_divergence(log_softmax(pair.first_scores), log_softmax(scores))
 
 
 METRICS: dict[str, Metric] = {

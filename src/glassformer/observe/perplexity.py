@@ -1,7 +1,7 @@
 """How well a model predicts a text: its perplexity, and how far two models differ over the same tokens.
 
 The text is fed as it is (teacher-forced), in windows that begin anew, and each token is scored by what came before it in its
-window. Perplexity is e to the mean surprisal in nats: the number of equally likely tokens that would surprise as much. It
+window. Perplexity is 2 to the mean surprisal in bits: the number of equally likely tokens that would surprise as much. It
 says what quantizing weights costs; how far the two models' distributions diverge, and how often their best tokens agree, say
 it more finely. Works on every executor, a chunk of positions at a time.
 
@@ -37,11 +37,11 @@ class Likelihood:
     """How surprising a text was."""
 
     tokens: int  # that were scored
-    nats: float  # of surprisal, in all
+    bits: float  # of surprisal, in all
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nats / self.tokens)
+        return float(2.0 ** (self.bits / self.tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LikelihoodComparison:
 
     first: Likelihood
     second: Likelihood
-    divergence: float  # of the second's distribution from the first's: Kullback and Leibler's, in nats per token
+    divergence: float  # of the second's distribution from the first's: Kullback and Leibler's, in bits per token
     agreement: float  # the share of places whose best token is the same
 
 
@@ -76,7 +76,7 @@ def likelihood(
         nats -= _target_sum(logs, targets)
         if progress is not None:
             progress(count, len(ids))
-    return Likelihood(count, nats)
+    return Likelihood(count, nats / math.log(2))
 
 
 def evaluate(
@@ -94,9 +94,9 @@ def evaluate(
     result = likelihood(model.executor, ids, bos=bos, window=window, stride=stride, progress=progress)
     unscored = sum(len(model.tokenizer.token_bytes(number)) for number in unscored_ids(ids, bos, window, stride))
     size = max(1, len(text.encode()) - unscored)  # a tokenizer that normalizes may spell a token longer than the text does
-    bits = result.nats / math.log(2)
+    loss = result.bits * math.log(2) / result.tokens
     return TextEvaluation(
-        model.name, result.tokens, size, result.nats, result.nats / result.tokens, result.perplexity, bits / size, window,
+        model.name, result.tokens, size, result.bits, loss, result.perplexity, result.bits / size, window,
         stride or window - (bos is not None), perf_counter() - started,
     )  # fmt: skip
 
@@ -113,7 +113,8 @@ def compare_likelihoods(
         nats = [nats[0] - _target_sum(logs, targets), nats[1] - _target_sum(other, targets)]
         divergence += kl_divergence(logs, other)
         same += int((logs.argmax(axis=1) == other.argmax(axis=1)).sum())
-    return LikelihoodComparison(Likelihood(count, nats[0]), Likelihood(count, nats[1]), divergence / count, same / count)
+    first_result, second_result = (Likelihood(count, total / math.log(2)) for total in nats)
+    return LikelihoodComparison(first_result, second_result, divergence / count, same / count)
 
 
 def windows(ids: Sequence[int], bos: int | None, size: int) -> list[tuple[int, ...]]:

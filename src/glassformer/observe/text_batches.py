@@ -21,7 +21,7 @@ from glassformer.engine.protocol import Executor, Feed, Row, Want
 from glassformer.errors import InputError, InputTypeError, SiteError
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.progress import Progress
-from glassformer.sites import Watch, axes, expand
+from glassformer.sites import Watch, axes, check_numbered, expand
 from glassformer.typecheck import brief
 
 BATCH_TOKENS = 1024  # that go through together, about
@@ -61,8 +61,11 @@ def encode_texts(model: ModelLike, texts: Iterable[str], length: int | None = No
         yield EncodedText(text, tuple(ids), cut)
 
 
-def token_sites(model: ModelLike, patterns: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The sites that match patterns, with the shape of one token's value; all must have one value for each token read."""
+def token_sites(model: ModelLike, patterns: Sequence[str], *, slots: bool = False) -> dict[str, tuple[int, ...]]:
+    """The sites that match patterns, with the shape of one token's value; all must have one value for each token read.
+
+    `slots`: whether a site will do whose numbers are other experts' at each token.
+    """
     if not patterns:
         raise InputError("name the sites to read, such as 'blocks.*.residual'.")
     blueprint = model.blueprint
@@ -73,6 +76,8 @@ def token_sites(model: ModelLike, patterns: Sequence[str]) -> dict[str, tuple[in
     for site in sites:
         if site not in blueprint.sites:
             raise SiteError(f"{model.name} has no site {site!r}.")
+        if not slots:
+            check_numbered(site, blueprint.routed_blocks)
         tokens = [axis for axis in axes(site) if axis in TOKEN_AXES]
         if len(tokens) > 1:
             raise SiteError(

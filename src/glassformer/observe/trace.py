@@ -4,7 +4,7 @@ Of any text, this is teacher forcing: each token is scored by what stands before
 text that the model wrote, it is the record of its choices. A model that fills gaps is asked at each place, with the token
 there masked.
 
-Surprisal and entropy are in bits; the loss is in nats, as the field has it.
+Surprisal and entropy are in bits; the loss is in nats, as trainings have it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from glassformer.progress import Progress
 from glassformer.views.trace import Trace, TracePlace
 
 TOP = 5  # candidates of each place
+MOST_BITS = 1000  # of surprisal: what float64 has a perplexity for
 BEFORE = 24  # tokens whose text is shown before a place
 BATCH = 16  # copies of a text, each with another token masked
 
 
 def _trace(model: str, text: str, places: Sequence[TracePlace]) -> Trace:
     scored = [place.surprisal for place in places if place.surprisal is not None]
-    loss = sum(scored) / len(scored) * math.log(2) if scored else None
-    return Trace(model, text, tuple(places), len(scored), loss, None if loss is None else _exp(loss))
-
-
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
+    if not scored:
+        return Trace(model, text, tuple(places), 0, None, None)
+    mean = sum(scored) / len(scored)
+    perplexity = 2.0**mean if mean < MOST_BITS else math.inf
+    return Trace(model, text, tuple(places), len(scored), mean * math.log(2), perplexity, mean)
 
 
 def trace_text(reading: Activations, best: int = TOP, progress: Progress | None = None) -> Trace:

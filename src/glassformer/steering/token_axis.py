@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassformer.blueprints import Blueprint
 from glassformer.errors import SiteError
-from glassformer.sites import expand
+from glassformer.sites import check_numbered, expand
 
 
 def token_site(blueprint: Blueprint, site: str, model: str) -> tuple[int, tuple[int, ...]]:
@@ -16,6 +16,7 @@ def token_site(blueprint: Blueprint, site: str, model: str) -> tuple[int, tuple[
     expand([site], *blueprint.block_counts)  # which refuses a site that does not exist, and suggests one
     if site not in blueprint.sites:
         raise SiteError(f"{model} has no site {site!r}.")
+    check_numbered(site, blueprint.routed_blocks)
     shape = blueprint.sites[site][1:]
     axes = [axis for axis, size in enumerate(shape) if isinstance(size, str)]
     if len(axes) != 1:

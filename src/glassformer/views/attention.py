@@ -4,7 +4,10 @@ Rollout follows the paths through all layers: the product of each layer's mean o
 the residual stream (Abnar and Zuidema, 2020). These are weights, not reasons: a token can get much attention and change
 nothing. What changes the answer is found by changing something: see `Model.changed`.
 
-Shapes: weights (queries, keys), each row summing to one.
+In some families a head has a sink (gpt-oss): a learned score beside those of the keys, which takes its part of each row's
+attention and gives nothing for it. It is a column of its own here, so that each row sums to one.
+
+Shapes: weights (queries, keys), sink (queries); the two of a row sum to one.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ PATTERNS = {  # a field of HeadSummary, by what the head attends to
     "the token itself": "itself",
     "the same token earlier": "duplicate",
     "what followed the same token earlier (induction)": "induction",
+    "the sink, and so to no token": "sink",
 }
+SINK = "(sink)"  # as its column is called
 SINGLE_TOKEN = "a single token can attend to itself only, so all heads do the same"
 NO_REPEATS = "no token comes twice, so there are no copies to attend to (a word with a space before it is another token)"
 NOTE = "Attention shows where, not why: a token can get much attention and change nothing. To find out, change it."
@@ -71,6 +76,7 @@ class AttentionRow(View):
     text: str
     attended: tuple[AttendedToken, ...]  # in the order of the text
     note: str = NOTE
+    sink: float | None = None  # what the sink took; None: there is none
 
     def page(self, everything: bool = False) -> Page:
         return draw_row(self, everything)
@@ -96,6 +102,7 @@ class AttentionMap(View):
     keys: tuple[str, ...]  # the tokens that are attended to
     weights: Floats = field(compare=False)
     note: str = NOTE
+    sink: Floats | None = field(default=None, compare=False)  # what of each row the sink took; None: there is none
 
     def page(self, everything: bool = False) -> Page:
         return draw_map(self, everything)
@@ -125,7 +132,8 @@ class AttentionMap(View):
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
         weights = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
         attended = tuple(AttendedToken(position, text, weight) for position, (text, weight) in enumerate(weights))
-        return AttentionRow(self.model, self.what(), at, self.queries[at], attended, self.note)
+        sink = None if self.sink is None else float(self.sink[at])
+        return AttentionRow(self.model, self.what(), at, self.queries[at], attended, self.note, sink)
 
     def __repr__(self) -> str:
         return f"AttentionMap({self.what()}: {len(self.queries)} × {len(self.keys)})"
@@ -138,12 +146,13 @@ class HeadSummary:
 
     layer: int
     head: int
-    entropy: float  # in bits, mean over the tokens that look
+    entropy: float  # in bits, mean over the tokens that look; a sink counts as one more place to look at
     first: float | None  # the fraction that goes to the first token; None here and below: no token could
     previous: float | None
     itself: float | None
     duplicate: float | None  # to the same token earlier, mean over the tokens that are repeated
     induction: float | None  # to what followed the same token earlier
+    sink: float | None = None  # to the sink; None: there is none
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,11 @@ class Heads(View):
         return f"Heads({self.layers} layers × {self.heads} heads)"
 
 
+def with_sink(weights: Floats, sink: Floats | None) -> Floats:
+    """The weights (…, queries, keys) with what the sink took as the last column, where there is one."""
+    return weights if sink is None else np.concatenate((weights, sink[..., None]), -1)
+
+
 def shades(weights: Floats) -> Floats:
     """How dark a map's cells are drawn, from 0 to 1: as the square root of the weight, relative to a row's strongest.
 
@@ -183,8 +197,11 @@ def draw_map(view: AttentionMap, everything: bool = False) -> Page:
     same_text = view.kind != "cross"
     rows = _shown_tokens(len(view.queries), everything, keep_first=False)
     columns = _shown_tokens(len(view.keys), everything, keep_first=same_text)
+    every, names = with_sink(view.weights, view.sink), view.keys
+    if view.sink is not None:
+        columns, names = [*columns, len(names)], (*names, SINK)
     shown = np.ix_(rows, columns)
-    weights, strengths = view.weights[shown], shades(view.weights)[shown]
+    weights, strengths = every[shown], shades(every)[shown]
     causal = same_text and not view.weights[np.triu_indices(len(view.queries), 1)].any()
     parts: list[PagePart] = [
         Heading(title := f"{view.model}: attention, {view.what()}"),
@@ -193,11 +210,13 @@ def draw_map(view: AttentionMap, everything: bool = False) -> Page:
     size = max(len(rows), len(columns))
     if size <= MAX_HOVER_TOKENS:  # more would be megabytes of HTML
         values = tuple(
-            tuple(None if causal and key > query else float(strengths[y, x]) for x, key in enumerate(columns))
+            tuple(
+                None if causal and query < key < len(view.keys) else float(strengths[y, x]) for x, key in enumerate(columns)
+            )
             for y, query in enumerate(rows)
         )
         notes = tuple(tuple(format_percent(float(weight)) for weight in row) for row in weights)
-        queries, keys = tuple(visible(view.queries[at]) for at in rows), tuple(visible(view.keys[at]) for at in columns)
+        queries, keys = tuple(visible(view.queries[at]) for at in rows), tuple(visible(names[at]) for at in columns)
         parts.append(HoverMap(queries, keys, values, notes))
     if size <= MAX_GRID_TOKENS:
         parts.append(Grid(queries, keys, values, notes=notes, keep_first=same_text, all_columns=everything))
@@ -205,7 +224,9 @@ def draw_map(view: AttentionMap, everything: bool = False) -> Page:
         parts.append(
             ThumbnailGrid(("attends",), ("is attended to",), np.round(255 * strengths).astype(np.uint8)[None, None])
         )
-    if len(view.queries) > len(rows) or len(view.keys) > len(columns):
+    if view.sink is not None:
+        parts.insert(2, Paragraph(f"{SINK}, the last column: what a learned score that stands for no token took", "dim"))
+    if len(view.queries) > len(rows) or len(names) > len(columns):
         hidden = format_percent(1 - float(weights.sum(1).mean()))
         parts.insert(
             2, Paragraph(f"{len(rows)} of {len(view.queries)} tokens (--all); {hidden} of their weight is not shown", "dim")
@@ -224,8 +245,12 @@ def _shown_tokens(count: int, everything: bool, keep_first: bool) -> list[int]:
 
 def draw_row(view: AttentionRow, everything: bool = False) -> Page:
     """What one token attended to, the most first."""
-    most = max((token.weight for token in view.attended), default=1.0) or 1.0
     best = view.best if everything else view.best[:MAX_ROW_TOKENS]
+    rows = [
+        TableRow((str(token.position), visible(token.text), format_percent(token.weight), token.weight)) for token in best
+    ]
+    if view.sink is not None:
+        rows.append(TableRow(("", SINK, format_percent(view.sink), view.sink), "dim"))
     table = Table(
         (
             Column("position", "number"),
@@ -233,10 +258,7 @@ def draw_row(view: AttentionRow, everything: bool = False) -> Page:
             Column("weight", "number"),
             Column("", "bar", priority=6),
         ),
-        tuple(
-            TableRow((str(token.position), visible(token.text), format_percent(token.weight), token.weight / most))
-            for token in best
-        ),
+        tuple(rows),
     )
     title = f"{view.model}: what {visible(view.text)} (position {view.position}) attended to: {view.what}"
     return Page(title, (Heading(title), table, Paragraph(view.note, "dim")))
@@ -254,7 +276,9 @@ def draw_heads(view: Heads, everything: bool = False) -> Page:
     if len(view.tokens) == 1 and view.kind != "cross":
         return Page(title, (*parts, Paragraph(SINGLE_TOKEN)))
     parts += [
-        Paragraph(f"entropy of each head's weights: blank attends to one token, full is {most:.1f} bits", "dim"),
+        Paragraph(
+            f"entropy of each head's weights: blank attends to one token, full is {most:.1f} bits{_sink_note(view)}", "dim"
+        ),
         Grid(layers, tuple(str(head) for head in range(view.heads)), values),
     ]
     if view.maps is not None:
@@ -271,6 +295,12 @@ def draw_heads(view: Heads, everything: bool = False) -> Page:
         parts.append(Paragraph(_repeats_text(view), "dim"))
     parts.append(Paragraph(view.note, "dim"))
     return Page(title, tuple(parts))
+
+
+def _sink_note(view: Heads) -> str:
+    if all(summary.sink is None for summary in view.summaries):
+        return ""
+    return "; the sink, the last column of each head's map, counts as one more token"
 
 
 def _heads_table(heads: Iterable[tuple[float, HeadSummary]]) -> Table:

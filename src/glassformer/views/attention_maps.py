@@ -1,6 +1,6 @@
 """The attention maps of all heads at once, compact enough for a page: a byte for each weight.
 
-Shapes: weights (layers held, heads, queries, keys), flat in this order.
+Shapes: weights (layers held, heads, queries, keys), sinks (layers held, heads, queries), flat in this order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.page.document import Heading, Page, Paragraph, ThumbnailGrid
-from glassformer.views.attention import NOTE, AttentionKind
+from glassformer.views.attention import NOTE, SINK, AttentionKind
 from glassformer.views.view import View
 
 
@@ -33,12 +33,17 @@ class AttentionMaps(View):
     windows: tuple[int | None, ...]  # of each layer that is held: so many tokens up to itself can be attended to; None: all
     weights: bytes = field(repr=False)  # 255 × the weight, rounded
     note: str = NOTE
+    sinks: bytes | None = field(default=None, repr=False)  # the same of what sinks took; None: there are none
 
     def page(self, everything: bool = False) -> Page:
         title = f"{self.model}: attention, every head of layers {self.first} to {self.first + len(self.windows) - 1}"
         layers = tuple(f"layer {self.first + number}" for number in range(len(self.windows)))
-        grid = ThumbnailGrid(layers, tuple(f"head {head}" for head in range(self.heads)), self.maps)
-        return Page(title, (Heading(title), grid, Paragraph(self.note, "dim")))
+        maps, notes = self.maps, [Paragraph(self.note, "dim")]
+        if self.sinks is not None:
+            maps = np.concatenate((maps, np.frombuffer(self.sinks, np.uint8).reshape(*maps.shape[:-1], 1)), -1)
+            notes.insert(0, Paragraph(f"{SINK} is the last column of each map", "dim"))
+        grid = ThumbnailGrid(layers, tuple(f"head {head}" for head in range(self.heads)), maps)
+        return Page(title, (Heading(title), grid, *notes))
 
     @property
     def maps(self) -> npt.NDArray[np.uint8]:

@@ -16,30 +16,30 @@ MAX_HEADS = 10  # unless everything is shown
 class Contribution:
     """What one part of the model added to a score."""
 
-    name: str  # 'embedding', 'attention', 'cross', 'mlp', 'biases' or 'rounding'
+    name: str  # embedding, attention, cross, mlp, biases or rounding; among heads also 'attention bias' and 'cross bias'
     block: int | None
     head: int | None
-    value: float
+    value: float  # in logits
 
 
 @dataclass(frozen=True)
 class Attribution(View):
     """A token's score as the sum of what each part added to it."""
 
-    SCHEMA = "glassformer.attribution/2"
+    SCHEMA = "glassformer.attribution/3"
 
     model: str
     position: int
     before: str  # the token at the position
     id: int
     text: str
-    score: float  # its own; if it is compared with another token, its lead over that
+    score: float  # in logits: its own; if it is compared with another token, its lead over that
     probability: float
     rank: int  # 1: the model's first choice
     against: str | None  # the token that it is compared with
     centred: bool  # whether the mean over the vocabulary was subtracted from the score, and each part's share of it
     contributions: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
-    heads: tuple[Contribution, ...]  # attention's contributions again, head by head
+    heads: tuple[Contribution, ...]  # attention's contributions again: head by head, and then the biases behind the heads
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -58,7 +58,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
         (
             Heading(title),
             Paragraph(
-                f"logit attribution: what each part added directly; together the {quantity}, {view.score:.2f}\n"
+                f"what each part added directly, in logits; together the {quantity}, {view.score:.2f}\n"
                 f"{convention(view.centred, view.against)}\n"
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
@@ -66,7 +66,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
             _table(view.contributions),
             Heading("the heads that added or subtracted most"),
             _table(heads if everything else heads[:MAX_HEADS]),
-            Paragraph("What a head wrote for later parts to read is counted where they write. Biases are separate.", "dim"),
+            Paragraph("What a head wrote for later parts to read is counted where they write.", "dim"),
         ),
     )
 

@@ -83,7 +83,7 @@ def draw(view: AttributionGraph, everything: bool = False) -> Page:
     parts: list[PagePart] = [
         Heading(title),
         Paragraph(
-            "a linear attribution graph: attention patterns and norms are held at what they were; MLPs are sources\n"
+            "a linear attribution graph, in logits: patterns and norms are held at what they were; MLPs are sources\n"
             f"{convention(view.centred, view.against)}\n"
             f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}; "
             f"{pluralize(len(view.nodes), 'node')}, {pluralize(len(view.edges), 'edge')} of at least "

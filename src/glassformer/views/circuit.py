@@ -16,7 +16,7 @@ SHOWN = 12  # tokens, unless everything is shown
 class ScoredToken:
     id: int
     text: str
-    score: float
+    score: float  # an attention score, or a part of a logit
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class PositionWrites:
 
     position: int
     token: str
-    attends_to: int  # the position with the highest attention weight
+    attends_to: int  # the position with the highest attention weight; a sink may take more
     attended_token: str
     weight: float
-    writes: tuple[ScoredToken, ...]  # the tokens whose logits its output raised most
+    writes: tuple[ScoredToken, ...]  # the tokens whose logits it raised most, and by how much, as `attribution` has it
+    sink: float | None = None  # what its sink took of the attention; None: it has none
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,16 @@ def draw(view: HeadCircuit, everything: bool = False) -> Page:
 
 
 def _positions(places: Sequence[PositionWrites]) -> Table:
+    sinks = any(place.sink is not None for place in places)
     columns = (
         Column("at", "number"), Column("token", "token"), Column("attends most to", "token"), Column("weight", "number"),
-        Column("writes", "text", min_width=20),
+        *([Column("sink", "number")] if sinks else []), Column("writes", "text", min_width=20),
     )  # fmt: skip
     rows = (
         TableRow(
             (
                 str(place.position), visible(place.token), f"{visible(place.attended_token)} ({place.attends_to})",
-                format_percent(place.weight), _list(place.writes),
+                format_percent(place.weight), *([format_percent(place.sink or 0.0)] if sinks else []), _list(place.writes),
             )
         )
         for place in places

@@ -24,7 +24,7 @@ class DifferingPlace:
     token: str  # the token there; empty after the end
     best: tuple[str, str]  # each model's most likely token
     probability: tuple[float | None, float | None]  # of the token there
-    divergence: float  # of the second from the first, in nats
+    divergence: float  # of the second from the first, in bits
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class StreamDifference:
 class ModelComparison(View):
     """Two models' predictions and residual streams over one text."""
 
-    SCHEMA = "glassformer.compare-models/2"
+    SCHEMA = "glassformer.compare-models/3"
 
     names: tuple[str, str]
     tokens: int  # that were scored
     perplexity: tuple[float, float]
-    divergence: float  # mean, in nats a token
+    divergence: float  # mean, in bits a token
     agreement: float  # fraction of positions where the best token is the same
     first: DifferingPlace | None  # the first position where the best tokens differ
     worst: tuple[DifferingPlace, ...]  # by divergence
@@ -62,7 +62,7 @@ def draw(view: ModelComparison, everything: bool = False) -> Page:
     rows = (
         TableRow(("tokens", f"{view.tokens:,}", "")),
         TableRow(("perplexity", f"{view.perplexity[0]:,.4f}", f"{view.perplexity[1]:,.4f}")),
-        TableRow(("KL divergence", f"{view.divergence:.3g}", "nats per token")),
+        TableRow(("KL divergence", f"{view.divergence:.3g}", "bits per token")),
         TableRow(("same best token", f"{view.agreement:.2%}", "")),
     )
     parts: list[PagePart] = [
@@ -98,7 +98,7 @@ def _places_table(places: Sequence[DifferingPlace]) -> Table:
         Column("best 2", "token", min_width=8),
         Column("prob. 1", "number", priority=6),
         Column("prob. 2", "number", priority=6),
-        Column("KL", "number"),
+        Column("KL, bits", "number"),
     )
     rows = (
         TableRow(

@@ -24,7 +24,7 @@ class LayerDifference:
 class TextComparison(View):
     """One token in two texts, layer by layer."""
 
-    SCHEMA = "glassformer.compare-texts/2"
+    SCHEMA = "glassformer.compare-texts/3"
 
     model: str
     texts: tuple[str, str]
@@ -35,7 +35,7 @@ class TextComparison(View):
     layers: tuple[LayerDifference, ...]
     diverges_at: str | None  # the first layer after which it differs; None: it does not
     best: tuple[tuple[Candidate, ...], tuple[Candidate, ...]]  # for the token after it, in each text
-    divergence: float | None  # KL divergence of the second from the first, in nats; None for a model that scores no tokens
+    divergence: float | None  # KL divergence of the second from the first, in bits; None for a model that scores no tokens
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -97,7 +97,7 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
         ),
     ]
     if view.divergence is not None:
-        parts += [Heading(f"the next token: KL divergence {view.divergence:.4f} nats"), _candidates_table(view.best)]
+        parts += [Heading(f"the next token: KL divergence {view.divergence:.4f} bits"), _candidates_table(view.best)]
     return Page(title, tuple(parts))
 
 

@@ -13,18 +13,18 @@ from glassformer.views.view import View
 class TextEvaluation(View):
     """A text's surprisal under a model. Bits per byte compare models of any vocabularies; perplexity does not.
 
-    Only tokens that are predicted count, in nats and in bytes: not one that begins a window with nothing before it.
+    Only tokens that are predicted count, in bits and in bytes: not one that begins a window with nothing before it.
     """
 
-    SCHEMA = "glassformer.evaluation/1"
+    SCHEMA = "glassformer.evaluation/2"
 
     model: str
     tokens: int  # that were scored
     bytes: int  # of the tokens that were scored
-    nats: float  # of surprisal, in all
-    loss: float  # nats per token
+    bits: float  # of surprisal, in all
+    loss: float  # as trainings have it: the mean surprisal, in nats
     perplexity: float
-    bits_per_byte: float  # nats / ln 2 / bytes
+    bits_per_byte: float  # bits ÷ bytes
     window: int  # tokens that are read together
     stride: int  # tokens that each window adds
     seconds: float
@@ -39,7 +39,8 @@ class TextEvaluation(View):
 def draw(view: TextEvaluation) -> Page:
     title = f"{view.model}: {pluralize(view.tokens, 'token')} of text"
     rows = (
-        ("loss", f"{view.loss:.4f}", "nats per token"),
+        ("surprisal", f"{view.bits / view.tokens:.4f}", "bits per token"),
+        ("loss", f"{view.loss:.4f}", "the same in nats, as trainings have it"),
         ("perplexity", f"{view.perplexity:.3f}", "as if choosing among so many tokens"),
         ("bits per byte", f"{view.bits_per_byte:.4f}", "what comparing models of other vocabularies takes"),
     )

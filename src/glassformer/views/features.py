@@ -47,7 +47,7 @@ class FeatureSummary:
     mean: float
     active_tokens: int
     positions: tuple[int, ...]  # where it is most active, strongest first
-    promotes: tuple[str, ...]  # the tokens that its direction scores highest by itself; empty: it is not of the stream
+    promotes: tuple[str, ...]  # the tokens whose logits its direction raises most; empty: not of a decoder's stream
 
 
 @dataclass(frozen=True)

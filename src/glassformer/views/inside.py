@@ -22,6 +22,7 @@ from glassformer.page.document import (
     elide_middle,
 )
 from glassformer.page.format import visible
+from glassformer.views.attention import SINK
 from glassformer.views.view import View
 
 LevelKind: TypeAlias = Literal["model", "block", "group", "operation", "number", "head", "score"]
@@ -72,6 +73,7 @@ class HeadRow:
     best: int  # the position of the token that it looks at most
     token: str
     weight: float
+    sink: float | None = None  # what its sink takes; None: it has none
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,14 @@ class AttendedKey:
     token: str
     visible: bool  # whether the mask lets the query see it
     score: float  # before softmax, scaled and with its bias
+    weight: float
+
+
+@dataclass(frozen=True)
+class HeadSink:
+    """A learned score beside those of the keys, which takes its part of the attention and stands for no token."""
+
+    score: float
     weight: float
 
 
@@ -159,6 +169,7 @@ class Inside(View):
     steps: tuple[ArithmeticStep, ...]
     result: float | None  # as the engine computed it; None where the engine does not keep it
     python: tuple[str, ...]  # lines that give these numbers; `reading` is the text, `model` the model
+    sink: HeadSink | None = None  # of a head that has one, beside its keys
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -195,8 +206,18 @@ def _parts(view: Inside, everything: bool) -> Table:
 
 
 def _heads(view: Inside, everything: bool) -> Table:
-    columns = (Column("head", "number"), Column("looks most at", "token"), Column("weight", "number"), Column("", "bar"))
-    rows = [TableRow((str(row.head), visible(row.token), f"{row.weight:.3f}", row.weight)) for row in view.heads]
+    sinks = any(row.sink is not None for row in view.heads)
+    columns = (
+        Column("head", "number"), Column("looks most at", "token"), Column("weight", "number"),
+        *([Column("sink", "number")] if sinks else []), Column("", "bar"),
+    )  # fmt: skip
+    rows = [
+        TableRow((
+            str(row.head), visible(row.token), f"{row.weight:.3f}", *([f"{row.sink or 0.0:.3f}"] if sinks else []),
+            row.weight,
+        ))
+        for row in view.heads
+    ]  # fmt: skip
     return Table(columns, tuple(rows) if everything else elide_middle(rows, MAX_ROWS))
 
 
@@ -212,7 +233,10 @@ def _keys(view: Inside, everything: bool) -> Table:
         ))
         for key in view.keys
     ]  # fmt: skip
-    return Table(columns, tuple(rows) if everything else elide_middle(rows, MAX_ROWS))
+    rows = rows if everything else [*elide_middle(rows, MAX_ROWS)]
+    if (sink := view.sink) is not None:
+        rows.append(TableRow(("", SINK, f"{sink.score:.4f}", f"{sink.weight:.4f}", sink.weight), "dim"))
+    return Table(columns, tuple(rows))
 
 
 def _numbers(view: Inside, everything: bool) -> Table:

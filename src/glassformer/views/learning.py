@@ -22,7 +22,7 @@ from glassformer.page.document import (
 )
 from glassformer.page.format import format_percent, visible
 from glassformer.views.answers import Candidate
-from glassformer.views.attention import NOTE
+from glassformer.views.attention import NOTE, SINK
 from glassformer.views.view import View
 
 
@@ -45,6 +45,7 @@ class SnapshotReading:
     candidates: tuple[tuple[Candidate, ...], ...]  # the best next tokens after each one
     layers: tuple[LayerGuess, ...]  # after the token at the position
     attention: tuple[tuple[float, ...], ...]  # one head's weights, (queries, keys)
+    sink: tuple[float, ...] | None = None  # what the head's sink took of each row; None: there is none
 
 
 @dataclass(frozen=True)
@@ -94,19 +95,22 @@ def draw(view: Learning, everything: bool = False) -> Page:
             all_columns=True,
         ),
         Heading(f"what {last} attends to, in layer {view.layer}, head {view.head}"),
-        Grid(
-            steps,
-            tuple(map(visible, view.tokens[: view.position + 1])),
-            tuple(at.attention[view.position][: view.position + 1] for at in view.snapshots),
-            tuple(tuple(format_percent(weight) for weight in at.attention[view.position]) for at in view.snapshots),
-            texts_optional=True,
-            all_columns=everything,
-        ),
+        _attended(view, steps, everything),
     ]
     if len(view.tokens) > 1:
         maps = np.array([[at.attention for at in view.snapshots]])
         parts.append(ThumbnailGrid((f"layer {view.layer}, head {view.head}",), steps, np.rint(maps * 255).astype(np.uint8)))
     return Page(title, (*parts, Paragraph(view.note, "dim")))
+
+
+def _attended(view: Learning, steps: tuple[str, ...], everything: bool) -> Grid:
+    keys = tuple(map(visible, view.tokens[: view.position + 1]))
+    weights = [at.attention[view.position][: len(keys)] for at in view.snapshots]
+    sinks = [() if at.sink is None else (at.sink[view.position],) for at in view.snapshots]
+    rows = tuple((*row, *sink) for row, sink in zip(weights, sinks, strict=True))
+    texts = tuple(tuple(map(format_percent, row)) for row in rows)
+    keys = (*keys, SINK) if any(sinks) else keys
+    return Grid(steps, keys, rows, texts, texts_optional=True, all_columns=everything)
 
 
 def _losses(view: Learning, steps: Sequence[str], everything: bool) -> Grid:

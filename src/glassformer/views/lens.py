@@ -19,7 +19,7 @@ class LayerPrediction:
     probability: float
     rank: int  # of the token that the last layer predicts: 1 is the first choice
     final: float  # that token's probability in this layer
-    divergence: float  # KL divergence of this layer's probabilities from the last one's, in nats
+    divergence: float  # KL divergence of this layer's probabilities from the last one's, in bits
     entropy: float  # of this layer's probabilities, in bits
 
 
@@ -27,7 +27,7 @@ class LayerPrediction:
 class Lens(View):
     """The predictions of every layer at some positions of a text."""
 
-    SCHEMA = "glassformer.lens/2"
+    SCHEMA = "glassformer.lens/3"
 
     model: str
     positions: tuple[int, ...]
@@ -74,7 +74,7 @@ def draw(view: Lens, everything: bool = False) -> Page:
     ]
     for at in range(len(view.positions)) if everything else (len(view.positions) - 1,):
         parts += position_parts(view, at)
-    parts.append(Paragraph("KL to last: divergence of a layer's probabilities from the last layer's, in nats", "dim"))
+    parts.append(Paragraph("KL to last: divergence of a layer's probabilities from the last layer's, in bits", "dim"))
     return Page(title, tuple(parts))
 
 

@@ -11,7 +11,7 @@ from glassformer.views.view import View
 
 @dataclass(frozen=True)
 class LayerDivergence:
-    """KL divergence from the model's own probabilities, in nats, over held-out tokens."""
+    """KL divergence from the model's own probabilities, in bits, over held-out tokens."""
 
     layer: str  # 'embedding', then the blocks by number
     before: float  # of the logit lens
@@ -22,7 +22,7 @@ class LayerDivergence:
 class LensTraining(View):
     """The divergence of each layer's prediction before and after a tuned lens was trained."""
 
-    SCHEMA = "glassformer.lens-training/1"
+    SCHEMA = "glassformer.lens-training/2"
 
     model: str
     texts: int
@@ -60,6 +60,6 @@ def draw(view: LensTraining) -> Page:
         TableRow((at.layer, f"{at.before:.3f}", min(1.0, at.before / most), f"{at.after:.3f}", min(1.0, at.after / most)))
         for at in view.layers
     )
-    note = "KL divergence of a layer's prediction from the model's own, in nats, over held-out tokens"
-    chart = LineChart("KL to the last layer", lines, "block", from_zero=True)
+    note = "KL divergence of a layer's prediction from the model's own, in bits, over held-out tokens"
+    chart = LineChart("KL to the last layer, in bits", lines, "block", from_zero=True)
     return Page(title, (Heading(title), Paragraph(about), chart, Table(columns, rows), Paragraph(note, "dim")))

@@ -33,7 +33,7 @@ MEANINGS = {
     "recovered": "how much of the answer's lead comes back: 0, as after the second text; 1, as after the first",
     "logit_difference": "the answer's logit minus the other token's",
     "probability": "the answer's probability",
-    "kl": "the KL divergence, in nats, of what follows from what follows the first text: 0, the same",
+    "kl": "the KL divergence, in bits, of what follows from what follows the first text: 0, the same",
 }
 
 
@@ -62,7 +62,7 @@ class AveragedPlace:
 class PairPatching(View):
     """What each place brings on average when it is patched from the first text of a pair into the second."""
 
-    SCHEMA = "glassformer.patching-pairs/1"
+    SCHEMA = "glassformer.patching-pairs/2"
 
     model: str
     part: PatchedPart

@@ -1,6 +1,6 @@
 """The trace: at each position of a text, what the model expected, which token is there, and its surprisal.
 
-Surprisal and entropy are in bits; the loss is in nats, as is usual.
+Surprisal and entropy are in bits; the loss is in nats, as trainings have it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Trace(View):
     text: str
     places: tuple[TracePlace, ...]
     tokens: int  # that were scored
-    loss: float | None  # their mean surprisal, in nats
+    loss: float | None  # as trainings have it: their mean surprisal, in nats
     perplexity: float | None
+    surprisal: float | None = None  # their mean, in bits
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -99,11 +100,11 @@ def draw(view: Trace, everything: bool = False) -> Page:
 
 
 def summary(view: Trace) -> str:
-    """The loss, and what the columns mean."""
-    if view.loss is None or view.perplexity is None:
+    """The mean surprisal, and what the columns mean."""
+    if view.surprisal is None or view.perplexity is None:
         return "nothing here was scored: a text's first token has nothing before it"
-    loss = f"loss {view.loss:.3f} nats per token · perplexity {view.perplexity:,.2f}"
-    return f"{pluralize(view.tokens, 'token')} scored · {loss}\n{LEGEND}"
+    mean = f"mean surprisal {view.surprisal:.3f} bits · perplexity {view.perplexity:,.2f}"
+    return f"{pluralize(view.tokens, 'token')} scored · {mean}\n{LEGEND}"
 
 
 def _row(place: TracePlace) -> TableRow:

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-NUMBER_COLUMNS = ("top-1", "KL", "error", "largest", "bound")
+NUMBER_COLUMNS = ("top-1", "KL, bits", "error", "largest", "bound")
 LEGEND = "error: of the worst site, relative to its values; bound: what rounding alone may amount to"
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
@@ -37,7 +37,7 @@ class Verdict:
     sites: tuple[SiteDifference, ...]  # in the order in which a pass meets them
     positions: int  # that were scored
     agreement: float  # the fraction of them where both have the same best token
-    divergence: float  # KL divergence of the probabilities, in nats: its mean
+    divergence: float  # KL divergence of the probabilities, in bits: its mean
     farthest: float  # and its largest
 
     @property
@@ -108,7 +108,7 @@ def draw(verdict: Verdict) -> RenderableType:
 
 def verdicts_table(rows: Iterable[EngineVerdict]) -> Table:
     """Several comparisons with the same executor, one per line."""
-    table = _table("level", "cache", "inputs", "top-1", "KL", "worst block, site", "error", "bound", "")
+    table = _table("level", "cache", "inputs", "top-1", "KL, bits", "worst block, site", "error", "bound", "")
     for row in rows:
         verdict = row.verdict
         table.add_row(
@@ -121,7 +121,7 @@ def verdicts_table(rows: Iterable[EngineVerdict]) -> Table:
 
 def sentence(verdict: Verdict) -> str:
     """The comparison in one line."""
-    agreement = f"the same best token at {verdict.agreement:.1%}, divergence {format_error(verdict.divergence)} nats"
+    agreement = f"the same best token at {verdict.agreement:.1%}, divergence {format_error(verdict.divergence)} bits"
     worst = f"worst site {verdict.worst.site} ({format_error(verdict.worst.error)})"
     return f"{verdict.positions} positions: {agreement}, {worst}"
 

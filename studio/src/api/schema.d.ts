@@ -1194,6 +1194,7 @@ export interface components {
             rollout: boolean;
             /** @constant */
             schema: "glassformer.attention/1";
+            sink: unknown[] | null;
             weights: unknown[];
         };
         /** glassformer.attention-maps/1 */
@@ -1211,6 +1212,7 @@ export interface components {
             queries: string[];
             /** @constant */
             schema: "glassformer.attention-maps/1";
+            sinks: string | null;
             weights: string;
             windows: (number | null)[];
         };
@@ -1323,6 +1325,7 @@ export interface components {
             position: number;
             /** @constant */
             schema: "glassformer.attention-row/2";
+            sink: (number | null) | null;
             text: string;
             what: string;
         };
@@ -1348,7 +1351,7 @@ export interface components {
             text: string;
             threshold: number | null;
         };
-        /** glassformer.attribution/2 */
+        /** glassformer.attribution/3 */
         AttributionJson: {
             against: string | null;
             before: string;
@@ -1361,7 +1364,7 @@ export interface components {
             probability: number | null;
             rank: number;
             /** @constant */
-            schema: "glassformer.attribution/2";
+            schema: "glassformer.attribution/3";
             score: number | null;
             text: string;
         };
@@ -2351,9 +2354,14 @@ export interface components {
             head: number;
             key_head: number;
             path: string;
+            sink: (number | null) | null;
             token: string;
             weight: number | null;
             weights: components["schemas"]["Strip"];
+        };
+        HeadSink: {
+            score: number | null;
+            weight: number | null;
         };
         HeadSummary: {
             duplicate: (number | null) | null;
@@ -2364,6 +2372,7 @@ export interface components {
             itself: (number | null) | null;
             layer: number;
             previous: (number | null) | null;
+            sink: (number | null) | null;
         };
         /** glassformer.heads/2 */
         HeadsJson: {
@@ -2416,6 +2425,7 @@ export interface components {
             schema: "glassformer.inside/1";
             /** @enum {unknown} */
             side: "text" | "source";
+            sink: components["schemas"]["HeadSink"] | null;
             steps: components["schemas"]["ArithmeticStep"][];
             strips: components["schemas"]["NamedStrip"][];
             title: string;
@@ -2643,14 +2653,14 @@ export interface components {
             /** Target */
             target?: string | null;
         };
-        /** glassformer.lens/2 */
+        /** glassformer.lens/3 */
         LensJson: {
             layers: string[];
             model: string;
             positions: number[];
             predictions: components["schemas"]["LayerPrediction"][][];
             /** @constant */
-            schema: "glassformer.lens/2";
+            schema: "glassformer.lens/3";
             tokens: string[];
             tuned: boolean;
         };
@@ -2698,13 +2708,13 @@ export interface components {
             /** Tuned */
             tuned?: string | null;
         };
-        /** glassformer.lens-training/1 */
+        /** glassformer.lens-training/2 */
         LensTrainingJson: {
             held_out: number;
             layers: components["schemas"]["LayerDivergence"][];
             model: string;
             /** @constant */
-            schema: "glassformer.lens-training/1";
+            schema: "glassformer.lens-training/2";
             seconds: number | null;
             steps: number;
             texts: number;
@@ -2785,7 +2795,7 @@ export interface components {
             probability: number | null;
             text: string;
         };
-        /** glassformer.compare-models/2 */
+        /** glassformer.compare-models/3 */
         ModelComparisonJson: {
             agreement: number | null;
             divergence: number | null;
@@ -2800,7 +2810,7 @@ export interface components {
                 number | null
             ];
             /** @constant */
-            schema: "glassformer.compare-models/2";
+            schema: "glassformer.compare-models/3";
             tokens: number;
             worst: components["schemas"]["DifferingPlace"][];
         };
@@ -3038,7 +3048,7 @@ export interface components {
             /** Second */
             second: string;
         };
-        /** glassformer.patching-pairs/1 */
+        /** glassformer.patching-pairs/2 */
         PairPatchingJson: {
             changes: string[];
             counts: number[][];
@@ -3052,7 +3062,7 @@ export interface components {
             part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
             positions: number[];
             /** @constant */
-            schema: "glassformer.patching-pairs/1";
+            schema: "glassformer.patching-pairs/2";
             sharing: number;
             standard_errors: ((number | null) | null)[][];
             values: ((number | null) | null)[][][];
@@ -3402,6 +3412,7 @@ export interface components {
             attended_token: string;
             attends_to: number;
             position: number;
+            sink: (number | null) | null;
             token: string;
             weight: number | null;
             writes: components["schemas"]["ScoredToken"][];
@@ -3974,6 +3985,7 @@ export interface components {
             layers: components["schemas"]["LayerGuess"][];
             loss: (number | null) | null;
             losses: ((number | null) | null)[];
+            sink: (number | null)[] | null;
             step: number;
         };
         Stage: {
@@ -4182,7 +4194,7 @@ export interface components {
              */
             type: "text";
         };
-        /** glassformer.compare-texts/2 */
+        /** glassformer.compare-texts/3 */
         TextComparisonJson: {
             best: [
                 components["schemas"]["Candidate"][],
@@ -4197,7 +4209,7 @@ export interface components {
                 number
             ];
             /** @constant */
-            schema: "glassformer.compare-texts/2";
+            schema: "glassformer.compare-texts/3";
             shared: number;
             texts: [
                 string,
@@ -4209,16 +4221,16 @@ export interface components {
                 string[]
             ];
         };
-        /** glassformer.evaluation/1 */
+        /** glassformer.evaluation/2 */
         TextEvaluationJson: {
+            bits: number | null;
             bits_per_byte: number | null;
             bytes: number;
             loss: number | null;
             model: string;
-            nats: number | null;
             perplexity: number | null;
             /** @constant */
-            schema: "glassformer.evaluation/1";
+            schema: "glassformer.evaluation/2";
             seconds: number | null;
             stride: number;
             tokens: number;
@@ -4391,6 +4403,7 @@ export interface components {
             places: components["schemas"]["TracePlace"][];
             /** @constant */
             schema: "glassformer.trace/2";
+            surprisal: (number | null) | null;
             text: string;
             tokens: number;
         };

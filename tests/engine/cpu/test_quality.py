@@ -37,16 +37,16 @@ def test_bfloat16_is_nearer_than_pytorch_s(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "divergence", "agreement"),
     [
-        ({"cache": "f16"}, 5e-5, 0.995),
-        ({"cache": "q8"}, 1e-2, 0.95),
-        ({"activations": "mixed"}, 1.5e-3, 0.97),
-        ({"activations": "q8"}, 5e-3, 0.95),
+        ({"cache": "f16"}, 7e-5, 0.995),
+        ({"cache": "q8"}, 1.5e-2, 0.95),
+        ({"activations": "mixed"}, 2.2e-3, 0.97),
+        ({"activations": "q8"}, 7e-3, 0.95),
     ],
 )
 def test_kl_divergence_over_five_thousand_tokens(
     smollm2: Path, how: dict[str, str], divergence: float, agreement: float
 ) -> None:
-    """llama.cpp's divergence on this file is 3.4e-3, and its agreement 95.4 % (bench/quality.py)."""
+    """llama.cpp's divergence on this file is 4.9e-3 bits, and its agreement 95.4 % (bench/quality.py)."""
     plain = glassformer.load(smollm2, executor="plain")
     pages = [HELD_OUT, *sorted((Path(__file__).parents[3] / "docs").glob("*.md"))]
     ids = plain.tokenizer("\n".join(page.read_text("utf-8") for page in pages))["input_ids"][:5120]

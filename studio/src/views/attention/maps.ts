@@ -7,7 +7,9 @@ export interface Display {
   readonly hideFirst: boolean; // the first token's column
 }
 
-/** One head: what each query gives each key. */
+const SINK = "(sink)"; // the last column of a head that has one: a learned score that stands for no token
+
+/** One head: what each query gives each key, and its sink. */
 export interface HeadMap {
   readonly queries: readonly string[];
   readonly keys: readonly string[];
@@ -17,10 +19,14 @@ export interface HeadMap {
 }
 
 export class Maps {
+  readonly columns: readonly string[]; // the keys, and the sink where there is one
   private readonly bytes: Uint8Array;
+  private readonly sinks: Uint8Array;
 
   constructor(readonly view: AttentionMaps) {
     this.bytes = decodeBase64(view.weights);
+    this.sinks = decodeBase64(view.sinks ?? "");
+    this.columns = this.sinks.length ? [...view.keys, SINK] : view.keys;
   }
 
   get last(): number {
@@ -32,27 +38,32 @@ export class Maps {
   }
 
   masked(layer: number, query: number, key: number): boolean {
-    const { causal, windows, first } = this.view;
+    const { causal, windows, first, keys } = this.view;
+    if (key === keys.length) return false;
     const window = windows[layer - first] ?? Infinity;
     return causal && (key > query || key <= query - window);
   }
 
   byte(layer: number, head: number, query: number, key: number): number {
     const { first, heads, queries, keys } = this.view;
-    return this.bytes[(((layer - first) * heads + head) * queries.length + query) * keys.length + key] ?? 0;
+    const row = ((layer - first) * heads + head) * queries.length + query;
+    return (key === keys.length ? this.sinks[row] : this.bytes[row * keys.length + key]) ?? 0;
   }
 
   /** A head, by its exact weights where they are known. */
   head(layer: number, head: number, exact: AttentionMap | null, display: Display): HeadMap {
     const { queries, keys } = this.view;
-    const weights = exact?.layer === layer && exact.head === head ? (exact.weights as readonly (readonly number[])[]) : null;
+    const known = exact?.layer === layer && exact.head === head ? exact : null;
+    const weights = (known?.weights ?? []) as readonly (readonly number[])[];
+    const sink = (known?.sink ?? []) as readonly number[];
     return {
       queries,
-      keys,
-      exact: weights !== null,
+      keys: this.columns,
+      exact: known !== null,
       weight: (query, key) => {
         if (this.masked(layer, query, key) || (display.hideFirst && key === 0)) return null;
-        return weights ? (weights[query]?.[key] ?? 0) : this.byte(layer, head, query, key) / 255;
+        if (!known) return this.byte(layer, head, query, key) / 255;
+        return (key === keys.length ? sink[query] : weights[query]?.[key]) ?? 0;
       },
     };
   }
