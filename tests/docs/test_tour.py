@@ -55,7 +55,7 @@ def words(line: str) -> str:
 
 
 def same_number(actual: str, expected: str, whole: bool = True) -> bool:
-    """Whole numbers must be equal; fractions, ranks and percents within two hundredths, or two of a fraction's last digit."""
+    """Whole numbers must be equal; fractions, ranks and percents within two hundredths, or two of a last digit."""
     value, target = (float(number.replace(",", "")) for number in (actual, expected))
     if not whole and "." not in actual + expected:
         return abs(value - target) <= math.ceil(0.02 * target)
