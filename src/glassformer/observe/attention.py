@@ -126,7 +126,7 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
         entropy, *shares, sink_share = means
         own_sink = sink_share if SITES[kind].format(layer) in sinks else None
-        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares, own_sink))
+        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares, sink=own_sink))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
 
