@@ -124,9 +124,10 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
     summaries = []
     for layer, head in np.ndindex(layers, count):
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
-        entropy, *shares, sink_share = means
+        entropy, first, previous, itself, duplicate, induction, sink_share = means
         own_sink = sink_share if SITES[kind].format(layer) in sinks else None
-        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares, own_sink))
+        shares = (first, previous, itself, duplicate, induction, own_sink)
+        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
 
