@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.ops import Dim, Op, OpKind, Shape, Weight
 from glassformer.blueprints.positions import DistanceBuckets
+from glassformer.blueprints.rope import Rope
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.sites import Synonyms
 
@@ -42,9 +43,9 @@ class Blueprint:
         return sum(weight.elements for weight in self.weights)
 
     @property
-    def depends_on_length(self) -> bool:
-        """Whether a token's numbers depend on how many tokens come after it: some kinds of RoPE follow the length."""
-        return any(op.options["rope"].depends_on_length for op in self.ops if op.kind == "rotate")
+    def ropes(self) -> list[Rope]:
+        """RoPE's kinds of frequencies in the decoder, or in a model that is one stack."""
+        return list(dict.fromkeys(op.options["rope"] for op in self.ops if op.kind == "rotate" and not op.stack))
 
     @property
     def block_counts(self) -> BlockCounts:

@@ -34,6 +34,7 @@ from glassformer.engine.protocol import (
     begins_at_blocks,
     least_prompt,
     max_ahead,
+    same_frequencies,
 )  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
@@ -87,7 +88,7 @@ class PrefixCache:
             row.reusable = False  # in case the pass fails half-way
         scores = self.executor.run(
             [
-                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, begin=feed.begin)
+                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, None, feed.begin, feed.text_length)
                 for feed, row in zip(new, rows, strict=True)
             ]
         )
@@ -106,6 +107,9 @@ class PrefixCache:
     @property
     def prefix_caching(self) -> Self:
         return self
+
+    def same_frequencies(self, length: int) -> int:
+        return same_frequencies(self.executor, length)
 
     @property
     def max_ahead(self) -> int:

@@ -227,3 +227,12 @@ class Program:
     pattern_changes: dict[int, list[PatternChange]] = field(default_factory=dict)  # the same, for attention patterns
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
     scores: int | None = None  # the buffer of the scores
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether some of RoPE's frequencies depend on how long a text is."""
+        return any(rope.depends_on_length for rope, _ in self.ropes)
+
+    def frequency_lengths(self, length: int) -> tuple[int, ...]:
+        """The same for all texts that have the frequencies of one of `length` tokens."""
+        return tuple(rope.frequency_length(length) for rope, _ in self.ropes)
