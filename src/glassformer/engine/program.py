@@ -79,10 +79,11 @@ class MatrixRef(NamedTuple):
 
 
 class SinusoidTable(NamedTuple):
-    """A table of positions that no checkpoint holds."""
+    """A table of positions that a checkpoint need not hold."""
 
     shape: tuple[int, int]  # (positions, hidden)
     halves: bool = False  # all sines before all cosines
+    stored: str = ""  # the name of a tensor that is taken in its place, where a file has it
 
     def values(self) -> Floats:
         return sinusoidal_positions(*self.shape, self.halves)
