@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
@@ -190,3 +190,30 @@ def test_a_token_with_a_role_is_special_whatever_the_file_says(
         for skip in (False, True):
             assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
     assert "<mask>" not in ours.decode([vocab["a"], vocab["<mask>"]], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("composed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [("Qwen3_5Tokenizer", None), ("Qwen2Tokenizer", "qwen3_5"), ("Qwen2Tokenizer", "qwen3"), ("TokenizersBackend", None)],
+)
+def test_qwens_classes_compose_accents_and_split_in_their_own_way(
+    name: str, model_type: str | None, composed: bool, tmp_path: Path
+) -> None:
+    """Whatever a tokenizer.json says; and Qwen 3.5's model type is read by its own class, whatever is named."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocab = {token: number for number, token in enumerate(["<|endoftext|>", *sorted(alphabet), "Ã©", "eÌ"])}
+    backend = Tokenizer(models.BPE(vocab, [("Ã", "©"), ("e", "Ì")]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\s+"), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    if composed:
+        backend.normalizer = normalizers.NFC()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "eos_token": "<|endoftext|>"}))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("cafe\u0301 café", "re\u0301sume\u0301's 12", "\u0301 e\u0300"):
+        assert ours.tokenize(text) == theirs.tokenize(text)
