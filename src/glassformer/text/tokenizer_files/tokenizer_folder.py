@@ -72,7 +72,7 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
             token for token in (*special.values(), *additional) if token.content not in known
         ]  # the others stay as they are
         backend.add_tokens([*added.values(), *new, *piece_tokens])
-        _set_special(backend, {token.content for token in (*special.values(), *additional)})
+        _set_special(backend, contents.values())
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length", config.get("max_len")) or NO_LIMIT
