@@ -135,6 +135,33 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
+def did_you_misspell(word: str, families: Iterable[str]) -> str:
+    """The same for families, whose names are near each other though their models differ: one slip inside a name alone.
+
+    >>> did_you_misspell("lama", ["llama", "phi3"]), did_you_misspell("phi", ["llama", "phi3"])
+    (" Did you mean 'llama'?", '')
+    """
+    return did_you_mean(word, [family for family in families if _is_slip(_letters(word), _letters(family))])
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _is_slip(word: str, name: str) -> bool:
+    """Whether words are the same but for one letter within them: wrong, missing, doubled, or swapped with the next."""
+    if word == name:
+        return True
+    if word[:1] != name[:1] or word[-1:] != name[-1:] or [*filter(str.isdigit, word)] != [*filter(str.isdigit, name)]:
+        return False
+    shorter, longer = sorted((word, name), key=len)
+    if len(shorter) < len(longer):
+        return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
+    wrong = [at for at, (one, other) in enumerate(zip(word, name, strict=True)) if one != other]
+    swapped = len(wrong) == 2 and wrong[1] - wrong[0] == 1 and sorted(word) == sorted(name)
+    return len(wrong) == 1 or swapped
+
+
 def refuse_unknown(unknown: Mapping[str, Any], function: Callable[..., Any], also: Iterable[str] = ()) -> None:
     """Raise for the first keyword argument that `function` does not have; return when there is none.
 

@@ -59,3 +59,12 @@ def test_a_config_is_read_back_from_its_dict(name: str) -> None:
     assert again == config
     assert again.num_labels == 2
     assert again.extra_fields["odd"] == 3
+
+
+@pytest.mark.parametrize("count", [50, 2, 3, 1])
+def test_a_number_of_labels_wins_over_names_that_were_left_over(count: int) -> None:
+    from transformers import BertConfig
+
+    raw = {"num_labels": count, "id2label": {"0": "no", "1": "yes"}}
+    theirs, ours = BertConfig.from_dict(dict(raw)), read_config({**BertConfig().to_dict(), **raw})
+    assert (ours.num_labels, ours.label_count, ours.id2label) == (theirs.num_labels, count, theirs.id2label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,36 @@ def test_a_share_of_one_is_written_where_a_reader_would_take_another() -> None:
     assert whole.to_dict()["rope_parameters"]["partial_rotary_factor"] == 1.0
     assert read_config(whole.to_dict()).rope == whole.rope
     assert read_config(sizes).rope.partial_rotary_factor == 0.25
+
+
+LINEAR, DEFAULT = {"rope_type": "linear", "factor": 4.0, "rope_theta": 2e4}, {"rope_type": "default", "rope_theta": 3e4}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "rope_theta": 7e4}
+NESTED = {"full_attention": LINEAR, "sliding_attention": DEFAULT}
+
+
+@pytest.mark.parametrize("family", ["olmo3", "gemma3_text", "modernbert"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"rope_parameters": {**YARN, **NESTED}},
+        {"rope_parameters": {**YARN, "sliding_attention": DEFAULT}},
+        {"rope_parameters": {"rope_theta": 1e3, "full_attention": {"rope_type": "linear", "factor": 4.0}}},
+        {"rope_theta": 9e3, "rope_parameters": NESTED},
+        {"rope_theta": 9e3, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": NESTED},
+        {"rope_theta": 9e3, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    ],
+    ids=["flat and nested", "one nested", "a flat base", "an older base", "older scaling", "older alone"],
+)
+def test_nested_rope_parameters_win_over_flat_ones(family: str, raw: dict[str, Any]) -> None:
+    from transformers import AutoConfig
+
+    sizes = {"num_hidden_layers": 6, "hidden_size": 32, "num_attention_heads": 4, "head_dim": 8}
+    if family == "modernbert" and not raw.get("rope_parameters", {}).keys() <= NESTED.keys():
+        return  # the reference refuses them
+    theirs = AutoConfig.for_model(family, **sizes, **copy.deepcopy(raw)).rope_parameters
+    before = copy.deepcopy(raw)
+    ours = read_config({"model_type": family, "vocab_size": 99, "intermediate_size": 64, **sizes, **raw})
+    assert raw == before
+    for mine, kind in ((ours.rope, "full_attention"), (ours.local_rope, "sliding_attention")):
+        assert (mine.kind, mine.theta) == (theirs[kind]["rope_type"], theirs[kind]["rope_theta"])
+        assert mine.factor == theirs[kind].get("factor", 1.0)

@@ -277,6 +277,11 @@ class TestConfig:
         ("changes", "message"),
         [
             ({"model_type": "lama"}, "'model_type' is 'lama'.*Did you mean 'llama'"),
+            ({"model_type": "LLaMA"}, "'model_type' is 'LLaMA'.*Did you mean 'llama'"),
+            ({"model_type": "phi"}, "'model_type' is 'phi', which is not a known family. Known"),
+            ({"model_type": "phi3_v"}, "'model_type' is 'phi3_v', which is not a known family. Known"),
+            ({"model_type": "mamba"}, "'model_type' is 'mamba', which is not a known family. Known"),
+            ({"model_type": "mbart"}, "'model_type' is 'mbart', which is not a known family. Known"),
             ({"model_type": None}, "'model_type' is missing.*Load it with a class of that family, such as BertForMaskedLM"),
             ({"hidden_act": "silo"}, "'hidden_act' is 'silo'.*Did you mean 'silu'"),
             ({"hidden_size": "wide"}, "'hidden_size' is 'wide'; it must be int"),

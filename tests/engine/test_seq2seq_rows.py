@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from safetensors.torch import load_file, save_file
 
 from glassformer.changes import Change
 from glassformer.decoding import GenerationConfig, Policy, Recipe
@@ -21,7 +22,7 @@ from glassformer.decoding.loop import loop
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError, InputError, SiteError
+from glassformer.errors import CheckpointError, ExecutorError, InputError, SiteError
 from glassformer.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
@@ -486,3 +487,26 @@ def test_protocol_state_machine_with_sources(subject: Subject, examples: int) ->
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(type("SubjectMachine", (ProtocolMachine,), {"subject": subject}), settings=quick)
+
+
+@pytest.mark.every_combination
+@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("family", ["pegasus", "marian"])
+def test_a_stored_table_of_positions_is_used_in_place_of_sinusoids(family: str, name: str, tmp_path: Path) -> None:
+    theirs = reference.write(tmp_path, family, "seq2seq")
+    path = tmp_path / "model.safetensors"
+    tensors, shape = load_file(path), (theirs.config.max_position_embeddings, theirs.config.d_model)
+    for stack in ("encoder", "decoder"):
+        tensors[f"model.{stack}.embed_positions.weight"] = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    save_file(tensors, path, {"format": "pt"})
+    theirs = type(theirs).from_pretrained(tmp_path).eval()
+    source, ids = [5, 9, 7, 1], [2, 8, 9]
+    executor = Subject(tmp_path, name).executor()
+    (scores,) = executor.run([Feed(executor.open(source), ids)])
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+    assert np.allclose(scores.host(), expected.numpy(), atol=1e-4)
+    tensors["model.encoder.embed_positions.weight"] = torch.zeros(3, shape[1])
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"embed_positions.weight.* has shape \(3,"):
+        (broken := Subject(tmp_path, name).executor()).run([Feed(broken.open(source), ids)])

@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from glassformer.blueprints import Rope
 from glassformer.blueprints.config import ACTIVATIONS
-from glassformer.layers import Linear, Mask, RMSNorm, RotaryEmbedding, linear
+from glassformer.layers import Linear, Mask, RMSNorm, RotaryEmbedding, RotaryPositions, linear
 from glassformer.layers.attention import attend, pattern
 from glassformer.layers.mlp import ACTIVATIONS as FUNCTIONS
 from glassformer.layers.mlp import ActivationFunction
@@ -35,7 +35,10 @@ def test_rotating_keeps_norms_and_depends_on_distance_alone() -> None:
     query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 
     def score(at: int, to: int) -> float:
-        rotated = [rotary(torch.tensor([[place]]), torch.float32).rotate(x) for place, x in ((at, query), (to, key))]
+        rotated = [
+            rotary(RotaryPositions(torch.tensor([[place]])), torch.float32).rotate(x)
+            for place, x in ((at, query), (to, key))
+        ]
         assert torch.allclose(rotated[0].norm(), query.norm(), atol=1e-5)
         return float((rotated[0] * rotated[1]).sum())
 

@@ -36,6 +36,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qw
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
+from glassformer.layers import RotaryPositions
 from tests.parity import reference
 from tests.parity.compare import ids_for, load, ragged
 
@@ -115,7 +116,7 @@ def share_frequencies(theirs: Any, ours: Any) -> None:
             "rotary_emb_local"}  # fmt: skip
     for name, buffer in list(theirs.named_buffers()):
         if (last := name.rpartition(".")[2]) in mine:
-            frequencies = getattr(base, mine[last]).frequencies(torch.zeros(1, 1))
+            frequencies = getattr(base, mine[last]).frequencies(RotaryPositions(torch.zeros(1, 1))).flatten()
             assert frequencies.dtype == buffer.dtype == torch.float32
             torch.testing.assert_close(frequencies, buffer, rtol=5e-7, atol=0)
             buffer.copy_(frequencies)

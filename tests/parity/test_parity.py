@@ -195,10 +195,7 @@ def test_dynamic_rope(tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
 def test_longrope_beyond_the_trained_length(family: str, tmp_path: Path) -> None:
-    """Its long factors are in force from the pass on that goes beyond, as with the reference.
-
-    Phi-3's own `generate` reads the whole text anew in that pass; here it goes on from what is remembered, as others do.
-    """
+    """A text that grows beyond it is read anew with the long factors: as Phi-3's own `generate`, and every uncached one."""
     rope = {
         "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
         "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
@@ -209,11 +206,31 @@ def test_longrope_beyond_the_trained_length(family: str, tmp_path: Path) -> None
     for length in (24, 25, 60):
         ids = ids_for(ours, 1, length)
         close(ours(ids).logits, theirs(ids).logits)
-    if family == "phi3":
-        return
     prompt = ids_for(ours, 1, 18)
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
-    assert torch.equal(ours.generate(prompt, **options), theirs.generate(prompt, **options))
+    expected = theirs.generate(prompt, use_cache=family == "phi3", **options)
+    assert torch.equal(ours.generate(prompt, **options), expected)
+    cache = ours(prompt[:, :-1]).past_key_values
+    assert torch.equal(ours.generate(prompt, past_key_values=cache, **options), expected)
+    embeds = ours.get_input_embeddings()(prompt)
+    assert torch.equal(ours.generate(inputs_embeds=embeds, **options), expected[:, 18:])
+
+
+@torch.no_grad()
+def test_rows_of_a_padded_batch_have_their_own_longrope_factors(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
+    }  # fmt: skip
+    reference.write(tmp_path, "phi3", rope_parameters=rope, original_max_position_embeddings=24)
+    ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = ids_for(ours, 2, 30)
+    for side in (slice(12, None), slice(None, 18)):  # padding at the left, at the right
+        mask = torch.zeros_like(ids)
+        mask[0], mask[1, side] = 1, 1
+        both = ours(ids, attention_mask=mask).logits
+        close(both[1, side], ours(ids[1:, side]).logits[0])
+        close(both[0], ours(ids[:1]).logits[0])
 
 
 @torch.no_grad()

@@ -193,22 +193,26 @@ class TestDrafts:
         assert 0 < statistics.accepted_tokens == sum(step.drafted for step in steps) <= statistics.drafted_tokens
         assert statistics.passes < len(steps) == 100
 
-    def test_nothing_is_drafted_where_a_draft_would_change_the_numbers_before_it(
-        self, tmp_path: Path, client: Client
-    ) -> None:
-        """A RoPE whose frequencies follow the length of all that is fed."""
-        rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
-        folder = shutil.copytree(chat_folder(), tmp_path / "dynamic")
+    def test_a_draft_ends_where_it_would_change_the_numbers_before_it(self, tmp_path: Path, client: Client) -> None:
+        """At longrope's switch, from which on a text has other frequencies."""
+        folder = shutil.copytree(chat_folder(), tmp_path / "longrope")
         config = json.loads((folder / "config.json").read_text())
+        pairs = config["hidden_size"] // config["num_attention_heads"] // 2
+        switch = len(request(glassformer.load(folder, executor="cpu"), self.PROMPTS[2]).prompt_ids) + 30
+        rope = {
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": switch,
+            "short_factor": [1.0] * pairs, "long_factor": [4.0] * pairs,
+        }  # fmt: skip
         (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
         model = glassformer.load(folder, executor="cpu")
-        assert model.blueprint.depends_on_length
         scheduler = scheduler_of(model, client)
-        generation = scheduler.submit([run := request(model, self.PROMPTS[2], max_new_tokens=30)])
-        client.wait(generation)
+        runs = [request(model, prompt, max_new_tokens=60) for prompt in self.PROMPTS[:3]]
+        generations = [scheduler.submit([run]) for run in runs]
+        for generation, run in zip(generations, runs, strict=True):
+            client.wait(generation)
+            assert client.ids(generation) == alone(run)
         scheduler.close()
-        assert scheduler.statistics().drafted_tokens == 0
-        assert client.ids(generation) == alone(run)
+        assert scheduler.statistics().drafted_tokens
 
     def test_a_limit_of_none_drafts_none(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client, drafted_tokens=0)

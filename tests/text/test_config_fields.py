@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
@@ -157,3 +159,61 @@ def test_flags_are_kept_when_saved(tmp_path: Path) -> None:
 def test_words_are_joined_and_cleaned(tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(clean_up_tokenization_spaces=True), wordwise()))
     assert ours.decode(ours.encode("it is n't so .")) == "it isn't so."
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("where", ["tokenizer.json", "added_tokens_decoder"])
+@pytest.mark.parametrize("name", ["GemmaTokenizer", "TokenizersBackend", "LlamaTokenizer"])
+def test_a_token_with_a_role_is_special_whatever_the_file_says(
+    name: str, where: str, normalized: bool, tmp_path: Path
+) -> None:
+    """As `<mask>` in Gemma's files, which only its class knows to be the mask."""
+    contents = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<image>"]
+    vocab = {token: number for number, token in enumerate([*contents, "▁", "a", "b", "▁a"])}
+    backend = Tokenizer(models.BPE(vocab, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in contents[:4]])
+    plain = [AddedToken(content, special=False, normalized=normalized, lstrip=True) for content in contents[4:]]
+    backend.add_tokens(plain)
+    config: dict[str, Any] = {"tokenizer_class": name, "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    config["additional_special_tokens"] = ["<image>"]
+    if name != "GemmaTokenizer":
+        config["mask_token"] = "<mask>"
+    if where == "added_tokens_decoder":
+        flags = {"special": False, "lstrip": True, "rstrip": False, "normalized": normalized, "single_word": False}
+        config[where] = {str(vocab[token.content]): {"content": token.content, **flags} for token in plain}
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a <mask>b", "b <image>a", "a▁<mask>"):
+        ids = theirs.encode(text)
+        assert ours.encode(text) == ids
+        for skip in (False, True):
+            assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
+    assert "<mask>" not in ours.decode([vocab["a"], vocab["<mask>"]], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("composed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [("Qwen3_5Tokenizer", None), ("Qwen2Tokenizer", "qwen3_5"), ("Qwen2Tokenizer", "qwen3"), ("TokenizersBackend", None)],
+)
+def test_qwens_classes_compose_accents_and_split_in_their_own_way(
+    name: str, model_type: str | None, composed: bool, tmp_path: Path
+) -> None:
+    """Whatever a tokenizer.json says; and Qwen 3.5's model type is read by its own class, whatever is named."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocab = {token: number for number, token in enumerate(["<|endoftext|>", *sorted(alphabet), "Ã©", "eÌ"])}
+    backend = Tokenizer(models.BPE(vocab, [("Ã", "©"), ("e", "Ì")]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\s+"), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    if composed:
+        backend.normalizer = normalizers.NFC()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "eos_token": "<|endoftext|>"}))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("cafe\u0301 café", "re\u0301sume\u0301's 12", "\u0301 e\u0300"):
+        assert ours.tokenize(text) == theirs.tokenize(text)

@@ -17,7 +17,7 @@ from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.ops import Op, Weight
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError, did_you_mean
+from glassformer.errors import ConfigError, did_you_misspell
 
 SHARED = frozenset(
     {
@@ -39,7 +39,7 @@ def module_for(model_type: object) -> ModuleType:
     if name not in _file_names() or _module(name).Config.model_type != model_type:
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
-            f"{did_you_mean(str(model_type), model_types())} Known: {', '.join(model_types())}."
+            f"{did_you_misspell(str(model_type), model_types())} Known: {', '.join(model_types())}."
         )
     return _module(name)
 

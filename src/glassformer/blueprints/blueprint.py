@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.ops import Dim, Op, OpKind, Shape, Weight
 from glassformer.blueprints.positions import DistanceBuckets
+from glassformer.blueprints.rope import Rope
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.sites import Synonyms
 
@@ -38,13 +39,18 @@ class Blueprint:
         return tuple({weight.name: weight for op in self.ops for weight in op.weights}.values())
 
     @property
+    def optional_weights(self) -> tuple[str, ...]:
+        """Tensors that a checkpoint may hold: tables that can be made where it does not."""
+        return tuple(op.options["stored"] for op in self.ops if "stored" in op.options)
+
+    @property
     def parameters(self) -> int:
         return sum(weight.elements for weight in self.weights)
 
     @property
-    def depends_on_length(self) -> bool:
-        """Whether a token's numbers depend on how many tokens come after it: some kinds of RoPE follow the length."""
-        return any(op.options["rope"].depends_on_length for op in self.ops if op.kind == "rotate")
+    def ropes(self) -> list[Rope]:
+        """RoPE's kinds of frequencies in the decoder, or in a model that is one stack."""
+        return list(dict.fromkeys(op.options["rope"] for op in self.ops if op.kind == "rotate" and not op.stack))
 
     @property
     def block_counts(self) -> BlockCounts:
@@ -140,9 +146,10 @@ class Builder:
         self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0,
         halves: bool = False,
     ) -> Value:  # fmt: skip
-        """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines."""
+        """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines; where
+        a file stores such a table in `module`, that one is taken."""
         weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _integer(x.shape[-1]))}
-        options: dict[str, Any] = {"halves": True} if halves else {}
+        options: dict[str, Any] = {"halves": True, "stored": f"{module}.weight"} if halves else {}
         return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first, **options)
 
     def relative_bias(self, module: str, buckets: int, heads: int) -> Value:

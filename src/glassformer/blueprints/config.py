@@ -116,6 +116,8 @@ class Config:
                 raise ConfigError(f"config field 'id2label' is {brief(labels)}; its keys must be numbers.")
             raw = {**raw, "id2label": {int(number): label for number, label in labels.items()}}
             raw.setdefault("num_labels", len(labels))
+            if raw["num_labels"] and raw["num_labels"] != len(labels):  # a list that was left over: the number counts
+                raw["id2label"] = None
         raw.pop("label2id", None)
         return raw
 

@@ -45,6 +45,13 @@ class Config(llama.Config):
         return self.sliding_window if self.is_local(layer) else None
 
 
+def rope_object(value: Any, name: str) -> Mapping[str, Any]:
+    """A field that describes RoPE, refused if it is no object; empty where a file has none."""
+    if not isinstance(value or {}, Mapping):
+        raise ConfigError(f"config field {name!r} is {brief(value)}; it must be an object.")
+    return value or {}
+
+
 @dataclass(kw_only=True)
 class TwoRopesConfig(Config):
     """The layers with a window have a RoPE of their own. A mixin, put after a family's own config, whose defaults win."""
@@ -55,18 +62,12 @@ class TwoRopesConfig(Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        ropes = raw.pop("rope_parameters", None) or {}
-        if not isinstance(ropes, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {brief(ropes)}; it must be an object.")
-        full = ropes if "rope_type" in ropes else ropes.get(FULL)
-        local = {"rope_parameters": ropes.get(SLIDING), "rope_theta": cls.read_local_theta(raw)}
-        prepared = super().prepare({**raw, "rope_parameters": full})
-        return prepared | {"local_rope": Rope.read(local)}
-
-    @classmethod
-    def read_local_theta(cls, raw: dict[str, Any]) -> Any:
-        """The base of the near layers' RoPE, taken out of a file that has one."""
-        return raw.pop("rope_local_base_freq", cls.local_theta)
+        local_theta = raw.pop("rope_local_base_freq", cls.local_theta)
+        ropes, scaling = (rope_object(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
+        nested = FULL in ropes or SLIDING in ropes  # what stands flat beside them is not read
+        full = rope_object(ropes.get(FULL), FULL) if nested else ropes
+        local = Rope.read({**raw, "rope_parameters": ropes.get(SLIDING), "rope_theta": local_theta})
+        return super().prepare({**raw, "rope_parameters": {**full, **scaling}}) | {"local_rope": local}
 
     def __post_init__(self) -> None:
         super().__post_init__()

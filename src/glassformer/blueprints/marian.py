@@ -40,17 +40,18 @@ class Config(bart.Config):
         return super().prepare(raw)
 
 
-def embedded(b: Builder, c: bart.Config, base: str) -> Value:
+def embedded(b: Builder, c: bart.Config, base: str, name: str) -> Value:
     x = b.embed(f"{base}shared", site=None, scale=c.scale)
-    return b.position(x, "", c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
+    table = f"{base}{name}.embed_positions"
+    return b.position(x, table, c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
     with b.encoder():
-        encoded = bart.stack(b, c, embedded(b, c, base), base, "encoder")
-    x = bart.stack(b, c, embedded(b, c, base), base, "decoder", encoded)
+        encoded = bart.stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
+    x = bart.stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
     if head == "seq2seq":
         bart.vocabulary_scores(b, c, x)
     return b.build(head)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.layer_types import rope_object
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError
 from glassformer.typecheck import brief
@@ -53,10 +54,8 @@ class Config(shared.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        ropes = raw.pop("rope_parameters", None) or {}
-        if not isinstance(ropes, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {brief(ropes)}; it must be an object.")
-        scaling, longest = raw.pop("rope_scaling", None), raw.get("max_position_embeddings", 8192)
+        ropes, scaling = (rope_object(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
+        longest = raw.get("max_position_embeddings", 8192)
         thetas = {
             "full_attention": raw.pop("global_rope_theta", 160_000.0),
             "sliding_attention": raw.pop("local_rope_theta", 10_000.0),
@@ -64,7 +63,7 @@ class Config(shared.Config):
         read = {
             KINDS[kind]: Rope.read(
                 {
-                    "rope_parameters": ropes.get(kind), "rope_scaling": scaling, "rope_theta": theta,
+                    "rope_parameters": {**rope_object(ropes.get(kind), kind), **scaling}, "rope_theta": theta,
                     "max_position_embeddings": longest,
                 }
             )

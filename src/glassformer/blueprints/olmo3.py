@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from glassformer.blueprints import layer_types, olmo2
 from glassformer.blueprints.blueprint import Blueprint
@@ -17,10 +17,6 @@ class Config(olmo2.Config, layer_types.TwoRopesConfig):
     default_period: ClassVar[int] = 4
     default_theta: ClassVar[float] = 500_000.0
     local_theta: ClassVar[float] = 500_000.0
-
-    @classmethod
-    def read_local_theta(cls, raw: dict[str, Any]) -> Any:
-        return raw.get("rope_theta", cls.local_theta)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

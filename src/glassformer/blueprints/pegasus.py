@@ -36,7 +36,7 @@ class Config(bart.Config):
 def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = None) -> Value:
     """From tokens to the states after the last norm."""
     heads, inner, layers = bart.stack_sizes(c, decoder=encoded is not None)
-    x = embedded(b, c, base)
+    x = embedded(b, c, base, name)
     for layer in range(layers):
         with b.block(layer, f"{base}{name}.layers"):
             h = b.norm(x, "self_attn_layer_norm", EPS, site="attention.input", how="layer")

@@ -163,7 +163,26 @@ class Rope:
     @property
     def depends_on_length(self) -> bool:
         """Whether a longer sequence has other frequencies."""
-        return self.kind in ("dynamic", "longrope")
+        return self.kind == "dynamic" or self.switch is not None
+
+    @property
+    def switch(self) -> int | None:
+        """The longest sequence with longrope's short factors: one that grows beyond it is read anew with the long ones."""
+        if self.kind != "longrope" or self.short_factor == self.long_factor:
+            return None
+        return int(self.original_max_position_embeddings)
+
+    def frequency_length(self, length: int) -> int:
+        """The least length of a sequence that has the frequencies of one of `length` tokens."""
+        if self.switch is not None:
+            return self.switch + 1 if length > self.switch else 0
+        return length if self.kind == "dynamic" and length > self.max_position_embeddings else 0
+
+    def same_frequencies(self, length: int) -> int | None:
+        """How many tokens can follow so many without other frequencies; None: any number."""
+        if self.switch is not None:
+            return self.switch - length if length <= self.switch else None
+        return max(0, int(self.max_position_embeddings) - length) if self.kind == "dynamic" else None
 
     def frequencies(self, size: int, length: int = 0) -> npt.NDArray[np.float32]:
         """Radians per position of each pair of a head of `size` numbers, for a sequence of `length` tokens."""

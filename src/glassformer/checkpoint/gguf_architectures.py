@@ -57,7 +57,7 @@ from glassformer.checkpoint.gguf_tensor_names import (
     T5,
 )
 from glassformer.checkpoint.stored_tensors import Layout, OffsetByOne, Transposed
-from glassformer.errors import CheckpointError, did_you_mean
+from glassformer.errors import CheckpointError, did_you_misspell
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def table_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, Architecture
     if not isinstance(architecture, str) or architecture not in TABLES:
         raise CheckpointError(
             f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
-            f"{did_you_mean(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
+            f"{did_you_misspell(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
         )
     table = TABLES[architecture]
     return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table

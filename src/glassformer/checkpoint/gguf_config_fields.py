@@ -122,7 +122,10 @@ def olmo2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
         return decoder_fields(metadata, raw)
     pattern = metadata.get("attention.sliding_window_pattern")
     kinds = ["sliding_attention" if local else "full_attention" for local in pattern] if isinstance(pattern, list) else None
-    return {**decoder_fields(metadata, raw), "model_type": "olmo3", "layer_types": kinds}
+    theta = shortest_float(metadata.get("rope.freq_base"))  # of all layers
+    local = {"rope_type": "default"} if theta is None else {"rope_type": "default", "rope_theta": theta}
+    ropes = {"rope_parameters": {"sliding_attention": local}}
+    return {**decoder_fields(metadata, raw), **ropes, "model_type": "olmo3", "layer_types": kinds}
 
 
 def _query_scalar(metadata: Metadata, largest: int) -> dict[str, Any]:

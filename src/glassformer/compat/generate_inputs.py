@@ -260,9 +260,11 @@ def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
     # a row's last token is read again where the cache holds it: the scores after it are not kept
     cached = [columns[columns < filled][: len(columns) - 1] for columns in prompts.layout.columns]
     begun: list[Row | None] = []
-    for layers, source, ids in zip(_row_layers(own, cached), sources, prompts.sources, strict=True):
+    texts = zip(_row_layers(own, cached), sources, prompts.sources, prompts.rows, prompts.vectors, strict=True)
+    for layers, source, source_ids, ids, vectors in texts:
         memory = RowMemory(layers if layers and layers[0][0].shape[1] else [], source)
-        begun.append(executor.restore(memory, ids or ()) if memory.own or memory.source else None)
+        known = memory.own or memory.source
+        begun.append(executor.restore(memory, source_ids or (), ids, vectors) if known else None)
     read = [0 if row is None else row.length for row in begun]
     return replace(prompts, executor=executor, begun=begun, read=read)
 

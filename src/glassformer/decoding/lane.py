@@ -22,6 +22,7 @@ from glassformer.engine.protocol import (
     least_prompt,
     prefix_caching,
     row_memories,
+    same_frequencies,
 )  # fmt: skip
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
@@ -111,7 +112,9 @@ class Lane:
             feed = replace(feed, ids=feed.ids[self.cached_tokens :])
             self.feeds = [feed]
         size = self._chunk_size(chunk, feed.row.length, len(feed.ids))
-        return self.feeds if size == len(feed.ids) else [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
+        if size == len(feed.ids):
+            return self.feeds
+        return [replace(feed, ids=feed.ids[:size], want=Want.NONE, text_length=feed.row.length + len(feed.ids))]
 
     def next_tokens(self, chunk: int | None = None) -> int:
         """How many tokens `next_feeds` would give."""
@@ -156,6 +159,7 @@ class Lane:
             return 0
         row, history = self.feeds[0].row, self.policy.history
         room = min(history.room - history.step, self.executor.context - row.length) - 1
+        room = min(room, same_frequencies(self.executor, row.length + 1))
         least = least_prompt(self.executor)
         return max(0, room if least == 1 else min(room, least - 2))  # a draft is checked as steps are computed
 
@@ -197,7 +201,7 @@ class Lane:
         steps = [Step(ids[0])]
         for start in range(0, len(ids) - 1, CHUNK):
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
-            (scores,) = self.executor.run([replace(feed, ids=part, want=Want.ALL)])
+            (scores,) = self.executor.run([replace(feed, ids=part, want=Want.ALL, text_length=len(ids))])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
                 candidates, logprob = candidates_and_logprob(scores.host(position), token, count)
                 steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))

@@ -20,7 +20,7 @@ from glassformer.decoding.loop import shared_prompts
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
-from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
+from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want, same_frequencies
 from glassformer.errors import NotNumbers, SettingError
 
 FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
@@ -53,7 +53,7 @@ def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) 
                     yield number, replace(step, drafted=True) if step.id == guess else step
                     if step.finish or step.id != guess:
                         break
-            drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.history.step - 1 for lane in lanes.values()})
+            drafts = drafter.draft({lane.policy: _room(executor, lane.policy) for lane in lanes.values()})
             for lane in lanes.values():
                 lane.feeds = [_next_feed(executor, lane, drafts.get(lane.policy, ()))]
             scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
@@ -74,6 +74,11 @@ def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[in
         lanes.update({other: lanes[first].fork(policies[other]) for other in others})
         scores.update(dict.fromkeys(others, scores[first]))
     return scores
+
+
+def _room(executor: Executor, policy: Policy) -> int:
+    """How many tokens may be drafted: as many as the text may have beside the next one, before RoPE's frequencies change."""
+    return min(policy.room - policy.history.step - 1, same_frequencies(executor, policy.history.ids.size))
 
 
 def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -44,7 +44,8 @@ class NamedWeights(Generic[AnyTensor]):
 
     def __init__(self, tensors: Mapping[str, AnyTensor], expected: Mapping[str, tuple[int, ...]]) -> None:
         self._tensors = resolve_names(tensors, tuple(expected))
-        self._shapes = expected
+        self._shapes = dict(expected)
+        self._files = tensors
         for name in expected:
             if name in self._tensors or name not in OPTIONAL_ZEROS:
                 self.stored(name)
@@ -59,6 +60,14 @@ class NamedWeights(Generic[AnyTensor]):
                 "Is this the config of these weights?"
             )
         return tensor
+
+    def stored_or(self, name: str, shape: tuple[int, ...], make: Callable[[], Floats]) -> Floats:
+        """A tensor that a file may hold, or what is made where it does not."""
+        if not name or not (found := resolve_names(self._files, (name,))):
+            return make()
+        self._tensors |= found
+        self._shapes[name] = shape
+        return self.floats(name).reshape(shape)
 
     def read(self, name: str) -> AnyTensor:
         """A tensor whose bytes are to be read now: an engine may copy them first."""

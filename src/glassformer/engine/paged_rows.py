@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from glassformer.engine import checks
 from glassformer.engine.protocol import Row
+from glassformer.engine.row_history import RereadRows, RowHistory, forked
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.ownership import NotCopied
@@ -34,16 +35,18 @@ class PagedRow(Generic[PagesType]):
     open: bool = True
     source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
+    history: RowHistory | None = None  # where it may have to be read anew
 
     def fork(self, length: int) -> Self:
         source = self.source_pages.share(len(self.source)) if self.source_pages is not None else None
-        return type(self)(self.pages.share(length), source, length, True, self.source, self.encoded)
+        history = forked(self.history, length)
+        return type(self)(self.pages.share(length), source, length, True, self.source, self.encoded, history)
 
     def take_over(self, other: Self) -> None:
         """Hold what another row holds, which is not used any more."""
         self.release()
         self.pages, self.source_pages = other.pages, other.source_pages
-        self.length, self.source, self.encoded = other.length, other.source, other.encoded
+        self.length, self.source, self.encoded, self.history = other.length, other.source, other.encoded, other.history
 
     def release(self) -> None:
         self.pages.truncate(0)
@@ -54,7 +57,7 @@ class PagedRow(Generic[PagesType]):
 RowType = TypeVar("RowType", bound=PagedRow[Any])
 
 
-class PagedRows(NotCopied, Generic[RowType]):
+class PagedRows(NotCopied, RereadRows, Generic[RowType]):
     """The part of an executor that is about rows."""
 
     _row_type: type[RowType]
@@ -67,7 +70,8 @@ class PagedRows(NotCopied, Generic[RowType]):
 
     def open(self, source: Sequence[int] | None = None) -> RowType:
         ids = self._checks.source(source)
-        return self._row_type(self._new_pages(), self._new_pages() if ids else None, source=ids)
+        pages, source_pages = self._new_pages(), self._new_pages() if ids else None
+        return self._row_type(pages, source_pages, source=ids, history=self._new_history())
 
     @checks.locked
     def fork(self, row: Row, length: int | None = None) -> RowType:
@@ -86,6 +90,7 @@ class PagedRows(NotCopied, Generic[RowType]):
         cached = self._open_row(row)
         cached.length = max(0, min(cached.length, length))
         cached.pages.truncate(cached.length)
+        cached.history = forked(cached.history, cached.length)
         return cached.length
 
     @checks.locked

@@ -34,6 +34,7 @@ from glassformer.engine.protocol import (
     begins_at_blocks,
     least_prompt,
     max_ahead,
+    same_frequencies,
 )  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
@@ -88,7 +89,7 @@ class PrefixCache(NotCopied):
             row.reusable = False  # in case the pass fails half-way
         scores = self.executor.run(
             [
-                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, begin=feed.begin)
+                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, None, feed.begin, feed.text_length)
                 for feed, row in zip(new, rows, strict=True)
             ]
         )
@@ -107,6 +108,9 @@ class PrefixCache(NotCopied):
     @property
     def prefix_caching(self) -> Self:
         return self
+
+    def same_frequencies(self, length: int) -> int:
+        return same_frequencies(self.executor, length)
 
     @property
     def max_ahead(self) -> int:

@@ -79,10 +79,11 @@ class MatrixRef(NamedTuple):
 
 
 class SinusoidTable(NamedTuple):
-    """A table of positions that no checkpoint holds."""
+    """A table of positions that a checkpoint need not hold."""
 
     shape: tuple[int, int]  # (positions, hidden)
     halves: bool = False  # all sines before all cosines
+    stored: str = ""  # the name of a tensor that is taken in its place, where a file has it
 
     def values(self) -> Floats:
         return sinusoidal_positions(*self.shape, self.halves)
@@ -227,3 +228,12 @@ class Program:
     pattern_changes: dict[int, list[PatternChange]] = field(default_factory=dict)  # the same, for attention patterns
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
     scores: int | None = None  # the buffer of the scores
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether some of RoPE's frequencies depend on how long a text is."""
+        return any(rope.depends_on_length for rope, _ in self.ropes)
+
+    def frequency_lengths(self, length: int) -> tuple[int, ...]:
+        """The same for all texts that have the frequencies of one of `length` tokens."""
+        return tuple(rope.frequency_length(length) for rope, _ in self.ropes)

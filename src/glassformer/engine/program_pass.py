@@ -18,7 +18,7 @@ from glassformer.changes import Change
 from glassformer.engine import checks
 from glassformer.engine.paged_rows import PagedRow
 from glassformer.engine.program import PatternChange, Program
-from glassformer.engine.protocol import Feed
+from glassformer.engine.protocol import Feed, read_length
 from glassformer.sites import ENCODER, where_of
 
 SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
@@ -41,6 +41,11 @@ class FeedChunk:
     @property
     def start(self) -> int:
         return self.row.length
+
+    @property
+    def text_length(self) -> int:
+        """How many tokens the text has that it is read as part of."""
+        return read_length(self.feed, self.start)
 
     def scored(self) -> int:
         """How many of its tokens are scored: always the last ones."""
@@ -86,6 +91,16 @@ def source_value(source: Any, site: str, length: int) -> Any:
     """The keys or values of a source, as cross-attention reads them."""
     keys, values = source.read(int(site.split(".")[1]), length)
     return (keys if site.endswith(".key") else values)[None]
+
+
+def by_frequencies(program: Program, chunks: Sequence[FeedChunk]) -> list[list[FeedChunk]]:
+    """Chunks, put together where their texts have the same frequencies of RoPE: one pass has one set of them."""
+    if not program.depends_on_length:
+        return [list(chunks)]
+    groups: dict[object, list[FeedChunk]] = {}
+    for chunk in chunks:
+        groups.setdefault(program.frequency_lengths(chunk.text_length), []).append(chunk)
+    return list(groups.values())
 
 
 def watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:

@@ -62,6 +62,21 @@ class Feed:
     watch: Watch | None = None
     vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); only the plain executor takes them
     begin: BlockInput | None = None  # the first block that is computed, and what enters it; None: all are
+    text_length: int = 0  # of a prompt that is fed in chunks: all its tokens, on which RoPE's frequencies may depend
+
+
+def read_length(feed: Feed, start: int) -> int:
+    """How many tokens the text has that a feed is read as part of, if its first token stands at `start`.
+
+    >>> read_length(Feed(None, (7, 8, 9), parents=(-1, 0, 0)), 10)
+    12
+    """
+    if feed.parents is None:
+        return max(start + len(feed.ids), feed.text_length)
+    depths: list[int] = []
+    for parent in feed.parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(start + max(depths), feed.text_length)
 
 
 class Scores(Protocol):
@@ -319,6 +334,13 @@ def begins_at_blocks(executor: Executor) -> bool:
     """Whether an executor takes feeds that begin at a later block."""
     able: bool = getattr(executor, "begins_at_blocks", False)
     return able
+
+
+def same_frequencies(executor: Executor, length: int) -> int:
+    """How many tokens may follow so many until RoPE has other frequencies: a longer draft would change the scores of what
+    stands before it."""
+    room: int | None = getattr(executor, "same_frequencies", lambda length: None)(length)
+    return executor.context if room is None else room
 
 
 def max_ahead(executor: Executor) -> int:

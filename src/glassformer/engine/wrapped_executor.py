@@ -22,6 +22,8 @@ from glassformer.engine.protocol import (
     least_prompt,
     max_ahead,
     prefix_caching,
+    read_length,
+    same_frequencies,
 )  # fmt: skip
 from glassformer.progress import Progress
 
@@ -52,6 +54,9 @@ class WrappedExecutor:
     @property
     def max_ahead(self) -> int:
         return max_ahead(self.executor)
+
+    def same_frequencies(self, length: int) -> int:
+        return same_frequencies(self.executor, length)
 
     @property
     def decode_ahead(self) -> AheadDecoder | None:
@@ -91,15 +96,16 @@ class ReportingExecutor(WrappedExecutor):
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         total = sum(len(feed.ids) for feed in feeds)
-        feeds = [self._without_cached_prefix(feed) if _can_be_cut(feed) else feed for feed in feeds]
+        feeds = [self._chunked(feed) if _can_be_cut(feed) else feed for feed in feeds]
         while inner := [feed for feed in feeds if _can_be_cut(feed)]:
             self.executor.run([replace(feed, ids=feed.ids[:CHUNK], want=Want.NONE) for feed in inner])
             feeds = [replace(feed, ids=feed.ids[CHUNK:]) if _can_be_cut(feed) else feed for feed in feeds]
             self.progress(total - sum(len(feed.ids) for feed in feeds), total)
         return self.executor.run(feeds)
 
-    def _without_cached_prefix(self, feed: Feed) -> Feed:
-        caching = self.prefix_caching
+    def _chunked(self, feed: Feed) -> Feed:
+        """A feed that may be cut, less the prefix that is cached of it."""
+        caching, feed = self.prefix_caching, replace(feed, text_length=read_length(feed, feed.row.length))
         if caching is None or feed.row.length:
             return feed
         return replace(feed, ids=feed.ids[caching.reuse_prefix(feed.row, feed.ids) :])

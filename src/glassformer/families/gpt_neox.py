@@ -21,6 +21,7 @@ from glassformer.layers import (
     Linear,
     RotaryAttention,
     RotaryEmbedding,
+    RotaryPositions,
     RotaryTables,
 )
 
@@ -95,7 +96,7 @@ class GPTNeoXModel(Decoder):
     def token_embedding(self) -> Embedding:
         return self.embed_in
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype)}
 
     def compute(self, x: Tensor, p: ForwardPass) -> Tensor:

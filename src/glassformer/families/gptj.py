@@ -21,6 +21,7 @@ from glassformer.layers import (
     Linear,
     RotaryAttention,
     RotaryEmbedding,
+    RotaryPositions,
     RotaryTables,
 )
 
@@ -86,7 +87,7 @@ class GPTJModel(GPT2Model):
     def check_positions(self, positions: Tensor) -> None:
         """RoPE has room for all of them."""
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype)}
 
 

@@ -21,6 +21,7 @@ from glassformer.layers import (
     RMSNorm,
     RotaryAttention,
     RotaryEmbedding,
+    RotaryPositions,
     RotaryTables,
 )
 
@@ -82,7 +83,7 @@ class LlamaModel(Decoder):
     def token_embedding(self) -> Embedding:
         return self.embed_tokens
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype)}
 
     def compute(self, x: Tensor, p: ForwardPass) -> Tensor:

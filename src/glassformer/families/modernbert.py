@@ -23,6 +23,7 @@ from glassformer.layers import (
     Linear,
     RotaryAttention,
     RotaryEmbedding,
+    RotaryPositions,
     RotaryTables,
 )
 
@@ -184,7 +185,7 @@ class ModernBertModel(Encoder):
     def check_positions(self, positions: Tensor) -> None:
         """Rotary positions have no table that would end."""
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype), "local": self.rotary_emb_local(positions, dtype)}
 
 

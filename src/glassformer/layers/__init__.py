@@ -8,13 +8,19 @@ from glassformer.layers.linear import Conv1D, Embedding, Linear
 from glassformer.layers.mask import Mask
 from glassformer.layers.mlp import MLP, ActivationFunction, FusedGatedMLP, GatedMLP
 from glassformer.layers.norm import LayerNorm, OffsetRMSNorm, RMSNorm
-from glassformer.layers.positions import RotaryEmbedding, SinusoidalEmbedding, relative_buckets, sinusoidal_positions
+from glassformer.layers.positions import (
+    RotaryEmbedding,
+    RotaryPositions,
+    SinusoidalEmbedding,
+    relative_buckets,
+    sinusoidal_positions,
+)
 from glassformer.layers.routed_mlp import RoutedMLP
 
 __all__ = [
     "MLP", "ActivationFunction", "Attention", "Block", "Conv1D", "CrossAttention", "CrossAttentionSource",
     "DisentangledAttention", "DistanceVectors", "Embedding", "EncodedSource", "FamilyModule", "ForwardPass",
     "FusedGatedMLP", "GatedMLP", "LayerNorm", "Linear", "Mask", "OffsetRMSNorm", "RMSNorm", "RotaryAttention",
-    "RotaryEmbedding", "RotaryTables", "RoutedMLP", "SinusoidalEmbedding", "attach_module", "label_modules",
-    "relative_buckets", "sinusoidal_positions", "soft_cap",
+    "RotaryEmbedding", "RotaryPositions", "RotaryTables", "RoutedMLP", "SinusoidalEmbedding", "attach_module",
+    "label_modules", "relative_buckets", "sinusoidal_positions", "soft_cap",
 ]  # fmt: skip

@@ -11,7 +11,10 @@ keys).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +22,24 @@ from glassformer.blueprints import positions as tables
 from glassformer.blueprints.rope import Rope
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import RotaryTables
+
+
+class RotaryPositions(NamedTuple):
+    """The positions of a pass's tokens, and how long each row's text is: some kinds of RoPE depend on it."""
+
+    positions: Tensor
+    real_tokens: Tensor | None = None  # (batch, keys), False for padding; None: there is none
+    row_lengths: Sequence[int] | None = None  # where texts do not end with these tokens
+
+    def lengths(self) -> list[int]:
+        """The length of each row's text, by itself or, if it is not known, by how far its positions reach."""
+        if self.row_lengths is not None:
+            return list(self.row_lengths)
+        positions = self.positions
+        if self.real_tokens is not None:
+            positions = positions.where(self.real_tokens[:, -positions.shape[1] :], 0)
+        lengths: list[int] = (positions.amax(-1) + 1).tolist()
+        return lengths
 
 
 class RotaryEmbedding(FamilyModule):
@@ -30,9 +51,9 @@ class RotaryEmbedding(FamilyModule):
         self.size = size
         self._frequencies: Tensor | None = None
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
-        frequencies = self.frequencies(positions)
-        angles = positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (batch, 1, length, size/2)
+    def forward(self, at: RotaryPositions, dtype: torch.dtype) -> RotaryTables:
+        frequencies = self.frequencies(at)
+        angles = at.positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (batch, 1, length, size/2)
         cosine, sine = angles.cos(), angles.sin()
         if self.rope.scale != 1.0:
             cosine, sine = cosine * self.rope.scale, sine * self.rope.scale
@@ -43,12 +64,14 @@ class RotaryEmbedding(FamilyModule):
         """Values for the first and for the second number of each pair, where these stand in a head."""
         return torch.stack((first, second), -1).flatten(-2) if self.rope.interleaved else torch.cat((first, second), -1)
 
-    def frequencies(self, positions: Tensor) -> Tensor:
-        """RoPE's frequencies, kept on the device; some kinds depend on how far the positions reach."""
+    def frequencies(self, at: RotaryPositions) -> Tensor:
+        """RoPE's frequencies, kept on the device, (size/2); of kinds that depend on the length (batch, 1, 1, size/2)."""
+        device = at.positions.device
         if self.rope.depends_on_length:
-            return torch.from_numpy(self.rope.frequencies(self.size, int(positions.max()) + 1)).to(positions.device)
-        if self._frequencies is None or self._frequencies.device != positions.device:
-            self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(positions.device)
+            rows = np.stack([self.rope.frequencies(self.size, length) for length in at.lengths()])
+            return torch.from_numpy(rows).to(device)[:, None, None]
+        if self._frequencies is None or self._frequencies.device != device:
+            self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(device)
         return self._frequencies
 
 

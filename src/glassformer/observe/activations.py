@@ -110,7 +110,7 @@ class Activations:
         try:
             for start in range(0, len(self.ids), size):
                 ids = self.ids[start : start + size]
-                (output,) = executor.run([Feed(row, ids, want, watch=watch)])
+                (output,) = executor.run([Feed(row, ids, want, watch=watch, text_length=len(self.ids))])
                 values = {site: to_numpy(value)[0] for site, value in output.sites.items()}
                 scores = np.stack([output.host(number) for number in range(len(ids))]) if scored else None
                 yield Chunk(start, len(ids), scores, values)

@@ -118,7 +118,8 @@ def _both_texts(
     try:
         if start:
             names = ReadPrefix.sites(pair.first.model.blueprint.blocks)
-            feed = Feed(rows[0], pair.first.ids[:start], Want.NONE, watch=Watch(frozenset(names)))
+            ids, watch_prefix = pair.first.ids, Watch(frozenset(names))
+            feed = Feed(rows[0], ids[:start], Want.NONE, watch=watch_prefix, text_length=len(ids))
             (output,) = executor.run([feed])
             prefix = ReadPrefix(start, {name: to_numpy(output.sites[name])[0] for name in names})
         rows.append(executor.fork(rows[0]) if start else executor.open(pair.second.source))

@@ -222,7 +222,7 @@ def _loss(reading: Activations, watch: Watch | None) -> float:
     try:
         for start in range(0, len(ids) - 1, CHUNK_TOKENS):
             part = ids[start : min(start + CHUNK_TOKENS, len(ids) - 1)]
-            (scores,) = executor.run([Feed(row, part, Want.ALL, watch=watch)])
+            (scores,) = executor.run([Feed(row, part, Want.ALL, watch=watch, text_length=len(ids))])
             for number in range(len(part)):
                 total -= float(log_softmax(scores.host(number))[ids[start + number + 1]])
     finally:

@@ -131,7 +131,8 @@ def _scores(reading: Activations, position: int | None) -> Floats:
         assert position is not None
         row = model.executor.open(reading.source)
         try:
-            (output,) = model.executor.run([Feed(row, reading.ids[: position + 1], Want.LAST)])
+            feed = Feed(row, reading.ids[: position + 1], Want.LAST, text_length=len(reading.ids))
+            (output,) = model.executor.run([feed])
             return output.host().copy()
         finally:
             model.executor.close(row)

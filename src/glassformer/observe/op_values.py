@@ -180,7 +180,9 @@ class OpValues:
         if how == "sinusoid":
             size = op.shape[-1]
             assert isinstance(size, int)
-            return np.asarray(sinusoidal_positions(self.position + 1, size, bool(op.options.get("halves")))[-1])
+            stored = self.reading.model.weight(op.options["stored"], self.position) if "stored" in op.options else None
+            made = sinusoidal_positions(self.position + 1, size, bool(op.options.get("halves")))[-1]
+            return np.asarray(made if stored is None else stored)
         row = self.reading.model.weight(op.weights[0].name, 0 if how == "segments" else self.position + op.options["first"])
         assert row is not None
         return row

@@ -170,10 +170,10 @@ def _score_window(
     try:
         first = len(ids) - 1 - scored  # the place whose scores are those of the first scored token
         if first > 0:
-            executor.run([Feed(row, ids[:first], Want.NONE)])
+            executor.run([Feed(row, ids[:first], Want.NONE, text_length=len(ids))])
         for at in range(first, len(ids) - 1, CHUNK):
             chunk = ids[at : min(at + CHUNK, len(ids) - 1)]
-            (scores,) = executor.run([Feed(row, chunk, Want.ALL)])
+            (scores,) = executor.run([Feed(row, chunk, Want.ALL, text_length=len(ids))])
             logs = log_softmax(np.stack([scores.host(index) for index in range(len(chunk))]))
             yield np.asarray(ids[at + 1 : at + 1 + len(chunk)]), logs
     finally:

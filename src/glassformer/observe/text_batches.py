@@ -122,7 +122,10 @@ def _run_group(
     fed = texts if model.start is None else [(model.start,)] * len(texts)
     for start in range(0, max(map(len, fed)), most) if len(fed) == 1 else (0,):
         part = [ids[start : start + most] if len(fed) == 1 else ids for ids in fed]
-        feeds = [Feed(row, ids, want, watch=watch) for row, ids in zip(opened, part, strict=True)]
+        feeds = [
+            Feed(row, ids, want, watch=watch, text_length=len(text))
+            for row, ids, text in zip(opened, part, fed, strict=True)
+        ]
         yield start, [output.sites for output in executor.run(feeds)]
 
 

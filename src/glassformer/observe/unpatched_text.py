@@ -57,7 +57,7 @@ class UnpatchedText:
     @property
     def beginning(self) -> Feed:
         """What is read by itself, as nothing of it is kept."""
-        return Feed(self.row, self.ids[: self.read_ahead], Want.NONE)
+        return Feed(self.row, self.ids[: self.read_ahead], Want.NONE, text_length=len(self.ids))
 
     @property
     def rest(self) -> Feed:

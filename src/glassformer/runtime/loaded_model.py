@@ -225,7 +225,8 @@ class LoadedModel(Shared):
         weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
         weight = weights[name] if name in weights else resolve_names(weights, [name]).get(name)
         if weight is None:
-            known = {*weights, *(weight.name for op in self.blueprint.ops for weight in op.weights)}
+            named = (weight.name for op in self.blueprint.ops for weight in op.weights)
+            known = {*weights, *named, *self.blueprint.optional_weights}
             if name not in known:
                 raise InputError(
                     f"{self.name} has no weight {name!r}.{did_you_mean(name, known)} model.parameters() lists all of them."

@@ -266,8 +266,7 @@ class Scheduler:
 
     def _new_loop(self) -> Loop:
         cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
-        drafting = self.limits.drafted_tokens > 0 and not self.model.blueprint.depends_on_length
-        return Loop(cache, self._prompt_chunk, self._drafts if drafting else None)
+        return Loop(cache, self._prompt_chunk, self._drafts if self.limits.drafted_tokens > 0 else None)
 
     @staticmethod
     def _close_loop(loop: Loop | None) -> None:

@@ -364,6 +364,25 @@ class TestGreedySteps:
             assert int(scores.host().argmax()) == token
             fed.append(token)
 
+    def test_a_row_that_crosses_longropes_switch_is_read_anew_by_the_kernels(self, tmp_path: Any) -> None:
+        """Beside one that does not: each has its own frequencies, in passes and in the engine's own steps."""
+        rope = {
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 5,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
+        }  # fmt: skip
+        subject = write_checkpoint(tmp_path, "llama", rope_parameters=rope, num_hidden_layers=1)
+        executor = subject.gpu(kernels=kernels)
+        texts = [[5, 6, 7, 8], [9, 4]]
+        rows = [executor.open() for _ in texts]
+        executor.run([Feed(row, ids) for row, ids in zip(rows, texts, strict=True)])
+        best = executor.decode_greedily(rows, [3, 3], 2)
+        assert (best[0, 1], best[1, 1] >= 0) == (-1, True)
+        executor.rewind(rows[0], 5)
+        last = executor.run([Feed(rows[0], [int(best[0, 0])]), Feed(rows[1], [int(best[1, 1])])])
+        for ids, own, scores in zip(texts, best.tolist(), last, strict=True):
+            fed = torch.tensor([[*ids, 3, *(token for token in own if token >= 0)]])
+            assert np.allclose(scores.host(), subject.model(fed).logits[0, -1].detach().numpy(), atol=1e-4)
+
     def test_scores_that_are_not_numbers_end_a_row(self, tiny: Tiny) -> None:
         executor = tiny("llama").gpu()
         rows = [executor.open() for _ in range(2)]

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.blueprints import Blueprint, Config
 from glassformer.candidates import Candidates, EntropyStats, top
+from glassformer.checkpoint import StoredTensor
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
-from glassformer.engine.cpu.library import PAGE
+from glassformer.engine.cpu.library import PAGE, Engine
 from glassformer.engine.cpu.passes import (
     KV_DTYPES,
     EnginePass,
@@ -26,7 +28,7 @@ from glassformer.engine.cpu.passes import (
     default_kv_dtype,
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
-from glassformer.engine.program_pass import FeedChunk, changes_pattern, entry_site, watched_sites
+from glassformer.engine.program_pass import FeedChunk, by_frequencies, changes_pattern, entry_site, watched_sites
 from glassformer.engine.protocol import (
     ACTIVATIONS,
     AheadDecoder,
@@ -66,6 +68,13 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
 
     _row_type = CpuRow
     begins_at_blocks = True
+
+    def __init__(
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
+        activations: str | None = None, engine: Engine | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, blueprint, tensors, cache=cache, activations=activations, engine=engine)
+        self._set_ropes(blueprint.ropes)
 
     def _new_pages(self) -> PageTable:
         return PageTable(self._format)
@@ -109,8 +118,10 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
         rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checked(self._checks.feed(feed, row.length)) for feed, row in zip(feeds, rows, strict=True)]
         checks.check_fed_once(rows)
-        if not feeds:
-            return []
+        scores: list[CpuScores] = self._run_rows(feeds, rows) if feeds else []
+        return scores
+
+    def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[CpuRow]) -> list[CpuScores]:
         encoder_sites = self._encode(
             [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
         )
@@ -127,9 +138,10 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             for chunk in whole_feeds:
                 chunk.row.pages.reserve(chunk.start, chunk.start + chunk.count)
             keys = max(chunk.start + chunk.count for chunk in whole_feeds)
-            for chunks in _split_passes(sorted(whole_feeds, key=lambda chunk: chunk.begin_step)):
-                for chunk, result in zip(chunks, self._run_pass(prepared, chunks, keys), strict=True):
-                    results[chunk.number].append(result)
+            for group in by_frequencies(prepared.program, sorted(whole_feeds, key=lambda chunk: chunk.begin_step)):
+                for chunks in _split_passes(group):
+                    for chunk, result in zip(chunks, self._run_pass(prepared, chunks, keys), strict=True):
+                        results[chunk.number].append(result)
             for chunk in whole_feeds:
                 chunk.row.length += chunk.count
         return [
@@ -147,7 +159,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
     @property
     def decode_ahead(self) -> AheadDecoder | None:
         """As in the protocol; None where rotary frequencies follow a row's length, so that each pass has its own."""
-        if self._program("", frozenset(), frozenset()).has_dynamic_rope:
+        if any(rope.switch is None for rope in self._length_ropes):
             return None
         return AheadFunctions(_is_best_choice, self._decode_ahead)
 
@@ -161,29 +173,33 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             self._checks.feed(feed, row.length + count - 1)
         checks.check_fed_once(open_rows)
         self._encode([(feed, row) for feed, row in zip(feeds, open_rows, strict=True) if row.source and not row.encoded])
+        steps = self._begin_steps(open_rows, tokens, count)
         prepared = self._program("", frozenset().union(*(choice.sites for choice in choices)), frozenset())
         program, scores = prepared.program, prepared.program.scores
         assert scores is not None
         buffers = {location.buffer for location in program.sites.values()}
         if any(choice.candidates for choice in choices):
             buffers.add(scores)
-        chosen: list[ChosenTokens] = []
-        for at in range(0, len(rows), MAX_SCORED_TOKENS):
-            part = [
-                FeedChunk(0, feeds[n], open_rows[n], 0, 1, n - at) for n in range(at, min(at + MAX_SCORED_TOKENS, len(rows)))
-            ]
-            for chunk in part:
+        chosen: dict[int, ChosenTokens] = {}
+        groups = by_frequencies(program, [FeedChunk(n, feed, open_rows[n], 0, 1) for n, feed in enumerate(feeds)])
+        for part in (
+            group[at : at + MAX_SCORED_TOKENS] for group in groups for at in range(0, len(group), MAX_SCORED_TOKENS)
+        ):
+            for n, chunk in enumerate(part):
+                chunk.first = n
                 chunk.row.pages.reserve(chunk.start, chunk.start + count)
             engine_pass = EnginePass(prepared, part, max(chunk.start for chunk in part) + count)
             kept = {number: np.empty((count, len(part), prepared.widths[number]), np.float32) for number in sorted(buffers)}
             with self._files.checked():
                 best = self._engine.decode(engine_pass.steps(0, len(program.steps)), scores, count, kept)
-            for n, (ids, choice) in enumerate(zip(best.tolist(), choices[at : at + len(part)], strict=True)):
+            for n, (ids, chunk) in enumerate(zip(best.tolist(), part, strict=True)):
+                choice = choices[chunk.number]
                 sites = {site: program.sites[site].value(kept[program.sites[site].buffer][:, n]) for site in choice.sites}
-                chosen.append(ChosenTokens(ids, sites=sites, scores=kept[scores][:, n] if choice.candidates else None))
+                own_scores = kept[scores][:, n] if choice.candidates else None
+                chosen[chunk.number] = ChosenTokens(ids, sites=sites, scores=own_scores)
         for row in open_rows:
             row.length += count
-        return chosen
+        return [own.take(chosen[n]) for n, own in enumerate(steps)]
 
     def _encode(self, unread: Sequence[tuple[Feed, CpuRow]]) -> dict[int, dict[str, Any]]:
         """Encode the sources of rows that run for the first time; the sites that their watches read there, by row."""

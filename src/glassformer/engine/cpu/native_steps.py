@@ -55,7 +55,8 @@ def _fill(native: NativeStep, step: Step, weights: NativeWeights) -> None:
 
 def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
     if isinstance(table, SinusoidTable):
-        return NativeMatrix(weights.derived(table, table.values), None, MatrixKind.F32, *table.shape)
+        made = weights.derived(table, lambda: weights.stored_or(table.stored, table.shape, table.values))
+        return NativeMatrix(made, None, MatrixKind.F32, *table.shape)
     return weights.matrix(table.names, table.shape, table.biases, table.part)
 
 

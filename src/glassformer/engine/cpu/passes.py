@@ -158,7 +158,6 @@ class PreparedProgram(NotCopied):
         self._addresses = np.zeros(max(1, len(program.buffers)), np.uint64)
         self.widths = np.array([shape.width(keys=0) for shape in program.buffers] or [0], np.int32)
         self._has_patterns = any(shape.per_key for shape in program.buffers)
-        self.has_dynamic_rope = any(rope.depends_on_length for rope, _ in program.ropes)
         self._capacity = (0, 0)  # tokens, and scores
         self.native = NativePass(
             steps=native_steps(program, weights), rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
@@ -166,13 +165,14 @@ class PreparedProgram(NotCopied):
             activation_rounding=rounding,
         )  # fmt: skip
 
-    def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:
-        """Make room for so many tokens, scores and keys; some kinds of RoPE depend on how many positions there are."""
+    def reserve(self, tokens: int, scored: int, keys: int, length: int) -> None:
+        """Make room for so many tokens, scores and keys; some kinds of RoPE depend on the length of the texts."""
         self._memory.claim(self)
-        if self._has_patterns or self.has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
+        more = tokens > self._capacity[0] or scored > self._capacity[1]
+        if self._has_patterns or self.program.depends_on_length or more:
             self._capacity = (max(tokens, self._capacity[0]), max(scored, self._capacity[1]))
             self._reserve_buffers(keys)
-            self._reserve_rope_tables(positions)
+            self._reserve_rope_tables(length)
 
     def release_buffers(self) -> None:
         """Give the memory back that the next pass takes anew."""
@@ -189,10 +189,10 @@ class PreparedProgram(NotCopied):
                 self._buffers[number] = np.empty(rows * width, np.float32)
                 self._addresses[number] = self._buffers[number].ctypes.data
 
-    def _reserve_rope_tables(self, positions: int) -> None:
+    def _reserve_rope_tables(self, length: int) -> None:
         for number, (rope, size) in enumerate(self.program.ropes):
             if rope.depends_on_length:
-                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, positions))
+                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, length))
             rotated = rope.rotary_size(size)
             if self._tables[number].size < self._capacity[0] * rotated:
                 self._tables[number] = np.empty(self._capacity[0] * rotated, np.float32)
@@ -217,7 +217,7 @@ class PreparedProgram(NotCopied):
 
 
 class EnginePass(ProgramPass):
-    """A pass prepared for the engine, and its results read back."""
+    """A pass prepared for the engine, and its results read back. All its texts have the same frequencies of RoPE."""
 
     def __init__(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> None:
         self.prepared = prepared
@@ -238,8 +238,8 @@ class EnginePass(ProgramPass):
         token_types = [chunk.token_types for chunk in chunks if chunk.token_types is not None]
         self.token_types = np.concatenate(token_types).astype(np.int32) if token_types else None
         source_keys = max((len(chunk.row.source) for chunk in chunks), default=0)
-        has_tree = any(tree is not None for tree in self.trees)
-        prepared.reserve(self.tokens, len(scored), max(keys, source_keys), max(positions) + 1 if has_tree else keys)
+        length = max(chunk.text_length for chunk in chunks)  # or another one with the same frequencies
+        prepared.reserve(self.tokens, len(scored), max(keys, source_keys), length)
         decoder = prepared.program.scores is not None  # an encoder writes what is changed later
         self.sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
         self.feeds = (NativeFeed * len(chunks))(

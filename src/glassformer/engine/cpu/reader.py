@@ -16,7 +16,7 @@ from glassformer.engine.checks import locked
 from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.passes import Floats, NativeModel
-from glassformer.engine.program_pass import FeedChunk
+from glassformer.engine.program_pass import FeedChunk, by_frequencies
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, check_context
 from glassformer.sites import Watch
@@ -40,7 +40,7 @@ class CpuReader(NativeModel):
     @locked
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
         """The states of each row's tokens; `types`: which of two texts each token belongs to."""
-        states: list[Floats] = []
+        states: dict[int, Floats] = {}
         prepared = self._program("", STATES, frozenset())
         for numbers in _batches([self._checked_length(row) for row in rows]):
             chunks = []
@@ -50,9 +50,11 @@ class CpuReader(NativeModel):
                 feed = Feed(row, ids, Want.NONE, watch=Watch(STATES))
                 token_types = self._token_types(ids, types[number] if types else None)
                 chunks.append(FeedChunk(number, feed, row, 0, len(ids), token_types=token_types))
-            longest = max(chunk.count for chunk in chunks)
-            states += [sites["final"][0] for _, sites in self._run_pass(prepared, chunks, longest)]
-        return states
+            for group in by_frequencies(prepared.program, chunks):
+                longest = max(chunk.count for chunk in group)
+                for chunk, (_, sites) in zip(group, self._run_pass(prepared, group, longest), strict=True):
+                    states[chunk.number] = sites["final"][0]
+        return [states[number] for number in range(len(rows))]
 
     def _checked_length(self, ids: Sequence[int]) -> int:
         if not len(ids):

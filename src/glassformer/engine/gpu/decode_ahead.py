@@ -50,9 +50,7 @@ class PreparedProgram(Protocol):
 
     program: Program
 
-    @property
-    def depends_on_length(self) -> bool: ...
-    def set_length(self, keys: int) -> None: ...
+    def set_length(self, length: int) -> None: ...
 
 
 # What a choice needs ----------------------------------------------------------------------------------------------------
@@ -230,11 +228,36 @@ class StepDecoder:
 
         A row without a token goes on from the one that was chosen last for it.
         """
-        groups = [
-            self._enqueue_group(rows[group], tokens[group], choices[group], draws[group])
-            for group in (slice(first, first + SIZES[-1]) for first in range(0, len(rows), SIZES[-1]))
+        parts = [
+            group[first : first + SIZES[-1]]
+            for group in self._groups(rows, draws.shape[1])
+            for first in range(0, len(group), SIZES[-1])
         ]
-        return lambda: [text for wait in groups for text in wait()]
+        waits = [
+            self._enqueue_group(*([values[number] for number in part] for values in (rows, tokens, choices)), draws[part])
+            for part in parts
+        ]
+
+        def wait() -> list[ChosenTokens]:
+            texts = {
+                number: text
+                for part, own in zip(parts, waits, strict=True)
+                for number, text in zip(part, own(), strict=True)
+            }
+            return [texts[number] for number in range(len(rows))]
+
+        return wait
+
+    def _groups(self, rows: Sequence[GpuRow], count: int) -> list[list[int]]:
+        """The numbers of the rows that go together: those that have the same frequencies of RoPE, for all of these steps."""
+        program = self._program(frozenset()).program
+        if not program.depends_on_length:
+            return [list(range(len(rows)))]
+        groups: dict[object, list[int]] = {}
+        for number, row in enumerate(rows):
+            key = program.frequency_lengths(row.length + 1), program.frequency_lengths(row.length + count)
+            groups.setdefault(key, []).append(number)
+        return list(groups.values())
 
     def _enqueue_group(
         self, rows: Sequence[GpuRow], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
@@ -245,7 +268,8 @@ class StepDecoder:
         places = {site: prepared.program.sites[site] for site in sorted(sites)}
         heads = {site: place.heads for site, place in places.items()}
         parts: list[PendingResults] = []
-        for done in range(0, draws.shape[1], step := 1 if prepared.depends_on_length else MAX_STEPS):
+        first, last = (prepared.program.frequency_lengths(rows[0].length + steps) for steps in (1, draws.shape[1]))
+        for done in range(0, draws.shape[1], step := MAX_STEPS if first == last else 1):
             some = draws[:, done : done + step]
             parts.append(self._enqueue_steps(rows, tokens, choices, some, prepared, mode, places))
             tokens = [None] * len(rows)
@@ -274,7 +298,7 @@ class StepDecoder:
         chunks = [FeedChunk(0, Feed(row, (token or 0,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
         fed = PassInput(chunks, [1] * len(chunks), [row.source_pages for row in rows])
         keys, source_keys = fed.most_keys
-        prepared.set_length(keys)
+        prepared.set_length(min(chunk.text_length for chunk in chunks))  # rows of a group that cross a switch end there
         shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, ahead=mode or "best")
         finish = partial(self._advance, prepared.program, mode, tensors, places)
         replay = self._captured(shape, prepared, fed, finish)

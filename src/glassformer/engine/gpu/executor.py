@@ -57,6 +57,7 @@ from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import (
     SOURCE_SITES,
     FeedChunk,
+    by_frequencies,
     changed_source,
     changes_pattern,
     source_value,
@@ -65,6 +66,7 @@ from glassformer.engine.program_pass import (
     watched_sites,
 )  # fmt: skip
 from glassformer.engine.protocol import BEST, GPU_CACHES, AheadFunctions, Choice, ChosenTokens, Description, Feed, Row, Want
+from glassformer.engine.row_history import RowSteps
 from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes, where_of
@@ -91,16 +93,16 @@ class PreparedProgram:
         self.ropes = [
             (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
         ]
+        self._frequency_lengths = program.frequency_lengths(0)  # whose frequencies these are
 
-    @property
-    def depends_on_length(self) -> bool:
-        return any(rope.depends_on_length for rope, _ in self.program.ropes)
-
-    def set_length(self, keys: int) -> None:
-        """Some kinds of RoPE depend on how many positions there are."""
-        for (rope, size), (frequencies, _) in zip(self.program.ropes, self.ropes, strict=True):
-            if rope.depends_on_length:
-                frequencies.copy_(torch.from_numpy(rope.frequencies(size, keys)))
+    def set_length(self, length: int) -> None:
+        """Take the frequencies of texts of so many tokens: some kinds of RoPE depend on it."""
+        lengths = self.program.frequency_lengths(length)
+        if lengths == self._frequency_lengths:
+            return
+        for (rope, size), (frequencies, _), least in zip(self.program.ropes, self.ropes, lengths, strict=True):
+            frequencies.copy_(torch.from_numpy(rope.frequencies(size, least)))
+        self._frequency_lengths = lengths
 
     def run(self, device_pass: DevicePass, begin: int = 0, end: int | None = None) -> None:
         """The steps from one to another, and the changes before each of them."""
@@ -150,6 +152,7 @@ class GpuExecutor(PagedRows[GpuRow]):
                 if blueprint.encoder_blocks
                 else None
             )
+        self._set_ropes(blueprint.ropes)
         self._replays = Replays(self.device)
         self._decoder: SingleRowSteps | None = None
         self._kernel_build: KernelBuild | None = None
@@ -211,8 +214,10 @@ class GpuExecutor(PagedRows[GpuRow]):
         rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
         checks.check_fed_once(rows)
-        if not feeds:
-            return []
+        scores: list[GpuScores] = self._run_rows(feeds, rows) if feeds else []
+        return scores
+
+    def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[GpuRow]) -> list[GpuScores]:
         with device_errors("this pass"):
             encoder_sites = self._encode(
                 [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
@@ -251,11 +256,12 @@ class GpuExecutor(PagedRows[GpuRow]):
 
     def _run_chunks(self, prepared: PreparedProgram, whole: Sequence[FeedChunk], pool: KvPool) -> list[list[ChunkResult]]:
         """All passes over whole feeds: the results of each feed's chunks, in order."""
-        prepared.set_length(max(chunk.start + chunk.count for chunk in whole))
         results: list[list[ChunkResult]] = [[] for _ in whole]
-        for prompt, chunks in _split_passes(whole, divisible=prepared.program.scores is not None):
-            for chunk, result in zip(chunks, self._run_pass(prepared, chunks, pool, prompt), strict=True):
-                results[chunk.number].append(result)
+        for group in by_frequencies(prepared.program, whole):
+            prepared.set_length(group[0].text_length)
+            for prompt, chunks in _split_passes(group, divisible=prepared.program.scores is not None):
+                for chunk, result in zip(chunks, self._run_pass(prepared, chunks, pool, prompt), strict=True):
+                    results[chunk.number].append(result)
         return results
 
     def _run_pass(
@@ -388,6 +394,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         choices = [replace(choice, top_k=0) if choice.top_k >= self.config.vocab_size else choice for choice in choices]
         with _restoring(fed, lengths), device_errors("these steps"):
             self._encode([(Feed(row, (0,)), row) for row in fed if row.source and not row.encoded])
+            steps = self._begin_steps(fed, tokens, count)
             for row in fed:
                 row.pages.reserve(row.length, row.length + count)
             decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
@@ -395,13 +402,15 @@ class GpuExecutor(PagedRows[GpuRow]):
                 wait = self._steps.enqueue(fed, tokens, choices, draws)
             else:
                 wait = decoder.enqueue(fed[0], tokens[0], choices[0], draws[0], self._pool.tensor)
-        return partial(self._wait, wait, fed, lengths)
+        return partial(self._wait, wait, fed, lengths, steps)
 
     @checks.locked
-    def _wait(self, wait: PendingTexts, rows: Sequence[GpuRow], lengths: Sequence[int]) -> list[ChosenTokens]:
+    def _wait(
+        self, wait: PendingTexts, rows: Sequence[GpuRow], lengths: Sequence[int], steps: Sequence[RowSteps]
+    ) -> list[ChosenTokens]:
         """The tokens of queued steps; where they failed, rows have the length that they had before."""
         with _restoring(rows, lengths), device_errors("these steps"):
-            return wait()
+            return [own.take(chosen) for own, chosen in zip(steps, wait(), strict=True)]
 
     def _single_row_decoder(self, count: int) -> SingleRowSteps | None:
         """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""

@@ -117,7 +117,8 @@ class DeviceWeights(NamedWeights[EngineTensor]):
 
     def _part(self, table: Table) -> MatrixPart:
         if isinstance(table, SinusoidTable):
-            return MatrixPart("F32", torch.from_numpy(table.values()), table.shape)
+            values = self.stored_or(table.stored, table.shape, table.values)
+            return MatrixPart("F32", torch.from_numpy(values), table.shape)
         tensors = [self.stored(name) for name in table.names]
         for tensor in tensors:
             check_size(tensor)

@@ -56,7 +56,8 @@ class Lowering(AttentionLowering, ExpertLowering):
             how = consumer.options["how"]
             if how == "sinusoid":
                 shape = (self.config.max_position_embeddings, self._width(op))
-                tables.append(SinusoidTable(shape, bool(consumer.options.get("halves"))))
+                halves, stored = bool(consumer.options.get("halves")), consumer.options.get("stored", "")
+                tables.append(SinusoidTable(shape, halves, stored))
             elif how == "segments" and len(tables) == 1:
                 raise ExecutorError("native engines cannot add token types to vectors without positions.")
             elif how in ("learned", "segments"):

@@ -18,13 +18,14 @@ from torch import Tensor
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, RowMemory, SourceCache
-from glassformer.engine.protocol import NOT_NUMBERS, Description, Feed, Row, first_block
+from glassformer.engine.protocol import NOT_NUMBERS, ChosenTokens, Description, Feed, Row, first_block, read_length
+from glassformer.engine.row_history import RereadRows, forked
 from glassformer.errors import ExecutorError, check_context
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.layers import Mask
+from glassformer.layers import Mask, RotaryEmbedding
 from glassformer.ownership import NotCopied
 from glassformer.sites import Observer, Tap, where_of
 
@@ -64,7 +65,7 @@ class PlainScores:
         return top(self.host(index), k)
 
 
-class PlainExecutor(NotCopied):
+class PlainExecutor(NotCopied, RereadRows):
     """An `Executor` over any model that scores the next token."""
 
     max_ahead = 1  # modules may have hooks, which see no token that nobody wants
@@ -80,12 +81,15 @@ class PlainExecutor(NotCopied):
         self._checks = checks.InputChecks(
             config.context, self.base.vocabulary_size, *self.base.block_counts, takes_vectors=True, begins_at_blocks=True
         )
+        self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
         self._cache = RowCache(config.num_hidden_layers)
         self._lock = ForkSafeLock()
 
     @checks.locked
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
-        return self._cache.add(self._checks.source(source))
+        row = self._cache.add(self._checks.source(source))
+        row.history = self._new_history()
+        return row
 
     @checks.locked
     @torch.inference_mode()
@@ -93,8 +97,10 @@ class PlainExecutor(NotCopied):
         rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
         checks.check_fed_once(rows)
-        if not feeds:
-            return []
+        scores: list[PlainScores] = self._run_rows(feeds, rows) if feeds else []
+        return scores
+
+    def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainScores]:
         order = sorted(range(len(feeds)), key=lambda at: (first_block(feeds[at]), rows[at].slot))
         scores: dict[int, PlainScores] = {}
         with checks.unchanged_weights(self.model), checks.rewound(feeds, rows):
@@ -181,7 +187,8 @@ class PlainExecutor(NotCopied):
         )
         vectors = self._vectors(ids, feeds) if any(feed.vectors is not None for feed in feeds) else None
         begin = self._block_input(feeds, longest) if feeds[0].begin is not None else None
-        logits = self._logits(ids, rows, window, mask, positions, keep, tap, vectors, begin)
+        lengths = [read_length(feed, start) for feed, start in zip(feeds, starts, strict=True)]
+        logits = self._logits(ids, rows, window, mask, positions, lengths, keep, tap, vectors, begin)
         copy, first, results = HostCopy(logits), 0, []
         for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
             scores = PlainScores(copy, range(first, first + len(columns)), {})
@@ -193,13 +200,13 @@ class PlainExecutor(NotCopied):
 
     def _logits(
         self, ids: Tensor, rows: Sequence[PlainRow], window: CacheWindow, mask: Mask, positions: Tensor,
-        keep: int | tuple[Tensor, Tensor], tap: Tap | None = None, vectors: Tensor | None = None,
+        lengths: Sequence[int], keep: int | tuple[Tensor, Tensor], tap: Tap | None = None, vectors: Tensor | None = None,
         begin: tuple[int, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """The model itself, over one token of each row or more; `keep`: the positions to score."""
+        """The model itself, over one token of each row or more; `lengths`: of the texts, `keep`: the positions to score."""
         encoder_decoder = isinstance(self.base, EncoderDecoder)
         source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
-        p = replace(self.base.new_pass(positions, mask, window, tap, source), begin=begin)
+        p = replace(self.base.new_pass(positions, mask, window, tap, source, lengths=lengths), begin=begin)
         names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
         tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
         output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
@@ -225,10 +232,17 @@ class PlainExecutor(NotCopied):
 
     @checks.locked
     @torch.inference_mode()
-    def restore(self, memory: RowMemory, source: Sequence[int] = ()) -> PlainRow:
+    def restore(
+        self, memory: RowMemory, source: Sequence[int] = (), ids: Sequence[int] = (), vectors: Any = None
+    ) -> PlainRow:
         """A new row that remembers this: what `remember` gave, or a caller's own keys and values; `source`: what the encoder
-        is to read, if the memory has nothing of it."""
-        return self._cache.restore(memory, source)
+        is to read, if the memory has nothing of it; `ids`, `vectors`: the text whose beginning it is."""
+        row = self._cache.restore(memory, source)
+        row.history = self._new_history()
+        if memory.own:
+            vectors = None if vectors is None else vectors[: row.length]
+            self._record(row, Feed(row, ids[: row.length] or (PAD_ID,) * row.length, vectors=vectors), 0, row.length)
+        return row
 
     @checks.locked
     def remember(self, row: Row, length: int) -> RowMemory:
@@ -251,6 +265,7 @@ class PlainExecutor(NotCopied):
             with checks.unchanged_weights(self.model):
                 feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
                 self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
+                steps = self._begin_steps(fed, tokens, count)
                 best = self._decode([fed[at] for at in order], [tokens[at] for at in order], count)
         except BaseException:
             for row, length in zip(fed, lengths, strict=True):
@@ -258,6 +273,7 @@ class PlainExecutor(NotCopied):
             raise
         ids = np.empty((len(fed), count), np.int32)
         ids[order] = best
+        ids[:] = [own.take(ChosenTokens(chosen)).ids for own, chosen in zip(steps, ids.tolist(), strict=True)]
         ids[np.maximum.accumulate(ids == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
         return ids
 
@@ -270,7 +286,8 @@ class PlainExecutor(NotCopied):
         for _ in range(count):
             window = CacheWindow(self._cache, slots, [row.length for row in rows], 1, device)
             mask = Mask(window.columns, window.keys, aligned=window.aligned)
-            scores, best = self._logits(ids, rows, window, mask, window.columns, 1).max(-1)
+            lengths = [row.length + 1 for row in rows]
+            scores, best = self._logits(ids, rows, window, mask, window.columns, lengths, 1).max(-1)
             chosen.append(best.masked_fill(~scores.isfinite(), NOT_NUMBERS))
             ids = best
             for row in rows:
@@ -302,6 +319,7 @@ class PlainExecutor(NotCopied):
         fork = self._cache.add(parent.source)
         fork.length = parent.length if length is None else max(0, min(length, parent.length))
         fork.encoded = parent.encoded
+        fork.history = forked(parent.history, fork.length)
         self._cache.copy([fork.slot], [parent])
         return fork
 
@@ -310,15 +328,16 @@ class PlainExecutor(NotCopied):
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         targets = [self._open_row(row) for row in rows]
         chosen = [targets[parent] for parent in parents]
-        states = [(row.length, row.source, row.encoded) for row in chosen]
+        states = [(row.length, row.source, row.encoded, forked(row.history, row.length)) for row in chosen]
         self._cache.copy([row.slot for row in targets], chosen)
         for row, state in zip(targets, states, strict=True):
-            row.length, row.source, row.encoded = state
+            row.length, row.source, row.encoded, row.history = state
 
     @checks.locked
     def rewind(self, row: Row, length: int) -> int:
         cached = self._open_row(row)
         cached.length = max(0, min(cached.length, length))
+        cached.history = forked(cached.history, cached.length)
         return cached.length
 
     @checks.locked

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.engine.row_history import RowHistory
 from glassformer.layers import Mask
 
 
@@ -26,6 +27,7 @@ class PlainRow:
     open: bool = True
     source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
+    history: RowHistory | None = None  # where it may have to be read anew
 
 
 @dataclass(frozen=True, slots=True)

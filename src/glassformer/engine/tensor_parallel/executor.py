@@ -29,6 +29,7 @@ from glassformer.engine.protocol import (
     ahead_decoder,
     least_prompt,
     max_ahead,
+    same_frequencies,
 )
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.ranks import Ranks
@@ -95,6 +96,9 @@ class TensorParallelExecutor:
         self.context = self._executor.context
         self.least_prompt = least_prompt(self._executor)
         self.max_ahead = max_ahead(self._executor)
+
+    def same_frequencies(self, length: int) -> int:
+        return same_frequencies(self._executor, length)
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         number = next(self._new_numbers)

@@ -19,7 +19,16 @@ from glassformer.blueprints import Config, blueprint
 from glassformer.blueprints.blueprint import BlockCounts
 from glassformer.changes import Change, SiteFunction
 from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
-from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
+from glassformer.layers import (
+    CrossAttentionSource,
+    Embedding,
+    FamilyModule,
+    ForwardPass,
+    Mask,
+    RotaryPositions,
+    RotaryTables,
+    label_modules,
+)
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
 from glassformer.sites import Observer, SiteName, Tap, Watch
@@ -90,7 +99,7 @@ class BaseModel(FamilyModule):
     def drop_unread(self, head: nn.Module) -> None:
         """Called when a head is attached: drop the modules that it does not read."""
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         """The rotary tables of a pass, by name; none for families with other positions."""
         return {}
 
@@ -110,9 +119,11 @@ class BaseModel(FamilyModule):
         tap: Tap | None = None,
         source: CrossAttentionSource | None = None,
         segments: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> ForwardPass:
-        """A pass for tokens at these positions."""
-        rotary = self.rotary_tables(positions, self.token_embedding.weight.dtype)
+        """A pass for tokens at these positions; `lengths`: of the rows' texts, if they do not end with these tokens."""
+        rows = RotaryPositions(positions, mask.real_tokens, lengths)
+        rotary = self.rotary_tables(rows, self.token_embedding.weight.dtype)
         return ForwardPass(mask, positions, rotary, cache, tap, source, segments)
 
     # What a pass is made of -------------------------------------------------------------------------------------

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from glassformer.families import llama
-from glassformer.layers import RotaryEmbedding, RotaryTables
+from glassformer.layers import RotaryEmbedding, RotaryPositions, RotaryTables
 
 
 class TwoRopesAttention(llama.LlamaAttention):
@@ -23,5 +22,5 @@ class TwoRopes(llama.LlamaModel):
         self.rotary_emb_local = RotaryEmbedding(c.local_rope, c.head_dim)
         self.rotary_emb_local.family = self.family
 
-    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+    def rotary_tables(self, positions: RotaryPositions, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {**super().rotary_tables(positions, dtype), "local": self.rotary_emb_local(positions, dtype)}

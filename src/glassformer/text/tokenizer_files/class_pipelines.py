@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from glassformer.text.tokenizer_files.tokenizer_classes import CODE_LLAMA, GEMMA, LLAMA, TokenizerClass
 
 
@@ -29,6 +30,8 @@ def set_class_pipeline(backend: Tokenizer, kind: TokenizerClass, config: Mapping
         set_bert_pipeline(backend, config)
     elif isinstance(backend.model, BPE) and byte_level and kind.files == "vocab.json":
         set_gpt2_pipeline(backend, config)
+    elif isinstance(backend.model, BPE) and byte_level and kind.split_type:
+        set_split_pipeline(backend, kind.split_type, flag(config, "add_prefix_space", False))
     elif byte_level and kind.sets_prefix_space:
         _set_prefix_space(backend, flag(config, "add_prefix_space", False))
 
@@ -48,6 +51,16 @@ def set_gemma_pipeline(backend: Tokenizer) -> None:
     backend.normalizer = normalizers.Replace(" ", SPACE_MARKER)
     backend.pre_tokenizer = None
     backend.decoder = piece_decoder(strip_prefix_space=False)
+
+
+def set_split_pipeline(backend: Tokenizer, split_type: str, add_prefix_space: bool) -> None:
+    """Qwen's way: accents composed, one pattern, bytes."""
+    split = PRE_TOKENIZER_TYPES[split_type]
+    backend.normalizer = normalizers.NFC() if split.nfc else None
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    backend.decoder = decoders.ByteLevel()
 
 
 def piece_decoder(strip_prefix_space: bool) -> Any:

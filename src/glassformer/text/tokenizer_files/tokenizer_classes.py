@@ -34,6 +34,7 @@ class TokenizerClass:
     first_last_pair: bool = False  # [CLS] before the first text, [SEP] after each
     padding_side: str = "right"  # where no file says it
     sets_prefix_space: bool = False  # whether `add_prefix_space` counts, whatever a tokenizer.json says
+    split_type: str = ""  # GGUF's name of how it splits a text, whatever a tokenizer.json says; "": as that file does
     piece_order: PieceOrder | None = None  # None: as in SentencePiece's file
 
 
@@ -123,6 +124,7 @@ COHERE = TokenizerClass(
     sets_prefix_space=True,
 )
 SETS_PREFIX_SPACE = TokenizerClass(sets_prefix_space=True)
+QWEN2, QWEN3_5 = TokenizerClass(split_type="qwen2"), TokenizerClass(split_type="qwen35")
 PADDED_LEFT = TokenizerClass(padding_side="left")  # classes of which nothing else is known here
 SENTENCEPIECE = TokenizerClass("pieces")  # SentencePiece's file alone says everything
 TIKTOKEN = TokenizerClass("ranks", {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})  # as Llama 3 has it
@@ -142,7 +144,9 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "Gemma": GEMMA,
     "CodeLlama": CODE_LLAMA,
     "Cohere": COHERE,
-    **dict.fromkeys(("GPTNeoX", "Qwen2", "Qwen3_5"), SETS_PREFIX_SPACE),
+    "GPTNeoX": SETS_PREFIX_SPACE,
+    "Qwen2": QWEN2,
+    "Qwen3_5": QWEN3_5,
     **dict.fromkeys(("CpmAnt", "Siglip2", "XLNet"), PADDED_LEFT),
 }
 CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
@@ -164,6 +168,7 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("cpmant", "siglip2", "xlnet"), PADDED_LEFT),
     **dict.fromkeys(("llama", "mistral", "mixtral"), SENTENCEPIECE),
 }
+CLASS_DESPITE_NAME = dict.fromkeys(("qwen3_5", "qwen3_5_moe"), QWEN3_5)  # model types whose files name an older class
 GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing
 
 
@@ -175,6 +180,8 @@ def class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | Non
 
 def class_for_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The kind of a checkpoint with a tokenizer.json; one that is not in the tables has nothing to add."""
+    if (known := CLASS_DESPITE_NAME.get(str(model.get("model_type")))) is not None:
+        return known
     if (name := class_name(config, model)) is not None:
         return CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"), UNKNOWN_CLASS)
     return CLASS_BY_MODEL_TYPE.get(str(model.get("model_type")), UNKNOWN_CLASS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
             token for token in (*special.values(), *additional) if token.content not in known
         ]  # the others stay as they are
         backend.add_tokens([*added.values(), *new, *piece_tokens])
+        _set_special(backend, contents.values())
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length", config.get("max_len")) or NO_LIMIT
@@ -93,6 +94,16 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         "control_tokens": config.get("chat_control_tokens"),
         "source": config,
     }
+
+
+def _set_special(backend: tokenizers.Tokenizer, contents: Collection[str]) -> None:
+    """A token that has a role is special, whatever a file says of it: so decoding can leave it out."""
+    changed = [
+        token for token in backend.get_added_tokens_decoder().values() if not token.special and token.content in contents
+    ]
+    for token in changed:
+        token.special = True
+    backend.add_special_tokens(changed)
 
 
 def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any]) -> dict[str, Any]:
