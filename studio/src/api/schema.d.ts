@@ -2819,6 +2819,9 @@ export interface components {
             model: string;
             /** @constant */
             schema: "glassformer.model/1";
+            settings: {
+                [key: string]: unknown;
+            };
             tasks: components["schemas"]["TaskFit"][];
             thinking: boolean;
             writes: boolean;
