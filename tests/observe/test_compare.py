@@ -197,6 +197,19 @@ class TestCompareRuns:
         assert found.settings == ()
         assert "the same, token by token" in str(found)
 
+    def test_probabilities_that_no_rule_changed_are_shown_once(self) -> None:
+        model = both("gpt2").model
+        greedy, other, sampled = (
+            model.watch("the cat", max_new_tokens=2, **settings)
+            for settings in ({}, {"change": {"blocks.1.mlp.update": Change(scale=0)}}, {"temperature": 2.0, "seed": 1})
+        )
+        shown = str(compare_runs(greedy, other))
+        assert "model 1" not in shown
+        assert "prob.: under the model, which no rule changed" in shown
+        shown = str(compare_runs(greedy, sampled))
+        assert "model 1" in shown
+        assert "prob.: after the rules" in shown
+
     def test_one_run_is_longer(self) -> None:
         model = both("gpt2").model
         one, other = (model.watch(TEXT, max_new_tokens=count, eos_token_id=None) for count in (2, 4))
