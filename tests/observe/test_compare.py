@@ -15,6 +15,7 @@ from glassformer.changes import Change
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
+from glassformer.observe.compare_runs import compare_runs
 from tests.observe.models import TEXT, both, encoder
 from tests.observe.test_reading import fits, valid
 

@@ -39,6 +39,7 @@ class RunComparison(View):
     """Two runs: their settings, their texts, and the first step at which they differ."""
 
     SCHEMA = "glassformer.compare-runs/2"
+    RECORDS = "candidates"
 
     names: tuple[str, str]
     prompts: tuple[str, str]

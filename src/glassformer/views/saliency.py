@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from glassformer.page.document import Heading, Page, PagePart, Paragraph, TokenStrip
 from glassformer.page.format import abbreviate_list, pluralize, visible
 from glassformer.views.patching import AnswerToken
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView
 
 SaliencyMethod: TypeAlias = Literal["leave-one-out", "input-x-gradient", "gradient-norm", "integrated"]
 MetricName: TypeAlias = Literal["lead", "logit", "log-probability", "loss", "function"]
@@ -62,7 +62,7 @@ class SignCheck:
 
 
 @dataclass(frozen=True)
-class Saliency(View):
+class Saliency(ArrayView):
     """How much each token of a text matters to one number of the model's output."""
 
     SCHEMA = "glassformer.saliency/1"
@@ -87,8 +87,8 @@ class Saliency(View):
         """The tokens, those that matter most first, for or against."""
         return tuple(sorted(self.tokens, key=lambda token: -abs(token.value)))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array([token.value for token in self.tokens], dtype)
+    def numbers(self) -> npt.NDArray[np.float64]:
+        return np.array([token.value for token in self.tokens])
 
     def __repr__(self) -> str:
         return f"Saliency({self.method} of {_metric(self)}: {len(self.tokens)} tokens)"
