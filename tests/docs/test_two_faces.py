@@ -52,7 +52,7 @@ def numbers(result: Any) -> np.ndarray[Any, Any] | None:
         return np.concatenate([np.asarray(value).ravel() for value in result.values()])
     if isinstance(result, tuple):
         return numbers(result[0])
-    if isinstance(result, torch.Tensor) or hasattr(result, "__array__"):
+    if isinstance(result, torch.Tensor) or hasattr(result, "__array__") or hasattr(result, "__array_interface__"):
         return np.asarray(result.detach() if isinstance(result, torch.Tensor) else result).ravel()
     return None
 

@@ -43,7 +43,7 @@ def test_a_graph_sums_to_the_score(family: str, executor: str, threshold: float)
     reading = pair.reading("the cat", "a dog") if pair.sourced else pair.reading("the cat")
     logits = pair.run(reading).logits[0, -1]
     for centred in (False, True):
-        graph = reading.graph(-1, 3, centred=centred, threshold=threshold)
+        graph = reading.graph(-1, 3, metric="logit", centred=centred, threshold=threshold)
         assert graph.score == pytest.approx(float(logits[3] - (logits.mean() if centred else 0)), abs=2e-3)
         check_sums(graph)
         if not threshold:
@@ -132,7 +132,7 @@ def test_what_comes_from_each_token_and_mlp_is_what_autograd_gives(family: str) 
     pair = both(family)
     reading = pair.reading("the cat sat")
     expected = Frozen(pair.reference).gradients(torch.tensor([reading.ids]), 3)
-    graph = reading.graph(-1, 3, threshold=0)
+    graph = reading.graph(-1, 3, metric="logit", threshold=0)
     found: dict[tuple[int | None, int], float] = {
         (node.block, node.position): node.value for node in graph.nodes if node.name in ("embedding", "mlp")
     }
@@ -147,7 +147,7 @@ def test_json_and_pictures() -> None:
     graph = both("llama").reading("the cat").graph(-1, 3)
     valid(graph)
     shown = fits(graph)
-    assert "where it came from: together the score" in shown
+    assert "where it came from: together the lead over" in shown
     assert "pruned edges" in shown
     assert "--all" not in plain_text(TerminalPage(graph.page(everything=True)), 120)
 

@@ -89,7 +89,7 @@ def test_each_estimate_is_the_slope_of_its_patch(family: str) -> None:
             for way in (share, -share):
                 change = {site: Change(shift=way * own, positions=positions, heads=heads)}
                 changed = type(second)(pair.model.changed(change), second.ids, second.source)
-                leads.append(changed.saliency(asked["answer"], asked["against"]).value)
+                leads.append(changed.saliency(asked["answer"], asked["against"], method="gradient-norm").value)
             slope = (leads[0] - leads[1]) / (2 * share) / (clean - corrupted)
             assert estimate.values[1 + (part == "residual")][column] == pytest.approx(slope, rel=2e-3, abs=2e-3), part
 

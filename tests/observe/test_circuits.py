@@ -129,7 +129,7 @@ def test_what_a_head_wrote_in_a_text_is_its_share_of_the_logits(family: str) -> 
     place = view.positions[-1]
     assert place.weight == pytest.approx(float(pattern[-1].max()))
     for token in place.writes:
-        shares = reading.attribution(-1, token.id).heads
+        shares = reading.attribution(-1, token.id, metric="logit").heads
         (share,) = (part.value for part in shares if (part.name, part.block, part.head) == ("attention", layer, head))
         assert token.score == pytest.approx(share, abs=1e-3)
 

@@ -15,6 +15,7 @@ from glassformer.changes import Change
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
+from glassformer.observe.compare_runs import compare_runs
 from tests.observe.models import TEXT, both, encoder
 from tests.observe.test_reading import fits, valid
 
@@ -196,6 +197,19 @@ class TestCompareRuns:
         assert found.same
         assert found.settings == ()
         assert "the same, token by token" in str(found)
+
+    def test_probabilities_that_no_rule_changed_are_shown_once(self) -> None:
+        model = both("gpt2").model
+        greedy, other, sampled = (
+            model.watch("the cat", max_new_tokens=2, **settings)
+            for settings in ({}, {"change": {"blocks.1.mlp.update": Change(scale=0)}}, {"temperature": 2.0, "seed": 1})
+        )
+        shown = str(compare_runs(greedy, other))
+        assert "model 1" not in shown
+        assert "prob.: under the model, which no rule changed" in shown
+        shown = str(compare_runs(greedy, sampled))
+        assert "model 1" in shown
+        assert "prob.: after the rules" in shown
 
     def test_one_run_is_longer(self) -> None:
         model = both("gpt2").model

@@ -62,7 +62,7 @@ def check(model: Any, change: Callable[[Tensor], Tensor]) -> None:
     reading = model.read(TEXT)
     with hooked(wide_model().module.model.layers[0], change):
         value, gradient = hooked_gradient(reading.ids)
-    assert reading.saliency(3, 5).value == pytest.approx(value, rel=1e-9)
+    assert reading.saliency(3, 5, method="gradient-norm").value == pytest.approx(value, rel=1e-9)
     np.testing.assert_allclose(
         reading.gradients("embedding", token=3, against=5)["embedding"], gradient, rtol=1e-5, atol=1e-8
     )
@@ -166,7 +166,7 @@ def test_clamped_features_of_a_transcoder(kept: bool, tmp_path: Path, monkeypatc
     with hooked(mlp, seen.append, before=True), hooked(mlp, by_hand):
         value, gradient = hooked_gradient(reading.ids)
     assert (activations_by_hand(dictionary, seen[-1], [4]) > 0).any()
-    assert reading.saliency(3, 5).value == pytest.approx(value, rel=1e-9)
+    assert reading.saliency(3, 5, method="gradient-norm").value == pytest.approx(value, rel=1e-9)
     np.testing.assert_allclose(
         reading.gradients("embedding", token=3, against=5)["embedding"], gradient, rtol=1e-5, atol=1e-8
     )

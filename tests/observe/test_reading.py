@@ -14,7 +14,7 @@ import torch
 
 import glassformer
 from glassformer.changes import Change
-from glassformer.errors import GlassError, InputError, NotNumbers, SiteError, TemplateError, WriteError
+from glassformer.errors import GlassError, InputError, NotNumbers, SettingError, SiteError, TemplateError, WriteError
 from glassformer.observe import activations
 from glassformer.page.document import Grid
 from glassformer.page.terminal import TerminalPage, plain_text
@@ -290,7 +290,7 @@ class TestAttribution:
         scores = pair.run(reading).logits[0]
         for position in (0, len(reading) - 1):
             for token in (None, 3):
-                found = reading.attribution(position, token)
+                found = reading.attribution(position, token, metric="logit")
                 wanted = int(scores[position].argmax()) if token is None else token
                 assert found.id == wanted
                 assert found.score == pytest.approx(float(scores[position, wanted]), abs=2e-3)
@@ -310,6 +310,19 @@ class TestAttribution:
         with pytest.raises(InputError, match="a token has no lead over itself"):
             reading.attribution(-1, 3, 3)
 
+    def test_by_default_it_is_the_lead_over_the_runner_up(self, pair: Both) -> None:
+        reading = pair.reading()
+        scores = pair.run(reading).logits[0, -1]
+        first, second, third = scores.topk(3).indices.tolist()
+        for token, rival in ((None, second), (first, second), (third, first)):
+            found = reading.attribution(-1, token)
+            assert found == reading.attribution(-1, token, rival)
+            assert found.score == pytest.approx(float(scores[found.id] - scores[rival]), abs=2e-3)
+            graph = reading.graph(-1, token)
+            assert (graph.against, graph.score) == (found.against, pytest.approx(found.score, abs=1e-4))
+        with pytest.raises(SettingError, match="a logit has no rival: that is for a lead. Leave out against"):
+            reading.attribution(-1, first, second, metric="logit")
+
     def test_heads_sum_to_their_blocks_attention(self, pair: Both) -> None:
         """But for the bias of the product that mixes them."""
         found = pair.reading().attribution()
@@ -326,7 +339,7 @@ class TestAttribution:
         """Of a Llama: each addition, through the last norm held at what it did, times the token's row of the head."""
         pair = both("llama")
         reading = pair.reading()
-        found = reading.attribution(-1, 5)
+        found = reading.attribution(-1, 5, metric="logit")
         seen = pair.run(reading)
         model = pair.reference
         last = reading.at("blocks.2.residual")[-1]
@@ -374,7 +387,8 @@ class TestAttribution:
         logs = pair.run(pair.reading()).logits[0, -1].log_softmax(-1)
         assert found.probability == pytest.approx(float(logs[found.id].exp()), abs=1e-5)
         assert found.rank == int((logs > logs[found.id]).sum()) + 1
-        assert "which parts wrote the score of a" in fits(found)
+        assert "which parts wrote a's lead over" in fits(found)
+        assert "which parts wrote the score of a" in fits(pair.reading().attribution(-1, "a", metric="logit"))
         valid(found)
 
     def test_missing_layers_heads_and_positions_are_refused(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -17,8 +17,8 @@ from torch import Tensor
 import glassformer
 from glassformer.changes import Change
 from glassformer.cli.app import app
-from glassformer.errors import InputError, InputTypeError, SettingError
-from glassformer.observe import differentiation
+from glassformer.errors import InputError, InputTypeError, NotNumbers, SettingError
+from glassformer.observe import differentiation, leave_one_out
 from glassformer.observe import saliency as module
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.views.saliency import Saliency, SaliencyMethod
@@ -61,10 +61,10 @@ def joined(values: list[Tensor]) -> np.ndarray[Any, Any]:
 
 
 METRICS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = {
-    "a logit": ({"token": 3}, lambda logits: logits[-1, 3]),
+    "a logit": ({"token": 3, "metric": "logit"}, lambda logits: logits[-1, 3]),
     "a lead": ({"token": 3, "against": 5}, lambda logits: logits[-1, 3] - logits[-1, 5]),
     "a log-probability": ({"token": 4, "metric": "log-probability"}, lambda logits: logits[-1].log_softmax(-1)[4]),
-    "an earlier position": ({"token": 3, "position": 1}, lambda logits: logits[1, 3]),
+    "an earlier position": ({"token": 3, "position": 1, "metric": "logit"}, lambda logits: logits[1, 3]),
     "a function": (
         {"metric": lambda logits: logits[1:3].logsumexp(-1).sum()},
         lambda logits: logits[1:3].logsumexp(-1).sum(),
@@ -78,7 +78,7 @@ def test_one_backward_pass_is_the_references(pair: Both, name: str) -> None:
     vectors = reference_vectors(pair, reading)
     value, gradients = reference_gradients(pair, vectors, metric)
     products = [(vector * gradient).sum(-1) for vector, gradient in zip(vectors, gradients, strict=True)]
-    view = reading.saliency(**asked)
+    view = reading.saliency(**asked, method="input-x-gradient")
     assert view.value == pytest.approx(value, abs=1e-4)
     np.testing.assert_allclose(np.asarray(view), joined(products), atol=2e-4, rtol=1e-3)
     norms = reading.saliency(**asked, method="gradient-norm")
@@ -145,7 +145,7 @@ def test_a_padding_token_as_the_baseline() -> None:
     view = reading.saliency(method="integrated", baseline="pad")
     assert view.path is not None
     all_pad = pair.model.read_ids([pad] * len(reading.ids))
-    value = all_pad.saliency(view.token.id, position=view.position).value
+    value = all_pad.saliency(view.token.id, view.against.id, position=view.position).value
     assert view.path.baseline_value == pytest.approx(value, abs=1e-4)
     with pytest.raises(InputError, match="has no padding token. Take the baseline 'zero' or 'mean'"):
         both("gpt2").reading().saliency(method="integrated", baseline="pad")
@@ -164,10 +164,10 @@ def test_computed_twice_it_is_the_same(family: str, monkeypatch: pytest.MonkeyPa
     model = pair.model.changed({"blocks.0.attention.input": double})
     reading = model.read("the cat", "a dog") if pair.sourced else model.read("the cat")
     sites = ("*residual", "*pattern")
-    kept, kept_at = reading.saliency(3), reading.gradients(*sites, token=3)
+    kept, kept_at = reading.saliency(3, 5, method="gradient-norm"), reading.gradients(*sites, token=3, against=5)
     once = len(calls)
     monkeypatch.setattr(differentiation, "KEPT_BYTES", 0)
-    recomputed, recomputed_at = reading.saliency(3), reading.gradients(*sites, token=3)
+    recomputed, recomputed_at = reading.saliency(3, 5, method="gradient-norm"), reading.gradients(*sites, token=3, against=5)
     assert len(calls) == 3 * once  # here and there again on the way back
     np.testing.assert_allclose(np.asarray(recomputed), np.asarray(kept), rtol=1e-5, atol=1e-6)
     for site, gradient in kept_at.items():
@@ -193,7 +193,7 @@ def test_gradients_at_every_site_by_finite_differences(family: str) -> None:
         values = []
         for way in (size, -size):
             moved = model.changed({site: lambda value, where, way=way, direction=direction: value + way * direction})
-            values.append(type(reading)(moved, reading.ids, reading.source).saliency(3, 5).value)
+            values.append(type(reading)(moved, reading.ids, reading.source).saliency(3, 5, method="gradient-norm").value)
         slope = (values[0] - values[1]) / (2 * size)
         assert slope == pytest.approx(float((gradients[site] * direction.numpy()).sum()), rel=2e-3, abs=2e-5), site
 
@@ -203,7 +203,7 @@ def test_gradients_in_the_stream_are_the_references() -> None:
     reading = pair.reading()
     output = pair.reference(torch.tensor([reading.ids]), output_hidden_states=True)
     expected = torch.autograd.grad(output.logits[0, -1, 3], output.hidden_states[1:-1])
-    gradients = reading.gradients("blocks.*.residual", token=3)
+    gradients = reading.gradients("blocks.*.residual", token=3, metric="logit")
     for number, gradient in enumerate(expected):
         np.testing.assert_allclose(gradients[f"blocks.{number}.residual"], gradient[0].numpy(), atol=1e-4, rtol=1e-3)
 
@@ -219,16 +219,17 @@ def test_encoders_are_the_references(head: str) -> None:
     logits = output.end_logits[0, 2] if head == "question" else output.logits[0]
     value = logits if head == "question" else logits[1] if head == "sequence" else logits[2, 1]
     (gradient,) = torch.autograd.grad(value, vectors)
-    view = reading.saliency(1, position=position)
+    asked: dict[str, Any] = {"position": position, "metric": "logit", "method": "input-x-gradient"}
+    view = reading.saliency(1, **asked)
     assert view.value == pytest.approx(value.item(), abs=1e-4)
     np.testing.assert_allclose(np.asarray(view), (vectors * gradient).sum(-1)[0].detach().numpy(), atol=1e-4, rtol=1e-3)
     assert view.token is not None
     assert view.token.text == {"sequence": "LABEL_1", "token": "LABEL_1", "question": "end"}.get(head, view.token.text)
-    best = reading.saliency(position=position)
+    best = reading.saliency(**asked)
     assert best.token is not None
     assert best.value >= view.value or head == "question"
     if head != "masked":
-        assert reading.saliency(view.token.text, position=position) == view
+        assert reading.saliency(view.token.text, **asked) == view
     whole = reading.saliency(1, position=position, method="integrated", baseline="zero")
     assert whole.path is not None
     assert abs(whole.path.error) <= module.TOLERANCE * abs(whole.value - whole.path.baseline_value)
@@ -287,10 +288,15 @@ def raising(logits: Tensor) -> Tensor:
         ({"metric": lambda logits: logits}, r"the metric returned a tensor of shape \(.*\); it must return one number"),
         ({"metric": lambda logits: torch.zeros(())}, r"it must return one number as a tensor that it computed from"),
         ({"metric": lambda logits: logits.sum() / 0}, "the metric returned .*, which has no gradient"),
-        ({"metric": "loss", "token": 3}, "token, against and position are for a logit"),
+        ({"metric": "loss", "token": 3}, "token, against and position are for a lead or a logit"),
         ({"metric": "los"}, "there is no metric 'los'. Did you mean 'loss'"),
         ({"metric": 3}, "metric is 3; it must be the name of one, or a function"),
-        ({"metric": "log-probability", "against": 3}, "against is for logits"),
+        (
+            {"metric": "log-probability", "against": 3},
+            "a log probability has no rival: that is for a lead",
+        ),
+        ({"metric": "logit", "against": 3}, "a logit has no rival: that is for a lead. Leave out against"),
+        ({"token": 3, "against": 3}, "a token has no lead over itself"),
         ({"method": "integrate"}, "'integrate'"),
         ({"steps": 3}, "baseline and steps are for integrated gradients. Leave them out, or take method='integrated'"),
         ({"method": "integrated", "steps": 999}, "steps is 999; it must be from 1 to 256"),
@@ -332,9 +338,12 @@ def test_what_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numbers_that_are_not_finite() -> None:
     model = both("gpt2").model.changed({"blocks.0.mlp.update": Change(shift=float("inf"))})
-    with pytest.raises(
-        InputError, match="the gradients are not finite in torch.float32. Load the model with dtype='float32'"
-    ):
+    for method in get_args(SaliencyMethod):
+        with pytest.raises(
+            InputError, match="the values are not finite in torch.float32. Load the model with dtype='float32'"
+        ):
+            model.read("the cat").saliency(3, metric="logit", method=method)
+    with pytest.raises(NotNumbers, match="so there is no runner-up"):
         model.read("the cat").saliency(3)
 
 
@@ -349,3 +358,102 @@ def test_the_verb() -> None:
     refused = CliRunner().invoke(app, [*arguments, "--steps", "4"])
     assert refused.exit_code != 0
     assert "or take --method integrated" in str(refused.exception)
+
+
+# Leaving tokens out ---------------------------------------------------------------------------------------------------
+def logits_of(pair: Both, ids: Sequence[int], source: Sequence[int] | None) -> Tensor:
+    """The reference's, after the last of some tokens."""
+    with torch.no_grad():
+        if source is None:
+            output = pair.reference(torch.tensor([list(ids)]))
+        else:
+            output = pair.reference(torch.tensor([list(source)]), decoder_input_ids=torch.tensor([list(ids)]))
+    logits: Tensor = output.logits[0, -1]
+    return logits
+
+
+def without(ids: Sequence[int], at: int) -> list[int]:
+    return [*ids[:at], *ids[at + 1 :]]
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", [*WRITERS, "gemma2", "olmo2", "gpt_oss", "olmoe"])
+def test_by_default_a_token_matters_as_much_as_the_lead_loses_without_it(family: str) -> None:
+    for executor in ("plain", "cpu"):
+        pair = both(family, executor)
+        reading = pair.reading("the cat", "a dog")
+        view, whole = reading.saliency(), logits_of(pair, reading.ids, reading.source)
+        first, second = whole.topk(2).indices.tolist()
+        assert view.token is not None
+        assert view.against is not None
+        assert (view.method, view.metric, view.token.id, view.against.id) == ("leave-one-out", "lead", first, second)
+        assert view.value == pytest.approx(float(whole[first] - whole[second]), abs=2e-3)
+        for token in view.tokens:
+            ids, source = reading.ids, reading.source
+            if token.in_source:
+                source = without(source, token.position)
+            else:
+                ids = without(ids, token.position)
+            left = logits_of(pair, ids, source)
+            assert token.value == pytest.approx(view.value - float(left[first] - left[second]), abs=4e-3)
+        places = [(token.in_source, token.position) for token in view.tokens]
+        start = 1 if pair.sourced else 0  # a decoder's start cannot be left out
+        expected = [(True, at) for at in range(len(reading.source or ()))]
+        assert places == expected + [(False, at) for at in range(start, len(reading.ids))]
+
+
+def test_tokens_after_the_answer_do_not_matter_and_many_rows_are_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = both("llama", "cpu").reading()
+    view = reading.saliency(3, 5, position=4)
+    assert [token.value for token in view.tokens[5:]] == [0.0] * (len(reading.ids) - 5)
+    assert all(token.value for token in view.tokens[:5])
+    for name in ("BATCH_TOKENS", "BATCH_ROWS"):
+        monkeypatch.setattr(leave_one_out, name, 1)
+        assert reading.saliency(3, 5, position=4) == view
+
+
+@pytest.mark.parametrize("head", ["masked", "sequence", "token", "question"])
+def test_encoders_leave_tokens_out_too(head: str) -> None:
+    reading = encoder("bert", head).model.read("the [MASK] sat on")
+    position = {"masked": None, "sequence": None}.get(head, 2)
+    view = reading.saliency(1, position=position)
+    assert view.metric == ("logit" if head == "question" else "lead")
+    at = view.position
+    assert [token.position for token in view.tokens] == [place for place in range(len(reading.ids)) if place != at]
+    shorter = reading.model.read_ids(without(reading.ids, 1))
+    place = None if at is None or head == "masked" else at - 1
+    rival = None if view.against is None else view.against.id
+    expected = view.value - shorter.saliency(1, rival, place).value
+    assert view.tokens[1].position == 1
+    assert view.tokens[1].value == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_loss_and_functions_of_the_logits_without_a_token() -> None:
+    reading = both("gpt2").reading("the cat")
+    for metric in ("loss", lambda logits: logits[-1, 3]):
+        view = reading.saliency(metric=metric)
+        shorter = reading.model.read_ids(without(reading.ids, 2))
+        assert view.tokens[2].value == pytest.approx(view.value - shorter.saliency(metric=metric).value, abs=1e-4)
+
+
+def test_gradients_say_how_often_their_sign_is_that_of_leaving_the_token_out() -> None:
+    for pair in (both("llama"), both("t5")):
+        reading = pair.reading("the cat", "a dog")
+        left_out = {(token.in_source, token.position): token.value for token in reading.saliency(3, 5).tokens}
+        for method in ("input-x-gradient", "integrated"):
+            view = reading.saliency(3, 5, method=method)
+            assert view.signs is not None
+            able = [token for token in view.strongest if (token.in_source, token.position) in left_out]
+            agree = sum(token.value * left_out[token.in_source, token.position] > 0 for token in able[: view.signs.checked])
+            assert (view.signs.checked, view.signs.agree) == (min(8, len(able)), agree)
+            assert f"{agree} have the sign of leaving the token out" in plain_text(TerminalPage(view.page()), 120)
+        assert reading.saliency(3, 5, method="gradient-norm").signs is None
+
+
+def test_what_cannot_be_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no token can be left out of a text that has only one"):
+        both("gpt2").model.read("a").saliency()
+    assert both("gpt2").model.read("a").saliency(method="input-x-gradient").signs is None
+    monkeypatch.setattr(module, "MAX_TOKENS", 30)
+    with pytest.raises(InputError, match="to leave each of 22 tokens out, 253 are read in all; 30 is the most"):
+        both("gpt2").reading().saliency()

@@ -66,6 +66,17 @@ def test_a_model_is_described(client: httpx.Client, model: str, expected: dict[s
     assert needs["fill-mask"] == ("a masked language modeling head", "bert-base-uncased")
 
 
+def test_a_text_is_written_with_the_same_defaults_everywhere(client: httpx.Client, model: Any) -> None:
+    run = model.watch("hi")
+    in_python = {name: value for name, (value, _) in run.settings.in_force.items()}
+    assert post(client, "model", model="tiny")["settings"] == in_python
+    recorded = post(client, "record", model="tiny", prompt="hi")
+    assert recorded["settings"] == in_python
+    assert [step["token"]["id"] for step in recorded["steps"]] == list(run.ids)
+    assert post(client, "run", model="tiny", prompt="hi")["text"] == run.text
+    assert post(client, "model", model="encoder")["settings"] == {}
+
+
 def test_a_text_is_shown_as_its_tokens(client: httpx.Client, model: Any) -> None:
     for special in (True, False):
         assert post(client, "tokens", model="encoder", text="a 🦜", special=special)["tokens"][0]["special"] is special

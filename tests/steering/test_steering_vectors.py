@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,16 @@ def test_the_mean_difference_is_the_references(family: str, executor: str, token
     assert made.directions[0].norm == pytest.approx(np.linalg.norm(direction), abs=1e-3)
     along = np.stack([difference.numpy() for difference in expected]) @ direction / (direction @ direction)
     assert [pair.projections[0] for pair in made.pairs] == pytest.approx(along.tolist(), abs=1e-3)
+
+
+def test_pairs_are_shown_as_they_were_given_without_the_chat_template() -> None:
+    model = both("llama").model
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.chat_template = "the cat sat on {{ messages[0].content }} on the mat"
+    ids = tuple(tokenizer.encode("a cat", add_special_tokens=False))
+    message = [{"role": "user", "content": "the cat"}]
+    made = model.with_tokenizer(tokenizer).steering([("the cat", "a dog"), (message, ids)], SITE, tokens="all")
+    assert [(pair.positive, pair.negative) for pair in made.pairs] == [("the cat", "a dog"), ("the cat", "a cat")]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -21,6 +21,7 @@ def ask_with_seed(page: StudioPage, address: str, seed: int = 11) -> Any:
     """Ask a question on the page, and wait for the answer; returns the recording that the API gives of it."""
     page.show(address)
     page.set_field("The seed of the next text", seed)
+    page.sample()
     recording = post(address, "record", **page.requested(lambda: page.ask("how are you?")))
     page.wait_until_written()
     assert page.answer.all_text_contents() == texts(recording)

@@ -90,6 +90,10 @@ class StudioPage:
         )
         return shown
 
+    def sample(self) -> None:
+        """Have the next text sampled, which by itself is written as the model's own settings say."""
+        self.page.get_by_role("slider", name="temperature").fill("0.9")
+
     def ask(self, text: str) -> None:
         self.page.get_by_role("textbox", name="A message to the model").fill(text)
         self.page.keyboard.press("Enter")

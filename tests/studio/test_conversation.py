@@ -37,6 +37,7 @@ def test_an_answer_is_streamed_and_is_the_one_that_the_api_records(open_page: Op
     page = open_page()
     page.show(address)
     page.set_field("The seed of the next text", 5)
+    page.sample()
     page.set_field("Tokens of an answer, at most", 4)
     body = page.requested(lambda: page.ask("how are you?"))
     recording = post(address, "record", **body)
@@ -105,6 +106,7 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on_from_its_ids(open_page: O
         route.fulfill(body=bodies[-1], content_type="text/event-stream")
 
     page.page.route("**/glass/record", cut)
+    page.sample()
     page.ask("hi")
     expect(page.alert).to_contain_text("The answer was cut off: the connection to the server was lost.")
     expect(page.answer).to_have_count(2)

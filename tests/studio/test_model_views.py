@@ -76,8 +76,8 @@ def test_two_answers_are_compared_token_by_token(open_page: OpenPage, address: s
     expect(first).to_have_attribute("aria-pressed", "true")
     expect(first).to_have_attribute("aria-label", re.compile("only in A$"))
     row = view.get_by_role("row", name=re.compile("^A ")).last
-    expect(row).to_contain_text("100 %")
-    expect(row).to_contain_text(re.compile("removed by temperature|not among the best"))
+    expect(row).to_contain_text("%")  # the model's own probability: that a run is greedy removes no candidate
+    expect(row).not_to_contain_text("removed by")
     assert page.value("new URLSearchParams(location.hash.slice(1)).get('token')") == str(parting)
 
 

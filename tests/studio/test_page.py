@@ -15,6 +15,7 @@ from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import KEY, serving
+from tests.studio.api import post
 from tests.studio.browser import OpenPage, visible
 from tests.studio.test_static import SOURCES
 
@@ -87,6 +88,23 @@ def test_top_k_removes_candidates_and_is_sent(open_page: OpenPage, address: str)
     expect(page.why).to_contain_text("top-k 2 removed")
     expect(page.why).to_contain_text(f"The run had temperature 1, top-k {SHIPPED['settings']['top_k']} and top-p 0.95.")
     assert page.requested(lambda: page.ask("hi"))["top_k"] == 2
+    page.wait_until_written()
+
+
+def test_a_text_is_written_as_the_models_own_settings_say_until_others_are_set(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.show(address)
+    own = post(address, "model", model="tiny")["settings"]
+    expect(page.page.locator(".composer")).to_contain_text("greedy: the best token each time")
+    expect(page.page.get_by_label("Tokens of an answer, at most")).to_have_value(str(own["max_new_tokens"]))
+    body = page.requested(lambda: page.ask("hi"))
+    assert not {"temperature", "top_k", "top_p"} & body.keys()
+    assert body["max_tokens"] is None
+    page.wait_until_written()
+    expect(page.why).to_contain_text("under the model: greedy took the best")
+    page.sample()
+    expect(page.why).to_contain_text("The run was greedy: the best token each time.")
+    assert page.requested(lambda: page.ask("hi"))["temperature"] == 0.9
     page.wait_until_written()
 
 

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from glassformer.errors import InputError
+from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.run import Run
 from glassformer.studio.saved_page import javascript_json, saved_page, script, template
 from glassformer.views.recording import Recording
@@ -65,6 +66,19 @@ def test_it_works_from_the_disk_without_a_network(open_page: OpenPage, recording
     expect(page.page.get_by_role("grid")).to_be_visible()
     page.show_file(page_file, "token=4")
     assert page.selected == 4
+
+
+def test_a_greedy_run_shows_the_models_own_probabilities(open_page: OpenPage, run: Run, tmp_path: Path) -> None:
+    greedy = run.model.watch("how are you?", look=CANDIDATES, do_sample=False, max_new_tokens=3)
+    page = open_page()
+    page.show_file(greedy.recording.save(tmp_path / "greedy.html"), "token=1")
+    own = [100 * candidate.probability for candidate in greedy.why(1).candidates]
+    assert list(page.bars().values())[:8] == pytest.approx(own[:8], abs=0.1)
+    expect(page.why).to_contain_text("under the model: greedy took the best")
+    expect(page.why).to_contain_text("greedy takes it: the best")
+    assert page.why.get_by_text("out", exact=True).count() == 0
+    page.why.locator("ol").first.locator(".row").nth(1).click()
+    expect(page.why).to_contain_text("greedy takes the best instead")
 
 
 def test_attention_and_the_prompts_lens_are_there_without_a_model(open_page: OpenPage, run: Run, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.observe.models import both
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder
 from tests.views import golden as golden_files
 from tests.views.golden import WIDTHS, golden
+from tests.views.test_tables import check_table
 from tests.views.test_views import SHAPES, TEXT, make
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_combination]
@@ -269,6 +270,11 @@ def test_view_golden(views: dict[str, Any], name: str, width: int) -> None:
     assert set(views) == set(NAMES)
     view = views[name]
     golden(name, replace(view, model="tiny") if hasattr(view, "model") else view, width)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pandas_takes_every_view_as_a_table(views: dict[str, Any], name: str) -> None:
+    check_table(views[name])
 
 
 def test_a_missing_golden_file_names_how_to_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

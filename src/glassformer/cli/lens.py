@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
@@ -36,14 +36,17 @@ def lens(
     wrote: Annotated[
         str | None,
         option(
-            "--wrote", metavar="TEXT", help="Attribute this next token's logit to blocks and heads; 'best': the top token."
+            "--wrote", metavar="TEXT", help="Attribute this next token's lead to blocks and heads; 'best': the top token."
         ),
     ] = None,
     against: Annotated[
-        str | None, option("--against", metavar="TEXT", help="With --wrote: attribute its lead over this token.")
+        str | None, option("--against", metavar="TEXT", help="With --wrote: its lead over this token, not the runner-up.")
+    ] = None,
+    metric: Annotated[
+        str | None, option("--metric", help="With --wrote: lead, or logit: the token's own; by default lead.")
     ] = None,
     centred: Annotated[
-        bool, option("--centred", help="With --wrote: subtract the mean over the vocabulary, as TransformerLens does.")
+        bool, option("--centred", help="With --wrote: the logit less the mean over the vocabulary, as TransformerLens does.")
     ] = False,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
     tuned: Annotated[
@@ -75,6 +78,8 @@ def lens(
         raise InputError("--wrote is about one position. Give --token once.")
     if against is not None and wrote is None:
         raise InputError("--against is compared with the token of --wrote. Pass --wrote too.")
+    if metric is not None and wrote is None:
+        raise InputError("--metric is about the token of --wrote. Pass --wrote too.")
     if centred and wrote is None:
         raise InputError("--centred is about the score of --wrote. Pass --wrote too.")
     model = model_options.load()
@@ -83,7 +88,9 @@ def lens(
         view: View
         if wrote is not None:
             chosen = None if wrote == "best" else wrote
-            view = reading.attribution(token[0] if token else -1, chosen, against, centred=centred)
+            place = token[0] if token else -1
+            choices: dict[str, Any] = {"metric": metric or "lead", "centred": centred}
+            view = reading.attribution(place, chosen, against, **choices)
         else:
             lens = None if tuned is None else model.load_lens(tuned)
             places = token or (range(len(reading)) if output.everything else None)

@@ -28,14 +28,18 @@ def saliency(
         str | None,
         option("--of", metavar="TEXT", help="The token or label it is about, by text or #id; by default the best."),
     ] = None,
-    against: Annotated[str | None, option("--against", metavar="TEXT", help="Its lead over this one.")] = None,
+    against: Annotated[
+        str | None, option("--against", metavar="TEXT", help="Its lead over this one; by default the runner-up.")
+    ] = None,
     token: Annotated[
         str | None, option("--token", "-t", help="After this token, or in this gap: its position or its text.")
     ] = None,
-    metric: Annotated[str, option("--metric", help="logit, log-probability, or loss: that of the whole text.")] = "logit",
+    metric: Annotated[
+        str, option("--metric", help="lead, logit, log-probability, or loss: that of the whole text.")
+    ] = "lead",
     method: Annotated[
-        str, option("--method", help="input-x-gradient, gradient-norm, or integrated gradients.")
-    ] = "input-x-gradient",
+        str, option("--method", help="leave-one-out; by gradients input-x-gradient, gradient-norm, or integrated.")
+    ] = "leave-one-out",
     baseline: Annotated[
         str | None, option("--baseline", help="Of integrated gradients: mean, pad or zero.", default_shown=False)
     ] = None,
@@ -48,11 +52,11 @@ def saliency(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show how much each token of a text matters to the next one, to a label or to the loss, by gradients."""
+    """Show how much each token of a text matters to the next one, to a label or to the loss: what that loses without it."""
     text = read_prompt(prompt)
     model = model_options.load()
     reading = prompt_options.read(model, text, target, new)
     choices: dict[str, Any] = {"metric": metric, "method": method, "baseline": baseline, "steps": steps}
-    with bars.counter_bar(f"{model_options.model} is differentiated") as progress:
+    with bars.counter_bar(f"{model_options.model} reads") as progress:
         view = reading.saliency(of, against, token, **choices, progress=progress)
     output.show(view)

@@ -207,9 +207,14 @@ class GenerationConfig(SettingsTable):
     def in_force(self) -> dict[str, tuple[Any, str]]:
         """Each setting that has an effect: its value, and where it came from."""
         values = {name: (getattr(self, name), self.origin(name)) for name in SETTINGS if self.is_active(name)}
-        if "max_new_tokens" not in values and "max_length" not in values:
+        if "max_new_tokens" not in values and self.default_new_tokens is not None:
             values = {"max_new_tokens": (NEW_TOKENS, DEFAULT), **values}
         return values
+
+    @property
+    def default_new_tokens(self) -> int | None:
+        """How many tokens a text has at most where a call does not say so; None: `max_length` says it."""
+        return NEW_TOKENS if self.max_new_tokens is None and self.max_length is None else self.max_new_tokens
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in SETTINGS if self.is_set(name))

@@ -5,9 +5,12 @@ frozen at what it did to this text (and a soft cap on the scores, where there is
 the sum of one number for each addition, and nothing is left over but rounding. It is the direct path only: what a head wrote
 for later heads to read is counted where they write.
 
-Two conventions differ in what a score is held against. Uncentred, it is the logit itself. Centred, it is the logit less the
-mean of all logits, as if the mean row had been taken off the unembedding: softmax does not see the difference, and what a
-part adds to all tokens alike is not counted. The second is what TransformerLens shows by default (`center_unembed`).
+What is explained, here and wherever a view asks why a token: its lead over the runner-up, the best of the other tokens,
+unless another one is named. A model chooses by differences; a logit by itself is mostly what all tokens got alike, and the
+part with the largest share in it may have spoken for the other token. The logit itself is to be had all the same, in two
+conventions. Uncentred, it is as the model computes it. Centred, it is less the mean of all logits, as if the mean row had
+been taken off the unembedding: softmax does not see the difference. The second is what TransformerLens shows by default
+(`center_unembed`).
 
 Shapes: scores (vocabulary,); g (hidden,).
 """
@@ -21,28 +24,28 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.candidates import log_softmax
-from glassformer.errors import InputError
+from glassformer.errors import InputError, NotNumbers, SettingError, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.linear_walk import Doubles, LinearWalk, heads_site, part_name, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.observe.vocabulary_rows import vocabulary_blocks
-from glassformer.views.attribution import Attribution, Contribution
+from glassformer.views.attribution import Attribution, Contribution, ScoreMetric
 from glassformer.views.tokens import find_token
 
 
 def attribution(
     reading: Activations, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-    centred: bool = False,
+    metric: ScoreMetric = "lead", centred: bool = False,
 ) -> Attribution:  # fmt: skip
-    """What the model's parts added to one token's score at one position: the best one's, unless another is named.
+    """What the model's parts added to one token's lead at one position: the best one's, unless another is named.
 
-    `against`: another token; then it is what they added to the one's lead over the other, and what both got cancels out.
-    `centred`: the score less the mean over the vocabulary.
+    `against`: the token that it leads over; by default the runner-up. What both got cancels out. `metric`: its 'lead', or
+    the 'logit' itself; `centred`: the logit less the mean over the vocabulary.
     """
     at, model = position_to_attribute(reading, position), reading.model
     values = stream_values(reading, [at])
-    target = score_target(model, final_scores(model, values, 0), token, against, centred=centred)
+    target = score_target(model, final_scores(model, values, 0), token, against, metric=metric, centred=centred)
     walk = LinearWalk(model, values)
     row = walk.start(model.blueprint.ops[-1].inputs[0], 0, target.g)
     parts, heads = list[Contribution](), list[Contribution]()
@@ -95,11 +98,16 @@ class ScoreTarget:
 
 
 def score_target(
-    model: ModelLike, scores: Floats, token: int | str | None, against: int | str | None, *, centred: bool
-) -> ScoreTarget:
-    """A token's score, its lead over another's, or either against the mean over the vocabulary."""
+    model: ModelLike, scores: Floats, token: int | str | None, against: int | str | None, *, metric: ScoreMetric,
+    centred: bool,
+) -> ScoreTarget:  # fmt: skip
+    """A token's lead over another's, or its score, as it is or less the mean over the vocabulary."""
+    if against is not None and metric == "logit":
+        raise SettingError(f"a logit has no rival: that is for a lead. Leave out {spell('against')}.")
     number = resolve_token_id(model, token, scores)
     rival = None if against is None else resolve_token_id(model, against, scores)
+    if against is None and metric == "lead" and not centred:
+        rival = runner_up(scores, number)
     text, rival_text = (None if token is None else token_text(model.tokenizer, token) for token in (number, rival))
     if rival == number:
         raise InputError(f"a token has no lead over itself. Hold {text!r} against another one.")
@@ -123,6 +131,16 @@ def score_target(
     probability, rank = float(np.exp(log_softmax(scores)[number])), int((scores > scores[number]).sum()) + 1
     assert text is not None
     return ScoreTarget(number, text, rival_text, score, probability, rank, g, constant)
+
+
+def runner_up(scores: Floats, number: int) -> int:
+    """The best of the other tokens or labels."""
+    others = scores.copy()
+    others[number] = -np.inf
+    second = int(others.argmax())  # stops at the first NaN
+    if np.isnan(others[second]):
+        raise NotNumbers("the model's scores are not numbers (NaN), so there is no runner-up. Look for what changed them.")
+    return second
 
 
 def resolve_token_id(model: ModelLike, token: int | str | None, scores: Floats) -> int:

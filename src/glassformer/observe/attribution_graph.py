@@ -28,6 +28,7 @@ from glassformer.observe.linear_walk import (
     part_name,
     stream_values,
 )
+from glassformer.views.attribution import ScoreMetric
 from glassformer.views.attribution_graph import AttributionGraph, GraphEdge, GraphNode, PartName
 
 THRESHOLD = 0.02
@@ -39,9 +40,9 @@ NodeKey = tuple[PartName, int | None, int | None, int]  # name, block, head, pos
 
 def attribution_graph(
     reading: Activations, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-    centred: bool = False, threshold: float = THRESHOLD,
+    metric: ScoreMetric = "lead", centred: bool = False, threshold: float = THRESHOLD,
 ) -> AttributionGraph:  # fmt: skip
-    """From where a token's score at one position came: the best one's, unless another is named; others as `attribution`.
+    """From where a token's lead at one position came: the best one's, unless another is named; others as `attribution`.
 
     `threshold`: edges below this share of the score (or of 1, if that is more) are pruned.
     """
@@ -55,7 +56,7 @@ def attribution_graph(
             "Shorten the text."
         )
     values = stream_values(reading, range(len(reading)))
-    target = score_target(model, final_scores(model, values, at), token, against, centred=centred)
+    target = score_target(model, final_scores(model, values, at), token, against, metric=metric, centred=centred)
     extra = reading.values("blocks.*.attention.value", "blocks.*.attention.pattern")
     search = GraphSearch(LinearWalk(model, values), extra, threshold * max(abs(target.score), 1.0))
     search.run(at, target.g)

@@ -1,4 +1,4 @@
-"""Which number of a model's output is meant: a token's logit, a lead, a log-probability, the loss, or a function's."""
+"""Which number of a model's output is meant: a token's lead, a logit, a log-probability, the loss, or a function's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.observe.activations import Activations
-from glassformer.observe.attribution import resolve_token_id
+from glassformer.observe.attribution import resolve_token_id, runner_up
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.sites import Watch
@@ -44,13 +44,17 @@ def resolve_metric(
     against: int | str | None,
     position: int | str | None,
 ) -> Metric:
-    """A metric with its tokens found: by default the best one's, where a model that writes goes on, or in its one gap."""
+    """A metric with its tokens found: by default the best one's, where a model that writes goes on, or in its one gap.
+
+    What is explained by default is stated in `attribution`: the lead over the runner-up. Where there is none, as with one
+    label, it is the logit.
+    """
     from glassformer.observe.differentiation import Target
 
     head, name = reading.model.head, reading.model.name
     if callable(metric) or (isinstance(metric, str) and metric == "loss"):
         if any(value is not None for value in (token, against, position)):
-            raise SettingError("token, against and position are for a logit. Leave them out, or the metric.")
+            raise SettingError("token, against and position are for a lead or a logit. Leave them out, or the metric.")
         if callable(metric):
             return Metric(Target(function=metric), "function", None, None, None)
         if not reading.model.writes:
@@ -63,19 +67,24 @@ def resolve_metric(
         return Metric(Target(loss=True), "loss", None, None, None)
     if not isinstance(metric, str):
         raise InputTypeError(f"metric is {brief(metric)}; it must be the name of one, or a function of the logits.")
-    if metric not in ("logit", "log-probability"):
+    if metric not in ("lead", "logit", "log-probability"):
         known = [known for known in get_args(MetricName) if known != "function"]
         raise SettingError(
             f"there is no metric {metric!r}.{did_you_mean(str(metric), known)} Metrics: {', '.join(known)}; in Python also "
             "a function of the logits."
         )
-    if metric == "log-probability" and against is not None:
-        raise SettingError("against is for logits: the difference of two log-probabilities is that of their logits.")
+    if metric != "lead" and against is not None:
+        raise SettingError(f"a {metric.replace('-', ' ')} has no rival: that is for a lead. Leave out {spell('against')}.")
     if head == "base":
         raise InputError(f"{name} has no head and so no logits. In Python, give a metric that is a function of its states.")
     at = _position(reading, position)
-    tokens = [_answer(reading, at, text) for text in ((token,) if against is None else (token, against))]
-    first, second = tokens[0], tokens[1] if against is not None else None
+    first, second = _answer(reading, at, token), None if against is None else _answer(reading, at, against)
+    if metric == "lead" and second is None:
+        scores = _scores(reading, at) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
+        second = _answer(reading, at, runner_up(scores, first.id)) if scores.size > 1 else None
+        metric = metric if second is not None else "logit"
+    if second is not None and first.id == second.id:
+        raise InputError(f"a token has no lead over itself. Hold {first.text!r} against another one.")
     target = Target(at, first.id, None if second is None else second.id, metric == "log-probability")
     return Metric(target, metric, at, first, second)
 

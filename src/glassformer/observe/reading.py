@@ -25,7 +25,7 @@ from glassformer.progress import Progress
 from glassformer.typecheck import OWN_CHECK
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
-from glassformer.views.attribution import Attribution
+from glassformer.views.attribution import Attribution, ScoreMetric
 from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.circuit import HeadCircuit
 from glassformer.views.experts import Experts
@@ -80,24 +80,24 @@ class Reading(Activations):
 
     def attribution(
         self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-        centred: bool = False,
+        metric: ScoreMetric = "lead", centred: bool = False,
     ) -> Attribution:  # fmt: skip
-        """What each block and head added to a token's score: the best one's after this position, or another's.
+        """What each block and head added to a token's lead: the best one's after this position, or another's.
 
-        `against`: another token; then it is what they added to the lead over that one. `centred`: the score, and each part's
-        share, less the mean over the vocabulary.
+        `against`: the token that it leads over, by default the runner-up. `metric`: the 'lead', or the 'logit' itself.
+        `centred`: the logit, and each part's share, less the mean over the vocabulary.
         """
-        return attribution(self, position, token, against, centred=centred)
+        return attribution(self, position, token, against, metric=metric, centred=centred)
 
     def graph(
         self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-        centred: bool = False, threshold: float = THRESHOLD,
+        metric: ScoreMetric = "lead", centred: bool = False, threshold: float = THRESHOLD,
     ) -> AttributionGraph:  # fmt: skip
-        """From which tokens and parts, and through which heads, a token's score came; its edges sum to the score.
+        """From which tokens and parts, and through which heads, a token's lead came; its edges sum to it.
 
-        `token`, `against` and `centred` as in `attribution`. `threshold`: edges below this share of the score are pruned.
+        `token`, `against`, `metric` and `centred` as in `attribution`. `threshold`: edges below this share of it are pruned.
         """
-        return attribution_graph(self, position, token, against, centred=centred, threshold=threshold)
+        return attribution_graph(self, position, token, against, metric=metric, centred=centred, threshold=threshold)
 
     def circuit(self, layer: int, head: int, *, distance: int = 0, best: int = BEST) -> HeadCircuit:
         """What a head looks for and writes, for the tokens of this text, and what it wrote at each position.
@@ -112,23 +112,24 @@ class Reading(Activations):
         against: int | str | None = None,
         position: int | str | None = None,
         *,
-        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "logit",
-        method: SaliencyMethod = "input-x-gradient",
+        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "lead",
+        method: SaliencyMethod = "leave-one-out",
         baseline: Baseline | None = None,
         steps: int | None = None,
         progress: Progress | None = None,
     ) -> Saliency:
-        """How much each token of the text matters to one number of the model's output, by gradients.
+        """How much each token of the text matters to one number of the model's output: what that loses without it.
 
         Args:
-            token: whose logit it is, or which label's; by default the best.
-            against: another one, whose logit is subtracted.
+            token: whose lead or logit it is, or which label's; by default the best.
+            against: the one that it leads over; by default the runner-up, as in `attribution`.
             position: where the logits are read: by default after the text, or in its gap.
-            metric: 'logit', 'log-probability', the text's 'loss', or a function of its logits that returns a tensor.
-            method: 'input-x-gradient', 'gradient-norm', or 'integrated' gradients, which sum to what they explain.
+            metric: 'lead', 'logit', 'log-probability', the text's 'loss', or a function of its logits that returns a tensor.
+            method: 'leave-one-out', or by gradients: 'input-x-gradient', 'gradient-norm', or 'integrated', which sum to what
+                they explain.
             baseline: of integrated gradients: the 'mean' of all tokens' vectors (the default), the 'pad' token's, or 'zero'.
             steps: of integrated gradients; by default as many as bring the error of their sum within a twentieth.
-            progress: called as (steps so far, the most there can be).
+            progress: called as (tokens or steps so far, the most there can be).
         """
         from glassformer.observe.saliency import saliency
 
@@ -142,7 +143,7 @@ class Reading(Activations):
         token: int | str | None = None,
         against: int | str | None = None,
         position: int | str | None = None,
-        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "logit",
+        metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "lead",
     ) -> dict[str, Floats]:
         """The gradient of a metric at any number of sites, by names or patterns, all in one pass there and back.
 

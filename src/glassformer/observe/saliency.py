@@ -1,4 +1,8 @@
-"""Saliency: how much each token of a text matters to one number of the model's output, by gradients at its vector.
+"""Saliency: how much each token of a text matters to one number of the model's output.
+
+By default each token is left out in turn (`leave_one_out`): what that takes off the number is what the token adds. Gradients
+at the tokens' vectors need no pass for each token, and only estimate that: often enough the sign is another. So they say of
+how many of the strongest tokens it is the same.
 
 `input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go
 from a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both
@@ -11,8 +15,9 @@ Shapes: vectors (rows, length, hidden); values (tokens,), an encoder-decoder's s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +27,10 @@ from torch import Tensor
 from glassformer.errors import InputError, SettingError, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
+from glassformer.observe.leave_one_out import LeaveOneOut, Place
 from glassformer.observe.metrics import resolve_metric
 from glassformer.progress import Progress
-from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken
+from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken, SignCheck
 
 Numbers = npt.NDArray[np.float64]
 TOLERANCE = 0.05  # of the difference that integrated gradients explain
@@ -32,6 +38,7 @@ NODES = 3  # of a piece of the path, at which gradients are taken
 MAX_STEPS = 256
 MAX_TOKENS = 500_000  # that all steps together read
 TABLE_ROWS = 4096  # of the embedding, of which a mean is taken at once
+CHECKED_SIGNS = 8  # of the strongest tokens
 BATCH_TOKENS = 1024  # of the steps that go through in one pass
 
 
@@ -41,13 +48,13 @@ def saliency(
     against: int | str | None = None,
     position: int | str | None = None,
     *,
-    metric: MetricName | MetricFunction = "logit",
-    method: SaliencyMethod = "input-x-gradient",
+    metric: MetricName | MetricFunction = "lead",
+    method: SaliencyMethod = "leave-one-out",
     baseline: Baseline | None = None,
     steps: int | None = None,
     progress: Progress | None = None,
 ) -> Saliency:
-    """How much each token matters to a metric: by default the logit of the best token after the text, or in its gap."""
+    """How much each token matters to a metric: by default the lead of the best token after the text, or in its gap."""
     if method != "integrated" and (baseline is not None or steps is not None):
         raise SettingError(
             f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
@@ -55,6 +62,18 @@ def saliency(
     text = Differentiation(reading)
     _check_steps(steps, text.length)
     resolved = resolve_metric(reading, metric, token, against, position)
+    whole = partial(Saliency, reading.model.name, method, resolved.name, resolved.position, resolved.token, resolved.against)
+    changes = tuple(reading.model.changes)
+    if method == "leave-one-out":
+        left_out = LeaveOneOut(reading, resolved.target)
+        if (cost := left_out.cost(places := left_out.places())) > MAX_TOKENS:
+            raise InputError(
+                f"to leave each of {len(places):,} tokens out, {cost:,} are read in all; {MAX_TOKENS:,} is the most. Take a "
+                f"part of the text, or {spell('method', 'input-x-gradient')}."
+            )
+        losses = np.array(left_out.losses(places, progress))
+        _check_finite(losses, text)
+        return whole(left_out.value, _tokens(reading, dict(zip(places, losses, strict=True))), None, changes)
     vectors, path = text.vectors(), None
     if method == "integrated":
         line = Line(text, resolved.target, _baseline(text, baseline or "mean", vectors), vectors)
@@ -68,23 +87,41 @@ def saliency(
             values = _joined([gradient.double().norm(dim=-1) for gradient in gradients])[0]
         else:
             values = _joined(_products(vectors, gradients))[0]
+    _check_finite(values, text)
+    tokens = _tokens(reading, dict(zip(_places(reading), values, strict=True)))
+    signs = None if method == "gradient-norm" else _check_signs(reading, resolved.target, tokens)
+    return whole(value, tokens, path, changes, signs)
+
+
+def _places(reading: Activations) -> list[Place]:
+    """All tokens, an encoder-decoder's source first."""
+    return [*((True, at) for at in range(len(reading.source or ()))), *((False, at) for at in range(len(reading.ids)))]
+
+
+def _tokens(reading: Activations, values: Mapping[Place, float]) -> tuple[SalientToken, ...]:
+    found = []
+    for (in_source, at), value in values.items():
+        token = (reading.source_tokens if in_source else reading.tokens)[at]
+        found.append(SalientToken(at, token.id, token.text, in_source, float(value)))
+    return tuple(found)
+
+
+def _check_signs(reading: Activations, target: Target, tokens: Sequence[SalientToken]) -> SignCheck | None:
+    """Leave out the strongest tokens, as far as they can be."""
+    left_out = LeaveOneOut(reading, target)
+    if not (places := set(left_out.places(allow_none=True))):
+        return None
+    able = [token for token in tokens if (token.in_source, token.position) in places]
+    strongest = sorted(able, key=lambda token: -abs(token.value))[:CHECKED_SIGNS]
+    losses = left_out.losses([(token.in_source, token.position) for token in strongest])
+    return SignCheck(len(losses), sum(token.value * loss > 0 for token, loss in zip(strongest, losses, strict=True)))
+
+
+def _check_finite(values: Numbers, text: Differentiation) -> None:
     if not np.isfinite(values).all():
         raise InputError(
-            f"the gradients are not finite in {text.module.dtype}. Load the model with {spell('dtype', 'float32')}."
+            f"the values are not finite in {text.module.dtype}. Load the model with {spell('dtype', 'float32')}."
         )
-    return Saliency(
-        reading.model.name, method, resolved.name, resolved.position, resolved.token, resolved.against, value,
-        _tokens(reading, values), path, tuple(reading.model.changes),
-    )  # fmt: skip
-
-
-def _tokens(reading: Activations, values: Numbers) -> tuple[SalientToken, ...]:
-    source = [(token, True) for token in (reading.source_tokens if reading.source is not None else ())]
-    tokens = [*source, *((token, False) for token in reading.tokens)]
-    return tuple(
-        SalientToken(token.position, token.id, token.text, in_source, float(value))
-        for (token, in_source), value in zip(tokens, values, strict=True)
-    )
 
 
 def _check_steps(steps: int | None, length: int) -> None:

@@ -9,13 +9,14 @@ Shapes: differences (pairs, numbers of one token at the site).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from glassformer.errors import GlassError, InputError
 from glassformer.observe.activations import Activations
+from glassformer.observe.prompt_warnings import prompt_texts
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.progress import Progress
 from glassformer.sites import expand
@@ -58,7 +59,7 @@ def make_steering_vector(
     texts = []
     for number, pair in enumerate(pairs, 1):
         readings = [read(text) for text in pair]
-        texts.append([_text_of(reading) for reading in readings])
+        texts.append([_shown_text(*each) for each in zip(pair, readings, strict=True)])
         positive, negative = (_token_values(reading, axes, tokens) for reading in readings)
         for name in sites:
             differences[name].append(positive[name] - negative[name])
@@ -137,7 +138,10 @@ def _token_values(reading: Activations, axes: dict[str, int], tokens: SteeringTo
     return {name: value[-1] if only_last[name] else value[1:].mean(axis=0) for name, value in values.items()}
 
 
-def _text_of(reading: Activations) -> str:
+def _shown_text(prompt: Any, reading: Activations) -> str:
+    """A text as it was given, without what the chat template puts around it; of token ids, what they stand for."""
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], Mapping)):
+        return "\n".join(prompt_texts(prompt))
     return str(reading.model.tokenizer.decode(reading.source or reading.ids))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
     from glassformer.page.document import Page
     from glassformer.views.attention import AttentionKind, AttentionMap, Heads
-    from glassformer.views.attribution import Attribution
+    from glassformer.views.attribution import Attribution, ScoreMetric
     from glassformer.views.caching import CacheComparison
     from glassformer.views.experts import Experts
     from glassformer.views.journey import Journey
@@ -179,16 +179,18 @@ class Run:
         return self.record(views=True).widget(height)
 
     def attribution(
-        self, number: int = 0, token: int | str | None = None, against: int | str | None = None, *, centred: bool = False
-    ) -> Attribution:
-        """What each block and head added to the score of a token of the text, or of another in its place.
+        self, number: int = 0, token: int | str | None = None, against: int | str | None = None, *,
+        metric: ScoreMetric = "lead", centred: bool = False,
+    ) -> Attribution:  # fmt: skip
+        """What each block and head added to the lead of a token of the text, or of another in its place.
 
-        `against`: what they added to its lead over that token. `centred`: against the mean over the vocabulary.
+        `against`, `metric` and `centred` as in `Reading.attribution`.
         """
         self._check(number)
         number %= len(self.steps)
         chosen = self.steps[number].id if token is None else token
-        return self.reading.attribution(self.reading.prompt_length + number - 1, chosen, against, centred=centred)
+        position = self.reading.prompt_length + number - 1
+        return self.reading.attribution(position, chosen, against, metric=metric, centred=centred)
 
     def caching(self) -> CacheComparison:
         """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glassformer.decoding.settings import json_value
 from glassformer.runtime.model import Model
 from glassformer.tasks.registry import HEADS, TASKS
 from glassformer.views.model_description import Architecture, ModelDescription, TaskFit
@@ -29,6 +30,7 @@ def describe_model(model: Model) -> ModelDescription:
             TaskFit(task.name, task.about, model.head in task.heads, HEADS[task.heads[0]], task.suggested)
             for task in TASKS.values()
         ),
+        settings={name: json_value(value) for name, (value, _) in model.settings.in_force.items()} if model.writes else {},
     )
 
 

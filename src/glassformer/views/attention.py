@@ -33,7 +33,7 @@ from glassformer.page.document import (
 )
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import find_token
-from glassformer.views.view import Floats, View
+from glassformer.views.view import ArrayView, Floats, View
 
 AttentionKind: TypeAlias = Literal["self", "cross", "encoder"]
 MAX_TOKENS = 48  # rows and columns of a map, unless everything is shown
@@ -88,7 +88,7 @@ class AttentionRow(View):
 
 
 @dataclass(frozen=True)
-class AttentionMap(View):
+class AttentionMap(ArrayView):
     """The attention weights of a text's tokens over each other."""
 
     SCHEMA = "glassformer.attention/1"
@@ -111,8 +111,16 @@ class AttentionMap(View):
     def shape(self) -> tuple[int, ...]:
         return self.weights.shape
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self.weights, dtype=dtype, copy=bool(copy))
+    def numbers(self) -> Floats:
+        return self.weights
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each token that attends, and each that it attends to."""
+        return [
+            {"query": query, "query_token": self.queries[query], "key": key, "key_token": text, "weight": weight}
+            for query, row in enumerate(self.weights.tolist())
+            for key, (text, weight) in enumerate(zip(self.keys, row, strict=True))
+        ]
 
     def __getitem__(self, index: Any) -> Any:
         return self.weights[index]

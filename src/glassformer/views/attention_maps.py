@@ -6,6 +6,7 @@ Shapes: weights (layers held, heads, queries, keys), sinks (layers held, heads, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,16 @@ class AttentionMaps(View):
         """The weights as an array, 255 for all of a token's attention."""
         shape = (len(self.windows), self.heads, len(self.queries), len(self.keys))
         return np.frombuffer(self.weights, np.uint8).reshape(shape)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each head of each layer that is held: what it mostly attends to, on the mean over the tokens."""
+        means = self.maps.mean(2) / 255  # (layers, heads, keys)
+        return [
+            {"layer": self.first + layer, "head": head, "key": key, "key_token": self.keys[key], "weight": float(row[key])}
+            for layer, heads in enumerate(means)
+            for head, row in enumerate(heads)
+            for key in [int(row.argmax())]
+        ]
 
     def __repr__(self) -> str:
         return f"AttentionMaps({len(self.windows)} of {self.layers} layers × {self.heads} heads)"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from glassformer.page.document import Column, Heading, Page, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View
 
+ScoreMetric: TypeAlias = Literal["lead", "logit"]
 MAX_HEADS = 10  # unless everything is shown
 
 
@@ -74,7 +76,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
 def convention(centred: bool, against: str | None) -> str:
     """What a score is held against, in words."""
     if against is not None:
-        return "a lead is the same against any mean: centred and uncentred agree"
+        return "a lead: what both tokens got alike is not counted"
     if centred:
         return "centred: the mean over the vocabulary is subtracted"
     return "uncentred: the logit itself, as the model computes it"

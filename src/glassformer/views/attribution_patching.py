@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import visible
 from glassformer.views.patching import PatchedPlace, Patching
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView
 
 MAX_MISSES = 10  # unless everything is shown
 EXPLANATION = (
@@ -40,7 +41,7 @@ class EstimateCheck:
 
 
 @dataclass(frozen=True)
-class AttributionPatching(View):
+class AttributionPatching(ArrayView):
     """What patching each place would recover, estimated by gradients."""
 
     SCHEMA = "glassformer.attribution-patching/1"
@@ -60,8 +61,11 @@ class AttributionPatching(View):
         """One estimate: after or in this layer (or 'embedding'), at this position of the text, or in this head."""
         return self.estimate.at(layer, column)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return self.estimate.__array__(dtype)
+    def numbers(self) -> npt.NDArray[np.float64]:
+        return self.estimate.numbers()
+
+    def records(self) -> list[dict[str, Any]]:
+        return self.estimate.records()
 
     def __repr__(self) -> str:
         view = self.estimate

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from glassformer.page.document import Column, Page, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import TextToken
-from glassformer.views.view import View
+from glassformer.views.view import View, flat_data
 from glassformer.views.vocabulary import VocabularySizes
 
 MAX_POSITIONS = 10  # of each text, unless everything is shown
@@ -41,6 +41,10 @@ class Batch(View):
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.ids), len(self.ids[0])
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each token of each text."""
+        return [{"row": number, **flat_data(token)} for number, tokens in enumerate(self.tokens) for token in tokens]
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from glassformer.views.view import View
 
 MAX_CANDIDATES = 10  # unless everything is shown
 LEGEND = "model: probability under the model · prob.: after the rules"
+NO_RULES = "prob.: under the model, which no rule changed"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class RunComparison(View):
     """Two runs: their settings, their texts, and the first step at which they differ."""
 
     SCHEMA = "glassformer.compare-runs/2"
+    RECORDS = "candidates"
 
     names: tuple[str, str]
     prompts: tuple[str, str]
@@ -86,19 +89,29 @@ def draw(view: RunComparison, everything: bool = False) -> Page:
             f"; at token {view.shown}:" if view.shown != view.step else ":"
         )
     entropies = "  ‖  ".join("–" if bits is None else f"{bits:.2f}" for bits in view.entropy)
-    parts += [Heading(verdict), _candidates_table(view.candidates if everything else view.candidates[:MAX_CANDIDATES])]
-    parts.append(Paragraph(f"1: {first} · 2: {second} · {LEGEND}\n–: not recorded · entropy: {entropies} bits", "dim"))
+    ruled = any(map(_is_ruled, view.candidates))
+    shown = view.candidates if everything else view.candidates[:MAX_CANDIDATES]
+    parts += [Heading(verdict), _candidates_table(shown, ruled)]
+    legend = LEGEND if ruled else NO_RULES
+    parts.append(Paragraph(f"1: {first} · 2: {second} · {legend}\n–: not recorded · entropy: {entropies} bits", "dim"))
     return Page(title, tuple(parts))
 
 
-def _candidates_table(candidates: Sequence[CandidatePair]) -> Table:
+def _is_ruled(candidate: CandidatePair) -> bool:
+    """Whether rules changed its probability in one of the runs."""
+    known = [pair for pair in zip(candidate.model, candidate.probability, strict=True) if None not in pair]
+    return any(not math.isclose(before or 0.0, after or 0.0, rel_tol=1e-4) for before, after in known)
+
+
+def _candidates_table(candidates: Sequence[CandidatePair], ruled: bool) -> Table:
+    """`ruled`: whether probabilities under the model are others than after the rules, and have columns of their own."""
+
     def percentage(value: float | None) -> str:
         return "–" if value is None else format_percent(value) if value else "out"
 
     columns = (
         Column("candidate", "token", min_width=8),
-        Column("model 1", "number"),
-        Column("model 2", "number"),
+        *((Column("model 1", "number"), Column("model 2", "number")) if ruled else ()),
         Column("prob. 1", "number"),
         Column("prob. 2", "number"),
         Column("", "bar", priority=4),
@@ -108,7 +121,8 @@ def _candidates_table(candidates: Sequence[CandidatePair]) -> Table:
         TableRow(
             (
                 visible(candidate.text),
-                *map(percentage, (*candidate.model, *candidate.probability)),
+                *map(percentage, candidate.model if ruled else ()),
+                *map(percentage, candidate.probability),
                 *(float(probability or 0.0) for probability in candidate.probability),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.views.view import View
@@ -36,6 +37,17 @@ class Composition(View):
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each pair of heads."""
+        scores = [[*row] for row in zip(self.query, self.key, self.value, strict=True)]
+        return [
+            {"later_layer": later.layer, "later_head": later.head, "earlier_layer": earlier.layer,
+             "earlier_head": earlier.head, "query": query, "key": key, "value": value}
+            for later, rows in zip(self.later, scores, strict=True)
+            for earlier, query, key, value in zip(self.earlier, *rows, strict=True)
+            if query is not None
+        ]  # fmt: skip
 
     def strongest(self, kind: str, count: int = SHOWN) -> list[tuple[HeadName, HeadName, float]]:
         """The pairs with the highest scores: who reads, who wrote, the score; `kind`: 'query', 'key' or 'value'."""

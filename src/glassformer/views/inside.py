@@ -8,7 +8,7 @@ of it, `blocks.3.attention.update` an operation, `blocks.3.attention.update.17` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from glassformer.page.document import (
     Column,
@@ -23,7 +23,7 @@ from glassformer.page.document import (
 )
 from glassformer.page.format import visible
 from glassformer.views.attention import SINK
-from glassformer.views.view import View
+from glassformer.views.view import View, flat_data
 
 LevelKind: TypeAlias = Literal["model", "block", "group", "operation", "number", "head", "score"]
 MAX_ROWS = 24  # of a long table, unless everything is shown
@@ -170,6 +170,11 @@ class Inside(View):
     result: float | None  # as the engine computed it; None where the engine does not keep it
     python: tuple[str, ...]  # lines that give these numbers; `reading` is the text, `model` the model
     sink: HeadSink | None = None  # of a head that has one, beside its keys
+
+    def records(self) -> list[dict[str, Any]]:
+        """What this level has inside: parts, heads, keys, numbers, or the steps of its arithmetic."""
+        inner = self.parts or self.heads or self.keys or self.numbers or self.products or self.steps or self.strips
+        return [flat_data(each) for each in inner]
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)

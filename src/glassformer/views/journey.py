@@ -50,6 +50,7 @@ class Journey(View):
     """A prompt's stages on its way through the model."""
 
     SCHEMA = "glassformer.journey/2"
+    RECORDS = "stages"
 
     model: str
     prompt: str

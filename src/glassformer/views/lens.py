@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
-from glassformer.views.view import View
+from glassformer.views.view import View, flat_data
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Lens(View):
     layers: tuple[str, ...]  # 'embedding', then the blocks by number
     predictions: tuple[tuple[LayerPrediction, ...], ...]  # by layer, then by position
     tuned: bool = False  # each layer read through a map of its own
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each layer at each position."""
+        return [
+            {"layer": layer, "position": position, "token": token, **flat_data(prediction, "predicted_")}
+            for layer, row in zip(self.layers, self.predictions, strict=True)
+            for position, token, prediction in zip(self.positions, self.tokens, row, strict=True)
+        ]
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
 from glassformer.page.format import pluralize
@@ -42,6 +43,7 @@ class ModelDescription(View):
     thinking: bool  # whether its template can switch thinking on
     mask_token: str | None
     tasks: tuple[TaskFit, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in force where a request sets none; empty: it writes no text
 
     def page(self, everything: bool = False) -> Page:
         return draw(self)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from glassformer.page.document import Cell, Column, Page, PagePart, Paragraph, Shortenable, Style, Table, TableRow
 from glassformer.page.format import (
@@ -16,7 +17,7 @@ from glassformer.page.format import (
     format_shape,
     pluralize,
 )
-from glassformer.views.view import View
+from glassformer.views.view import View, flat_data
 
 OUTLIER = 6  # standard deviations from the mean, beyond which a value is an outlier
 BARS = "▁▂▃▄▅▆▇█"
@@ -104,6 +105,10 @@ class Parameters(View):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Their shapes by name, as in a state_dict."""
         return {tensor.name: tensor.shape for tensor in self.tree.walk()}
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each tensor."""
+        return [flat_data(parameter) for parameter in self.tree.walk()]
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)

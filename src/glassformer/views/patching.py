@@ -20,7 +20,7 @@ import numpy.typing as npt
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import abbreviate_list, reveal_line, tail, visible
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView
 
 PatchedPart: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
 MAX_CHARACTERS = 74  # of a text, unless everything is shown
@@ -58,7 +58,7 @@ class PatchedPlace:
 
 
 @dataclass(frozen=True)
-class Patching(View):
+class Patching(ArrayView):
     """How much of the first text's answer each place recovers when it is patched into the second text."""
 
     SCHEMA = "glassformer.patching/1"
@@ -105,8 +105,18 @@ class Patching(View):
             raise InputError(f"there is no cell of layer {layer!r} and {'head' if self.heads else 'position'} {column!r}.")
         return self.values[self.layers.index(str(layer))][columns.index(column)]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array(self.values, dtype)
+    def numbers(self) -> npt.NDArray[np.float64]:
+        return np.array(self.values)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each place, in the order of the layers."""
+        names = ("head", "heads") if self.heads else ("position", "token")
+        places = range(self.heads) if self.heads else self.positions
+        return [
+            {"layer": layer, names[0]: place, names[1]: text, "value": value}
+            for layer, values in zip(self.layers, self.values, strict=True)
+            for place, text, value in zip(places, self.columns, values, strict=True)
+        ]
 
     def __repr__(self) -> str:
         first, second = self.answers

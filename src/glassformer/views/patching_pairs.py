@@ -25,7 +25,7 @@ from glassformer.views.patching import (
     layer_label,
     positions_text,
 )
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView, flat_data
 
 MetricName: TypeAlias = Literal["recovered", "logit_difference", "probability", "kl"]
 MAX_PAIRS = 5  # that are listed, unless everything is shown
@@ -59,7 +59,7 @@ class AveragedPlace:
 
 
 @dataclass(frozen=True)
-class PairPatching(View):
+class PairPatching(ArrayView):
     """What each place brings on average when it is patched from the first text of a pair into the second."""
 
     SCHEMA = "glassformer.patching-pairs/2"
@@ -104,9 +104,13 @@ class PairPatching(View):
         row, at = self.layers.index(str(layer)), columns.index(column)
         return [pair[row][at] for pair in self.values]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def numbers(self) -> npt.NDArray[np.float64]:
         """The means; NaN where no pair has the place."""
-        return np.array(self.means, np.float64).astype(dtype or np.float64)
+        return np.array(self.means, np.float64)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each place, those with the largest means first."""
+        return [flat_data(cell) for cell in self.cells]
 
     def __repr__(self) -> str:
         return f"PairPatching({len(self.pairs)} pairs: {len(self.layers)} × {len(self.columns)} {self.part}, {self.metric})"

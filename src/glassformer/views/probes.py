@@ -35,6 +35,7 @@ class Probes(View):
     """The held-out accuracy of a linear probe at each of some sites."""
 
     SCHEMA = "glassformer.probes/1"
+    RECORDS = "sites"
 
     model: str
     position: str  # which vector of a text is read: the 'last' token's, or the 'mean' of all

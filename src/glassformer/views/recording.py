@@ -69,6 +69,7 @@ class Recording(View):
     """A run that can be explored without its model."""
 
     SCHEMA = "glassformer.recording/1"
+    RECORDS = "steps"
 
     model: str
     executor: str

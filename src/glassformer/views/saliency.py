@@ -1,23 +1,24 @@
-"""Saliency: how much each token of a text matters to what the model makes of it, by gradients."""
+"""Saliency: how much each token of a text matters to what the model makes of it, by leaving it out, or by gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.page.document import Heading, Page, PagePart, Paragraph, TokenStrip
-from glassformer.page.format import abbreviate_list, visible
+from glassformer.page.format import abbreviate_list, pluralize, visible
 from glassformer.views.patching import AnswerToken
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView
 
-SaliencyMethod: TypeAlias = Literal["input-x-gradient", "gradient-norm", "integrated"]
-MetricName: TypeAlias = Literal["logit", "log-probability", "loss", "function"]
+SaliencyMethod: TypeAlias = Literal["leave-one-out", "input-x-gradient", "gradient-norm", "integrated"]
+MetricName: TypeAlias = Literal["lead", "logit", "log-probability", "loss", "function"]
 Baseline: TypeAlias = Literal["zero", "pad", "mean"]
 MAX_TOKENS = 64  # unless everything is shown
 METHODS = {
+    "leave-one-out": "leave one out: what it loses when a token is left out of the text",
     "input-x-gradient": "input × gradient: a token's vector times the gradient at it",
     "gradient-norm": "the norm of the gradient at a token's vector: how much a small change of it could do",
     "integrated": "integrated gradients: the gradient, gathered on the way from the baseline to the text",
@@ -53,7 +54,15 @@ class PathSum:
 
 
 @dataclass(frozen=True)
-class Saliency(View):
+class SignCheck:
+    """How many of the strongest tokens have the sign of what the metric loses when they are left out."""
+
+    checked: int
+    agree: int
+
+
+@dataclass(frozen=True)
+class Saliency(ArrayView):
     """How much each token of a text matters to one number of the model's output."""
 
     SCHEMA = "glassformer.saliency/1"
@@ -63,11 +72,12 @@ class Saliency(View):
     metric: MetricName
     position: int | None  # where its logits are; None: of the whole text
     token: AnswerToken | None  # or label, whose logit or log-probability it is
-    against: AnswerToken | None  # whose logit is subtracted
+    against: AnswerToken | None  # that the token leads over
     value: float  # of the metric
-    tokens: tuple[SalientToken, ...]
+    tokens: tuple[SalientToken, ...]  # without those that cannot be left out, where that is the method
     path: PathSum | None  # of integrated gradients
     changes: tuple[str, ...]  # sites that were changed
+    signs: SignCheck | None = None  # of a gradient times a vector, whose sign can be another than that of leaving it out
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -77,8 +87,8 @@ class Saliency(View):
         """The tokens, those that matter most first, for or against."""
         return tuple(sorted(self.tokens, key=lambda token: -abs(token.value)))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array([token.value for token in self.tokens], dtype)
+    def numbers(self) -> npt.NDArray[np.float64]:
+        return np.array([token.value for token in self.tokens])
 
     def __repr__(self) -> str:
         return f"Saliency({self.method} of {_metric(self)}: {len(self.tokens)} tokens)"
@@ -95,6 +105,9 @@ def draw(view: Saliency, everything: bool = False) -> Page:
         parts.append(Paragraph(f"the {len(shown)} strongest of {len(view.tokens):,} tokens (--all)", "dim"))
     if any(token.value < 0 for token in shown):
         parts.append(Paragraph("A token with a minus lowers it.", "dim"))
+    if view.signs is not None:
+        strongest = f"Of the {pluralize(view.signs.checked, 'strongest token')}, {view.signs.agree}"
+        parts.append(Paragraph(f"{strongest} have the sign of leaving the token out, which gradients only estimate.", "dim"))
     for in_source in (True, False):
         tokens = [token for token in shown if token.in_source == in_source]
         if tokens and any(token.in_source for token in view.tokens):

@@ -11,13 +11,13 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from glassformer.errors import InputError, InputTypeError
 from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, tail, visible
 from glassformer.progress import Progress
-from glassformer.views.view import View
+from glassformer.views.view import View, flat_data
 
 MAX_NODES = 60  # of a large tree: the likeliest ones, unless everything is shown
 MAX_LEVELS = 7  # of nesting; what is deeper continues below
@@ -163,6 +163,17 @@ class Tree(View):
                 f"the text ends at node {format_path(at)} ({nodes[-1].text}), so nothing follows it. Take another one."
             )
         return nodes
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each node but the root, with the texts that lead to it."""
+
+        def below(node: Node, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+            for child in node.children:
+                here = (*path, child.text)
+                yield {"depth": len(here), "path": "".join(here), **flat_data(replace(child, children=()))}
+                yield from below(child, here)
+
+        return list(below(self.root, ()))
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)

@@ -1,7 +1,8 @@
 """What every view has: data, and every form of output made from the same data.
 
 A view is a frozen dataclass. `print` shows it in the terminal, a notebook shows it as HTML, `to_dict` gives it as plain data
-for JSON, under a schema with a name and a version, and `save` writes any of these. docs/adding-a-view.md shows one.
+for JSON, under a schema with a name and a version, and `save` writes any of these. Iterated, it is the rows of a table: that
+is what `pandas.DataFrame(view)` and others that take rows ask for. docs/adding-a-view.md shows one.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,7 @@ class View:
         """Each view's own calls check their arguments."""
         checked_class(cls)
 
+    RECORDS: ClassVar[str] = ""  # the field that holds the rows of its table; by default the first tuple of dataclasses
     SCHEMA: ClassVar[str]  # such as "glassformer.journey/2"; the version grows when a reader of the old form would fail
 
     def page(self, everything: bool = False) -> Page:
@@ -47,6 +50,14 @@ class View:
         """As plain data for JSON, with the name of its schema."""
         data: dict[str, Any] = plain_data(self)
         return {"schema": self.SCHEMA, **data}
+
+    def records(self) -> list[dict[str, Any]]:
+        """The view as rows of a table, each by column: what it lists; where it lists nothing, itself."""
+        field = self.RECORDS or _records_field(type(self))
+        return [flat_data(record) for record in (getattr(self, field) if field else [self])]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records())
 
     def __rich__(self) -> Any:
         from glassformer.page.terminal import TerminalPage
@@ -76,6 +87,44 @@ class View:
             ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
         }
         return write_form(path, forms)
+
+
+class ArrayView(View):
+    """A view that is an array too: `numpy.asarray(view)`.
+
+    Not by `__array__`, which pandas would ask for before it asks for rows, and so lose what the numbers are of.
+    """
+
+    def numbers(self) -> npt.NDArray[Any]:
+        raise NotImplementedError
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        numbers = np.ascontiguousarray(self.numbers())
+        return {"version": 3, "shape": numbers.shape, "typestr": numbers.dtype.str, "data": numbers.data}
+
+
+@cache
+def _records_field(cls: type) -> str | None:
+    """The first field that is a tuple of dataclasses."""
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        kind, *more = get_args(hints[field.name]) or (None,)
+        if get_origin(hints[field.name]) is tuple and more == [Ellipsis] and is_dataclass(kind):
+            return field.name
+    return None
+
+
+def flat_data(record: Any, prefix: str = "") -> dict[str, Any]:
+    """A dataclass as a row of a table: the fields of a dataclass in it are columns of their own, `token_text` and so on."""
+    row: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            row |= flat_data(value, f"{prefix}{field.name}_")
+        elif field.metadata.get("stored", True):
+            row[prefix + field.name] = plain_data(value)
+    return row
 
 
 FORMS = (".json", ".html", ".txt")

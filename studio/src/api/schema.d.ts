@@ -2829,6 +2829,9 @@ export interface components {
             model: string;
             /** @constant */
             schema: "glassformer.model/1";
+            settings: {
+                [key: string]: unknown;
+            };
             tasks: components["schemas"]["TaskFit"][];
             thinking: boolean;
             writes: boolean;

@@ -1,7 +1,7 @@
 // A conversation: its turns, and of each turn the answers that were tried. Branch A is the first answer; each further one
 // leaves another at some token, and goes on from a different candidate there.
 import type { RecordedLens, RecordedStep, Recording } from "../api/types";
-import type { Sampling } from "./distribution";
+import { type Sampling, samplingOf } from "./distribution";
 import type { Steer } from "./steering";
 
 /** What was asked, and everything that is needed to ask it again. */
@@ -10,9 +10,9 @@ export interface Question {
   readonly model: string | null; // null: the server's first
   readonly raw: boolean; // without the chat template
   readonly thinking: boolean | null; // null: the template knows nothing of it
-  readonly sampling: Sampling;
+  readonly sampling: Sampling | null; // null: the model's own settings
   readonly seed: number | null; // null: drawn by the server
-  readonly maxTokens: number;
+  readonly maxTokens: number | null; // null: likewise
   readonly steer: readonly Steer[];
 }
 
@@ -162,16 +162,19 @@ export interface TurnLink {
 /** What leads to these turns; null where they are no more than the run that a page opens with. */
 export function toLink(turns: readonly Turn[]): string | null {
   const links = turns.map(({ question, branches, chosen }) => [
-    question && questionLink(question, branches[0]?.run.seed ?? null),
+    question && questionLink(question, branches[0]?.run ?? null),
     branches.map((branch) => [branch.parent, branch.at, branch.forced, lengthsOf(branch)]),
     chosen,
   ]);
   return turns.some(({ question, branches }) => question || branches.length > 1) ? JSON.stringify(links) : null;
 }
 
-function questionLink({ text, model, raw, thinking, sampling, maxTokens, steer }: Question, seed: number | null): unknown[] {
+/** With what its answer was written with, where the question left that to the model. */
+function questionLink({ text, model, raw, thinking, sampling, maxTokens, steer }: Question, answer: Recording | null): unknown[] {
+  const { temperature, topK, topP } = sampling ?? samplingOf(answer?.settings ?? {});
+  const most = maxTokens ?? answer?.settings["max_new_tokens"] ?? null;
   const steered = steer.length ? [steer.map(({ name, strength }) => [name, strength])] : [];
-  return [text, model, raw, thinking, sampling.temperature, sampling.topP, seed, maxTokens, sampling.topK, ...steered];
+  return [text, model, raw, thinking, temperature, topP, answer?.seed ?? null, most, topK, ...steered];
 }
 
 /** An answer that was stopped is as long the next time; draws begin anew wherever it was gone on with. */
@@ -206,7 +209,7 @@ function toQuestion([text, model, raw, thinking, temperature, topP, seed, maxTok
     thinking: typeof thinking === "boolean" ? thinking : null,
     sampling: { temperature: number(temperature, 0, 100), topK: count(topK), topP: number(topP, 0, 1) },
     seed: seed === null ? null : count(seed),
-    maxTokens: Math.max(1, count(maxTokens)),
+    maxTokens: maxTokens === null ? null : Math.max(1, count(maxTokens)),
     steer: (steer as unknown[][]).map(([name, strength]) => ({ name: string(name), strength: number(strength, -1000, 1000) })),
   };
 }

@@ -3,12 +3,12 @@
 import type { RecordedStep } from "../api/types";
 
 export interface Sampling {
-  readonly temperature: number; // 0: the best token
+  readonly temperature: number; // 0: greedy, the best token each time
   readonly topK: number; // 0: all
   readonly topP: number; // 1: all
 }
 
-export type Removal = "temperature" | "top_k" | "top_p";
+export type Removal = "top_k" | "top_p";
 
 export interface Distribution {
   /** Of each stored candidate after all rules; 0 where it was removed. */
@@ -24,15 +24,22 @@ export interface Distribution {
   readonly exact: boolean;
 }
 
-export function distribution(step: RecordedStep, tailWidth: number, sampling: Sampling): Distribution {
+/** Greedy takes the best token, and changes no probability: what is shown then are the model's own. */
+const OWN: Sampling = { temperature: 1, topK: 0, topP: 1 };
+
+export function isGreedy({ temperature }: Sampling): boolean {
+  return temperature === 0;
+}
+
+export function distribution(step: RecordedStep, tailWidth: number, chosen: Sampling): Distribution {
+  const sampling = isGreedy(chosen) ? OWN : chosen;
   const scores = step.candidates.scores.map((score) => score ?? -Infinity);
   const best = scores[0] ?? 0;
-  const greedy = sampling.temperature === 0;
-  const scaled = greedy ? scores : scores.map((score) => score / sampling.temperature);
-  const removedBy: (Removal | null)[] = scores.map((_, rank) => (greedy && rank > 0 ? "temperature" : null));
-  const weights = scores.map((score, rank) => (greedy ? Number(rank === 0) : Math.exp((score - best) / sampling.temperature)));
+  const scaled = scores.map((score) => score / sampling.temperature);
+  const removedBy: (Removal | null)[] = scores.map(() => null);
+  const weights = scores.map((score) => Math.exp((score - best) / sampling.temperature));
   const counts = step.tail?.counts ?? [];
-  const tail = greedy ? [] : tailWeights(counts, (step.tail?.top ?? best) - best, tailWidth, sampling.temperature);
+  const tail = tailWeights(counts, (step.tail?.top ?? best) - best, tailWidth, sampling.temperature);
 
   const listed = scores.length;
   if (sampling.topK > 0) {
@@ -97,6 +104,18 @@ function remove(weights: number[], removedBy: (Removal | null)[], rank: number, 
 
 function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, number) => total + number, 0);
+}
+
+/** Settings as a request has them. */
+export function samplingFields({ temperature, topK, topP }: Sampling): Readonly<Record<string, number>> {
+  return { temperature, ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}) };
+}
+
+/** Settings in words. */
+export function samplingText(sampling: Sampling): string {
+  if (isGreedy(sampling)) return "greedy: the best token each time";
+  const { temperature, topK, topP } = sampling;
+  return `temperature ${temperature}, ${topK ? `top-k ${topK}` : "no top-k"} and top-p ${topP}`;
 }
 
 export function sameSampling(first: Sampling, second: Sampling): boolean {

@@ -21,7 +21,7 @@ import {
   type TurnLink,
   withLens,
 } from "./conversation";
-import { type Sampling, sameSampling, samplingOf } from "./distribution";
+import { type Sampling, sameSampling, samplingFields, samplingOf } from "./distribution";
 import { Experiments } from "./experiments.svelte";
 import { FrameBuffer, grownBy } from "./recording-events";
 import { fromFragment, NOTHING, type Selection, toFragment } from "./selection";
@@ -42,13 +42,13 @@ interface Continuation {
   readonly length: number | null; // at which the answer ended the last time, though it was not over
 }
 
-const MAX_TOKENS = 128; // of one answer
 const FROM_THE_START: Continuation = { skipped: 0, offset: 0, length: null };
 
 export class Studio {
   turns = $state.raw<readonly Turn[]>([]);
   selection = $state.raw<Selection>(NOTHING);
-  sampling = $state.raw<Sampling>({ temperature: 1, topK: 0, topP: 1 });
+  sampling = $state.raw<Sampling>(samplingOf({})); // that the bars are drawn with: at first the run's own
+  private samplingIsSet = $state.raw(false); // whether somebody has set it; else the next text has the model's own settings
   activity = $state.raw<Activity>({ kind: "idle" });
   models = $state.raw<readonly string[]>([]);
   model = $state.raw<string | null>(null); // that the next text is asked of; null: the server's first
@@ -57,7 +57,7 @@ export class Studio {
   raw = $state.raw(false); // without the chat template
   thinking = $state.raw(false); // whether the model is to think before it answers
   seed = $state.raw<number | null>(null); // of the next text; null: drawn
-  maxTokens = $state.raw(MAX_TOKENS);
+  maxTokens = $state.raw<number | null>(null); // of the next text; null: as many as the model's own settings say
   steering = $state.raw<readonly SteeringVector[]>([]); // that fit that model
   steer = $state.raw<readonly Steer[]>([]); // what the next text is steered by
   draft = $state.raw(""); // what is typed and not sent yet
@@ -261,9 +261,28 @@ export class Studio {
     this.address.write(toFragment(this.selection), visit);
   }
 
+  /** Draw the bars with other settings, and write the next text with them. */
+  setSampling(sampling: Sampling): void {
+    this.sampling = sampling;
+    this.samplingIsSet = true;
+  }
+
   /** Restore what the run was made with. */
   resetSampling(): void {
     if (this.run) this.sampling = samplingOf(this.run.settings);
+    this.samplingIsSet = (this.turn?.question?.sampling ?? null) !== null;
+  }
+
+  /** What the next text is sampled with: what was set, or what the server has for its model; null: it has not said yet. */
+  get nextSampling(): Sampling | null {
+    if (this.samplingIsSet) return this.sampling;
+    return this.description ? samplingOf(this.description.settings) : null;
+  }
+
+  /** How long the next text may be; null: as long as the server says. */
+  get nextMaxTokens(): number | null {
+    const usual = this.description?.settings["max_new_tokens"];
+    return this.maxTokens ?? (typeof usual === "number" ? usual : null);
   }
 
   // Asking ----------------------------------------------------------------------------------------------------------------
@@ -299,7 +318,8 @@ export class Studio {
 
   /** Ask the model; in a chat, after what was said before. */
   async ask(text: string): Promise<void> {
-    const { model, sampling, seed, maxTokens, steer, description } = this;
+    const { model, seed, maxTokens, steer, description } = this;
+    const sampling = this.samplingIsSet ? this.sampling : null;
     const raw = this.raw || description?.chat_template === false;
     const thinking = !raw && description?.thinking ? this.thinking : null;
     this.asking = text;
@@ -326,8 +346,7 @@ export class Studio {
       raw,
       max_tokens: length ?? maxTokens,
       seed,
-      temperature: sampling.temperature,
-      ...(sampling.temperature > 0 ? { top_p: sampling.topP, top_k: sampling.topK } : {}),
+      ...(sampling ? samplingFields(sampling) : {}),
       ...(thinking === null ? {} : { chat_template_kwargs: { enable_thinking: thinking } }),
       ...steerFields(steer),
     } as unknown as RecordRequest;
@@ -379,19 +398,17 @@ export class Studio {
     const { run, key } = this.branch;
     const had = run.steps.length;
     const usual = this.turn?.question?.maxTokens ?? run.settings["max_new_tokens"];
-    const most = typeof usual === "number" ? usual : this.maxTokens;
+    const most = typeof usual === "number" ? usual : had;
     const end = length ?? (had < most ? most : had + most);
     // An encoder-decoder's answer stands apart from what it reads: it is written anew, with its first tokens forced.
     const again = isEncoderDecoder(run) ? had : 0;
     const forced = [...run.steps.slice(0, again).map((step) => step.token.id), ...next];
-    const { temperature, topK, topP } = samplingOf(run.settings);
     const request = {
       model: this.turn?.question?.model ?? this.model,
       prompt: idsUpTo(run, had - again),
       max_tokens: Math.max(forced.length + 1, end - had + again),
       seed: run.seed,
-      temperature,
-      ...(temperature > 0 ? { top_p: topP, top_k: topK } : {}),
+      ...samplingFields(samplingOf(run.settings)),
       ...(forced.length ? { forced_tokens: forced.map((id, number) => [number, id]) } : {}),
       ...steerFields(this.turn?.question?.steer),
     } as unknown as RecordRequest;

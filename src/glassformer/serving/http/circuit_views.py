@@ -28,7 +28,7 @@ from glassformer.serving.http.views import (
     resolve_prompt,
     see,
 )
-from glassformer.views.attribution import Attribution
+from glassformer.views.attribution import Attribution, ScoreMetric
 from glassformer.views.attribution_graph import AttributionGraph
 from glassformer.views.circuit import HeadCircuit
 from glassformer.views.composition import Composition
@@ -38,12 +38,13 @@ LEAST_THRESHOLD = 0.001  # of a graph: a lower one has more edges than anybody l
 
 
 class AttributionRequest(ReadingRequest):
-    """POST /glass/attribution: a token's score at a position, by default the best one's after the last."""
+    """POST /glass/attribution: a token's lead at a position, by default the best one's, over the runner-up."""
 
     position: int | str = -1
     token: Number | str | None = None
     against: Number | str | None = None
-    centred: bool = False  # less the mean over the vocabulary
+    metric: ScoreMetric = "lead"
+    centred: bool = False  # the logit less the mean over the vocabulary
 
 
 class GraphRequest(AttributionRequest):
@@ -73,24 +74,27 @@ class CompositionRequest(DescriptionRequest):
 
 @router.post("/attribution", responses=view_answer(Attribution))
 async def attribution(request: Request, body: AttributionRequest) -> Json:
-    """What each block and head added to a token's score."""
+    """What each block and head added to a token's lead."""
 
     def look(model: Model) -> Any:
-        return body.reading(model).attribution(body.position, body.token, body.against, centred=body.centred)
+        return body.reading(model).attribution(
+            body.position, body.token, body.against, metric=body.metric, centred=body.centred
+        )
 
-    return await see(request, body, look, f"{body.python_reading}.attribution(position, token, against, centred=centred)")
+    call = "attribution(position, token, against, metric=metric, centred=centred)"
+    return await see(request, body, look, f"{body.python_reading}.{call}")
 
 
 @router.post("/graph", responses=view_answer(AttributionGraph))
 async def graph(request: Request, body: GraphRequest) -> Json:
-    """From which tokens and parts, and through which heads, a token's score came."""
+    """From which tokens and parts, and through which heads, a token's lead came."""
 
     def look(model: Model) -> Any:
         return body.reading(model).graph(
-            body.position, body.token, body.against, centred=body.centred, threshold=body.threshold
+            body.position, body.token, body.against, metric=body.metric, centred=body.centred, threshold=body.threshold
         )
 
-    call = "graph(position, token, against, centred=centred, threshold=threshold)"
+    call = "graph(position, token, against, metric=metric, centred=centred, threshold=threshold)"
     return await see(request, body, look, f"{body.python_reading}.{call}")
 
 

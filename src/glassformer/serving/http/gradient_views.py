@@ -29,8 +29,8 @@ class SaliencyRequest(ReadingRequest):
     token: Number | str | None = None
     against: Number | str | None = None
     position: int | str | None = None
-    metric: Literal["logit", "log-probability", "loss"] = "logit"
-    method: SaliencyMethod = "input-x-gradient"
+    metric: Literal["lead", "logit", "log-probability", "loss"] = "lead"
+    method: SaliencyMethod = "leave-one-out"
     baseline: Baseline | None = None
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
 
@@ -43,7 +43,7 @@ class AttributionPatchRequest(PatchRequest):
 
 @router.post("/saliency", responses=view_answer(Saliency))
 async def saliency(request: Request, body: SaliencyRequest) -> Json:
-    """How much each token of a text matters to the next one, to a label or to the loss, by gradients."""
+    """How much each token of a text matters to the next one, to a label or to the loss: what that loses without it."""
 
     def look(model: Model) -> Any:
         reading = body.reading(model)

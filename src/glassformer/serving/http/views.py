@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter
@@ -258,10 +259,11 @@ async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any]
     return form.answer(await call_model(request, body.model, work))
 
 
-def _run_settings(body: TextRequest, limits: Limits) -> dict[str, Any]:
-    """The settings of a text, within what this server allows."""
+def _run_settings(body: TextRequest, limits: Limits, model: Model) -> dict[str, Any]:
+    """The settings of a text, within what this server allows; what it leaves out is as in Python and at the command line."""
+    tokens = body.max_tokens or model.settings.default_new_tokens
     return limited_settings(
-        limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
+        limits, max_tokens=tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
         **engine_settings(body.model_extra, (), type(body).model_fields),
     )  # fmt: skip
 
@@ -270,13 +272,13 @@ def _run_settings(body: TextRequest, limits: Limits) -> dict[str, Any]:
 async def run(request: Request, body: RunRequest) -> Json:
     """A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again."""
     limits = context_of(request).limits
-    settings = _run_settings(body, limits)
     if body.candidates > limits.top_logprobs:
         raise HttpError(
             400, f"candidates is {body.candidates}; this server allows {limits.top_logprobs} at most.", param="candidates"
         )
 
     def look(model: Model) -> dict[str, Any]:
+        settings = _run_settings(body, limits, model)
         text = model.watch(body.prompt_of(model), look=body.candidates, **body.prompt_options, **settings)
         receipt = served_receipt(text)
         return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
@@ -287,16 +289,17 @@ async def run(request: Request, body: RunRequest) -> Json:
 @router.post("/record", responses=view_answer(Recording, streams=True))
 async def record(request: Request, body: RecordRequest) -> Response:
     """A text as a recording, which the studio explores without the model; whole or as a stream of server-sent events."""
-    settings = _run_settings(body, context_of(request).limits)
+    limits = context_of(request).limits
     if body.stream:
 
         def prepare(model: Model) -> Run:
             changed = body.changed(model)
-            return changed.prepare(body.prompt_of(changed), **body.prompt_options, **settings)
+            return changed.prepare(body.prompt_of(changed), **body.prompt_options, **_run_settings(body, limits, model))
 
         return await stream_recording(request, body.model, prepare)
 
     def look(model: Model) -> Any:
+        settings = _run_settings(body, limits, model)
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
     return await see(request, body, look)
@@ -406,8 +409,15 @@ async def patch(request: Request, body: PatchRequest) -> Json:
 @router.post("/model", responses=view_answer(ModelDescription))
 async def describe(request: Request, body: DescriptionRequest) -> Json:
     """What a model is, and which tasks it is for."""
-    form = ViewForm.of(request)
-    return form.answer(await call_model(request, body.model, lambda model: form.data(describe_model(model))))
+    form, limits = ViewForm.of(request), context_of(request).limits
+
+    def look(model: Model) -> dict[str, Any]:
+        described = describe_model(model)
+        own = described.settings.get("max_new_tokens", limits.new_tokens)
+        length = {"max_new_tokens": min(own, limits.new_tokens)} if described.settings else {}
+        return form.data(replace(described, settings={**described.settings, **length}))
+
+    return form.answer(await call_model(request, body.model, look))
 
 
 @router.post("/tokens", responses=view_answer(TokenizedText))
