@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from glassformer.decoding import Finish, Step
 from glassformer.errors import Unavailable, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
-from glassformer.serving.http.context import ServingContext, client_of, context_of
+from glassformer.serving.http.clients import client_of, request_salt
+from glassformer.serving.http.context import ServingContext, context_of, prepared
 from glassformer.serving.http.errors import ClientDisconnected
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import request_spelling
@@ -162,12 +163,13 @@ class Answer:
     def done(self) -> bool:
         return all(text.finish is not None for text in self.texts)
 
-    def submit(self, submissions: Sequence[Submission]) -> None:
+    def submit(self, submissions: Sequence[Submission], cache_salt: str) -> None:
         """Queue the texts. Nothing can come of them before this returns, as events are handed out on this thread."""
         for submission in submissions:
             generation = self.served.scheduler.submit(
-                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request)
-            )
+                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request),
+                cache_salt=cache_salt,
+            )  # fmt: skip
             self._first_texts[id(generation)] = len(self.texts)
             self.generations.append(generation)
             self.texts += submission.growing_texts(self.model.tokenizer)
@@ -322,14 +324,17 @@ async def start_completion(
     return await start(request, model_name, prepare)
 
 
-async def start(request: Request, model_name: str | None, prepare: Any) -> Answer:
+async def start(request: Request, model_name: str | None, prepare: Callable[[Model], list[Submission]]) -> Answer:
     """Submit what `prepare` makes of a model, and wait for the first token."""
     context = context_of(request)
     answer = Answer(request, context, await context.acquire(model_name))
-    try:
+
+    def submissions() -> list[Submission]:
         with spelled_by(request_spelling):
-            submissions = await asyncio.to_thread(prepare, answer.model)
-        answer.submit(submissions)
+            return prepare(answer.model)
+
+    try:
+        answer.submit(await prepared(request, submissions), await request_salt(request))
         await answer.begin()
     except TimeoutError:
         await answer.close()

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.errors import GlassError
+from glassformer.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,
@@ -42,7 +42,7 @@ from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
-from glassformer.serving.registry import Registry
+from glassformer.serving.registry import STOPPING, Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
@@ -99,6 +99,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         with suppress(asyncio.CancelledError):
             await unloading
         await asyncio.to_thread(context.registry.close)
+        context.preparation.close(Unavailable(STOPPING), 0)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

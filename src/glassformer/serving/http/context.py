@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from starlette.requests import Request
 
 from glassformer.errors import Unavailable
 from glassformer.runtime.model import Model
 from glassformer.serving.followed_training import FollowedTraining
+from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.errors import ClientDisconnected
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
+from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")
+PREPARING_THREADS = 4  # for prompts to be rendered and encoded
 
 
 class Listener(Protocol):
@@ -74,6 +78,9 @@ class ServingContext:
     deliveries: Deliveries = field(default_factory=Deliveries)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.preparation = JobThreads("preparation", PREPARING_THREADS, self.limits.queued)
+
     async def acquire(self, name: str | None) -> ServedModel:
         """A model for a request, which must release it. Loading happens once, on a thread of its own, however many wait."""
         while (served := self.registry.acquire_loaded(name)) is None:
@@ -109,31 +116,35 @@ def context_of(request: Request) -> ServingContext:
     return cast(ServingContext, request.app.state.context)
 
 
-async def call_model(request: Request, name: str | None, job: Callable[[Model], T]) -> T:
+async def call_model(request: Request, name: str | None, job: Callable[[Model], T], *, passes: bool = True) -> T:
     """Something else with a model than a text: on its scheduler's thread, in turn with the texts' passes.
 
-    A client that leaves takes its job out of the queue; one that has begun ends by itself.
+    Without `passes` it is done beside them, where prompts are prepared. Either way clients take turns.
     """
     context = context_of(request)
     async with context.use(name) as served:
-        result = asyncio.wrap_future(served.scheduler.call(job))
-        leaving = asyncio.ensure_future(disconnected(request.receive))
-        try:
-            async with asyncio.timeout(context.limits.seconds):
-                await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            raise Unavailable(f"the answer was not ready within {context.limits.seconds:g} seconds.") from None
-        finally:
-            result.cancel()  # which does nothing to one that is done
-            leaving.cancel()
-        if not result.done() or result.cancelled():
-            raise ClientDisconnected if leaving.done() else Unavailable(STOPPING)
-        return result.result()
+        if passes:
+            return await job_result(request, served.scheduler.call(job, client_of(request)))
+        return await prepared(request, lambda: job(served.model))
 
 
-def client_of(request: Request) -> str:
-    """Whom a scheduler is to be fair to: a machine; on this one, a connection."""
-    client: Any = request.client
-    if client is None:
-        return ""
-    return f"{client.host}:{client.port}" if client.host in ("127.0.0.1", "::1") else str(client.host)
+async def prepared(request: Request, job: Callable[[], T]) -> T:
+    """What is made of a request without a pass of a model, such as the tokens of a prompt: off the event loop."""
+    return await job_result(request, context_of(request).preparation.submit(job, client_of(request)))
+
+
+async def job_result(request: Request, job: Future[T]) -> T:
+    """What a job gives. A client that leaves takes it out of the queue; one that has begun ends by itself."""
+    limits, result = context_of(request).limits, asyncio.wrap_future(job)
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        async with asyncio.timeout(limits.seconds):
+            await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
+    except TimeoutError:
+        raise Unavailable(f"the answer was not ready within {limits.seconds:g} seconds.") from None
+    finally:
+        result.cancel()  # which does nothing to one that is done
+        leaving.cancel()
+    if not result.done() or result.cancelled():
+        raise ClientDisconnected if leaving.done() else Unavailable(STOPPING)
+    return result.result()

@@ -63,7 +63,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Json:
         pieces = [{"id": token, "piece": _piece(model, token)} for token in ids] if body.with_pieces else ids
         return {"tokens": pieces, "count": len(ids), "max_model_len": model.config.context}
 
-    return Json(await call_model(request, body.model, work))
+    return Json(await call_model(request, body.model, work, passes=False))
 
 
 @router.post("/detokenize", responses=example_answer({"content": "how are you?"}))
@@ -74,7 +74,7 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
         check_ids(body.tokens, model.config.vocab_size)
         return {"content": model.tokenizer.decode(body.tokens)}
 
-    return Json(await call_model(request, body.model, work))
+    return Json(await call_model(request, body.model, work, passes=False))
 
 
 @router.post("/apply-template", responses=example_answer({"prompt": "<|im_start|>user\n"}))
@@ -87,7 +87,7 @@ async def apply_template(request: Request, body: TemplateRequest) -> Json:
         prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=body.chat_template_kwargs)
         return model.render(prompt.messages, template=prompt.template)
 
-    return Json({"prompt": await call_model(request, body.model, work)})
+    return Json({"prompt": await call_model(request, body.model, work, passes=False)})
 
 
 def _piece(model: Model, token: int) -> Any:

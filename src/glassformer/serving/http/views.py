@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -418,7 +417,7 @@ async def tokens(request: Request, body: TokensRequest) -> Json:
     def look(model: Model) -> dict[str, Any]:
         return form.data(model.tokens(body.text, special=body.special))
 
-    return form.answer(await call_model(request, body.model, look))
+    return form.answer(await call_model(request, body.model, look, passes=False))
 
 
 @router.post("/parameters", responses=view_answer(Parameters))
@@ -440,8 +439,7 @@ async def parameters(request: Request, body: ParametersRequest) -> Json:
             )
         return form.data(model.parameters(only=body.only, histogram=True))
 
-    async with context.use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
-        return form.answer(await asyncio.to_thread(work, served.model))
+    return form.answer(await call_model(request, body.model, work, passes=False))  # weights are read
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))

@@ -55,7 +55,7 @@ async def count_tokens(request: Request, body: PromptRequest) -> Json:
         prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=template)
         return len(model.encode(prompt.messages, template=prompt.template)[1])
 
-    return Json({"input_tokens": await call_model(request, body.model, count)})
+    return Json({"input_tokens": await call_model(request, body.model, count, passes=False)})
 
 
 def message(answer: Answer, model: str) -> dict[str, Any]:
