@@ -26,6 +26,7 @@ class Limits:
     top_logprobs: int = 20  # also of candidates in the field `glass`
     sites: int = 16  # read for each token, patterns expanded
     stop_strings: int = 16
+    words: int = 4096  # texts or sequences in a setting such as bad_words
     parameter_values: int = 2**28  # of a model's weights that are read for one histogram
     body_bytes: int = 8 * 2**20
     json_values: int = 2**17  # in its body, lists and objects among them; texts may be long

@@ -21,9 +21,9 @@ from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
 from glassformer.serving.http.clients import client_of, request_salt
 from glassformer.serving.http.context import ServingContext, context_of, prepared
-from glassformer.serving.http.errors import ClientDisconnected
-from glassformer.serving.http.inspection import Inspection
-from glassformer.serving.http.settings import request_spelling
+from glassformer.serving.http.errors import ClientDisconnected, HttpError
+from glassformer.serving.http.inspection import Inspection, blamed_on
+from glassformer.serving.http.settings import check_count, request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
@@ -184,8 +184,7 @@ class Answer:
         self._watcher = asyncio.create_task(self._watch_client())
         await self._wait()
         self.first_token = time.perf_counter() - self._started
-        if (error := self._events[0].error) is not None:
-            raise error
+        _raise_error(self._events[0])
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self._pieces()
@@ -229,8 +228,7 @@ class Answer:
             self._arrived.clear()
             by_text: dict[int, list[Event]] = {}
             for event in events:
-                if event.error is not None:
-                    raise event.error
+                _raise_error(event)
                 by_text.setdefault(self._first_texts[id(event.generation)] + event.number, []).append(event)
             for number, own in by_text.items():
                 yield self.texts[number].add(number, own)
@@ -262,6 +260,14 @@ class Answer:
         self._arrived.set()
 
 
+def _raise_error(event: Event) -> None:
+    """What ended a text, if anything did."""
+    watch = event.generation.watch
+    with blamed_on({} if watch is None else watch.changes):
+        if event.error is not None:
+            raise event.error
+
+
 def _timed_out(context: ServingContext) -> Unavailable:
     return Unavailable(f"the answer did not begin within {context.limits.seconds:g} seconds. Try again later.")
 
@@ -289,6 +295,7 @@ async def start_chat(
     inspection: Inspection | None = None,
 ) -> Answer:
     """The answer to a conversation, begun; the tools and the template's variables as `chat_prompt` takes them."""
+    check_conversation(request, messages, tools)
 
     def prepare(model: Model) -> list[Submission]:
         prompt = chat_prompt(
@@ -300,6 +307,19 @@ async def start_chat(
         return [Submission(copies(run, n), look, watch, prompt.tool_use)]
 
     return await start(request, model_name, prepare)
+
+
+def check_conversation(request: Request, messages: Sequence[Any], tools: Sequence[Any] = ()) -> None:
+    """Refuse more messages or tools than this server allows."""
+    limits = context_of(request).limits
+    check_count("messages", messages, limits.messages)
+    check_count("tools", tools, limits.tools)
+
+
+def check_listed(request: Request, tokens: int) -> None:
+    """Refuse to list so many tokens that writing the answer would keep others waiting."""
+    if tokens > (most := context_of(request).limits.json_values):
+        raise HttpError(400, f"the text has {tokens:,} tokens; this server lists {most:,} at most. Send it in parts.")
 
 
 async def start_completion(

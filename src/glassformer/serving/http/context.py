@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from starlette.requests import Request
@@ -25,6 +26,8 @@ from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")
+V = TypeVar("V")
+PART = 64  # texts that one job reads, of a request that has many
 PREPARING_THREADS = 4  # for prompts to be rendered and encoded
 
 
@@ -128,20 +131,41 @@ async def call_model(request: Request, name: str | None, job: Callable[[Model], 
         return await prepared(request, lambda: job(served.model))
 
 
+async def call_in_parts(
+    request: Request, name: str | None, values: Sequence[V], job: Callable[[Model, Sequence[V]], T]
+) -> list[T]:
+    """`call_model` with a few of many values at a time, so that others have their turns in between."""
+    parts = [values[first : first + PART] for first in range(0, len(values), PART)]
+    async with within_seconds(request):
+        return [await call_model(request, name, partial(_with_values, job, part)) for part in parts]
+
+
+def _with_values(job: Callable[[Model, V], T], values: V, model: Model) -> T:
+    return job(model, values)
+
+
 async def prepared(request: Request, job: Callable[[], T]) -> T:
     """What is made of a request without a pass of a model, such as the tokens of a prompt: off the event loop."""
     return await job_result(request, context_of(request).preparation.submit(job, client_of(request)))
 
 
+@asynccontextmanager
+async def within_seconds(request: Request) -> AsyncIterator[None]:
+    """The time that an answer may take."""
+    seconds = context_of(request).limits.seconds
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"the answer was not ready within {seconds:g} seconds.") from None
+
+
 async def job_result(request: Request, job: Future[T]) -> T:
     """What a job gives. A client that leaves takes it out of the queue; one that has begun ends by itself."""
-    limits, result = context_of(request).limits, asyncio.wrap_future(job)
-    leaving = asyncio.ensure_future(disconnected(request.receive))
+    result, leaving = asyncio.wrap_future(job), asyncio.ensure_future(disconnected(request.receive))
     try:
-        async with asyncio.timeout(limits.seconds):
+        async with within_seconds(request):
             await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
-    except TimeoutError:
-        raise Unavailable(f"the answer was not ready within {limits.seconds:g} seconds.") from None
     finally:
         result.cancel()  # which does nothing to one that is done
         leaving.cancel()

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from glassformer.engine.checks import check_ids
 from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import check_conversation, check_listed
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.schemas import Message, Tool
@@ -60,6 +61,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Json:
 
     def work(model: Model) -> dict[str, Any]:
         ids = model.tokenizer(body.content, add_special_tokens=body.add_special)["input_ids"]
+        check_listed(request, len(ids))
         pieces = [{"id": token, "piece": _piece(model, token)} for token in ids] if body.with_pieces else ids
         return {"tokens": pieces, "count": len(ids), "max_model_len": model.config.context}
 
@@ -82,6 +84,7 @@ async def apply_template(request: Request, body: TemplateRequest) -> Json:
     """A conversation as the model reads it."""
     messages = [message.model_dump(exclude_none=True) for message in body.messages]
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    check_conversation(request, messages, tools)
 
     def work(model: Model) -> str:
         prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=body.chat_template_kwargs)
