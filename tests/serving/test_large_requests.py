@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
 import glassformer
 from glassformer.serving.http import body as body_module
@@ -134,6 +135,32 @@ def test_long_lists_are_refused(app: FastAPI, path: str, body: dict[str, Any], m
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert message in (error if isinstance(error, str) else error["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", {"prompt": [None] * 20_000}, "prompt.str: Input should be a valid string"),
+        ("/v1/chat/completions", {"messages": [{}] * 40_000}, "messages.0.role: Field required"),
+        ("/detokenize", {"tokens": ["x"] * 20_000}, "tokens.0: Input should be a valid integer"),
+    ],
+)
+def test_a_large_body_is_refused_for_its_first_mistake(
+    app: FastAPI, path: str, body: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    told = app.exception_handlers[RequestValidationError]
+
+    async def counted(request: Any, error: Any) -> Any:
+        counts.append(len(error.errors()))
+        return await told(request, error)  # type: ignore[misc]
+
+    monkeypatch.setitem(app.exception_handlers, RequestValidationError, counted)
+    monkeypatch.setattr(app, "middleware_stack", None)  # made anew, with this handler
+    answer = ask(app, "POST", path, json={"model": "tiny", **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(message)
+    assert counts == [1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import SettingError
-from glassformer.serving.http.body import Body, check_json, give_memory_back
+from glassformer.serving.http.body import Body, check_json, give_memory_back, replay
 from glassformer.serving.http.clients import CLIENT_KEY, Network, key_digest, network, real_client
 from glassformer.serving.http.errors import CLIENT_CLOSED, Dialect, HttpError, Json, Problem, dialect_of, problem_of
 from glassformer.serving.limits import Limits
@@ -182,10 +182,10 @@ class Guard:
             return
         if body is None:
             return
-        size, replay = len(body), _replay(body, receive)
+        size, whole = len(body), replay({"type": "http.request", "body": body, "more_body": False}, receive)
         del body
         try:
-            await self.app(scope, replay, send if origin is None else _with_origin(send, origin))
+            await self.app(scope, whole, send if origin is None else _with_origin(send, origin))
         finally:
             await give_memory_back(size)
 
@@ -209,18 +209,6 @@ def error_response(path: str, problem: Problem, dialects: Iterable[Dialect]) -> 
     """An error as the clients of a path expect it."""
     status = 400 if problem.status == CLIENT_CLOSED else problem.status
     return Json(dialect_of(path, dialects).error_body(problem), status, headers=dict(problem.headers))
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, once more; then whatever else comes, which is that the client leaves."""
-    pending = [body]
-
-    async def replay() -> Message:
-        if pending:
-            return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        return await receive()
-
-    return replay
 
 
 def _with_origin(send: Send, origin: str) -> Send:
