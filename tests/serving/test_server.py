@@ -229,9 +229,9 @@ def test_health_is_503_while_texts_finish(sources: tuple[ModelSource, ...]) -> N
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert server.ready.wait(20)
-    with httpx.stream("POST", f"{server.address}/v1/chat/completions", json={**LONG, "stream": True}, timeout=60) as answer:
-        lines = answer.iter_lines()
-        next(lines)
+    body = {**LONG, "max_tokens": 30_000, "stream": True}
+    with httpx.stream("POST", f"{server.address}/v1/chat/completions", json=body, timeout=60) as answer:
+        next(answer.iter_lines())
         server.stop()
         wait_until(lambda: bool(app.state.context.registry.closed))
         health = httpx.get(f"{server.address}/health", timeout=60)  # on a connection of its own
