@@ -13,6 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.testclient import TestClient
 
 import glassformer
 from glassformer.serving.http import body as body_module
@@ -44,6 +45,12 @@ def short_context(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer: Pat
 @pytest.fixture(scope="module")
 def app(short_context: Path, sources: tuple[ModelSource, ...]) -> FastAPI:
     return create_app(Registry([*sources, ModelSource("short", lambda: glassformer.load(short_context))]))
+
+
+@pytest.fixture(scope="module")
+def client(app: FastAPI) -> Iterator[httpx.Client]:
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +100,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
-    app: FastAPI, path: str, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = Tokenizer._encodings
 
@@ -103,7 +110,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
 
     monkeypatch.setattr(Tokenizer, "_encodings", short_ones)
     body = json.dumps({"model": "short", **DIALECTS[path]}).replace("{}", "fox " * 50_000)
-    answer = ask(app, "POST", path, content=body, headers={"Content-Type": "application/json"})
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     error = answer.json()["error"]
     message = error if isinstance(error, str) else error["message"]
@@ -130,8 +137,8 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
         ("/v1/completions", {"prompt": "a", "choices": ["b"] * 4097}, "choices has 4097 entries"),
     ],
 )  # fmt: skip
-def test_long_lists_are_refused(app: FastAPI, path: str, body: dict[str, Any], message: str) -> None:
-    answer = ask(app, "POST", path, json={"model": "tiny", **body})
+def test_long_lists_are_refused(client: httpx.Client, path: str, body: dict[str, Any], message: str) -> None:
+    answer = client.post(path, json={"model": "tiny", **body})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert message in (error if isinstance(error, str) else error["message"])
@@ -146,7 +153,7 @@ def test_long_lists_are_refused(app: FastAPI, path: str, body: dict[str, Any], m
     ],
 )
 def test_a_large_body_is_refused_for_its_first_mistake(
-    app: FastAPI, path: str, body: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI, client: httpx.Client, path: str, body: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
     told = app.exception_handlers[RequestValidationError]
@@ -157,7 +164,7 @@ def test_a_large_body_is_refused_for_its_first_mistake(
 
     monkeypatch.setitem(app.exception_handlers, RequestValidationError, counted)
     monkeypatch.setattr(app, "middleware_stack", None)  # made anew, with this handler
-    answer = ask(app, "POST", path, json={"model": "tiny", **body})
+    answer = client.post(path, json={"model": "tiny", **body})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith(message)
     assert counts == [1]
@@ -172,19 +179,19 @@ def test_values_are_counted_outside_of_texts(value: Any, count: int, ascii_only:
     assert json_values(json.dumps(value, ensure_ascii=ascii_only).encode()) == count
 
 
-def test_large_json_is_utf8(app: FastAPI) -> None:
+def test_large_json_is_utf8(client: httpx.Client) -> None:
     body = json.dumps({"model": "tiny", "prompt": ["a"] * 100_000}).encode("utf-16")
-    answer = ask(app, "POST", "/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "the body is not JSON in UTF-8."
 
 
-def test_memory_is_given_back_after_a_large_body_alone(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_after_a_large_body_alone(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(body_module, "malloc_trim", lambda: calls.append)
-    assert ask(app, "POST", "/detokenize", json={"tokens": [1]}).status_code == 200
+    assert client.post("/detokenize", json={"tokens": [1]}).status_code == 200
     assert calls == []
-    assert ask(app, "POST", "/detokenize", json={"tokens": [1], "ignored": "x" * LARGE_BODY}).status_code == 200
+    assert client.post("/detokenize", json={"tokens": [1], "ignored": "x" * LARGE_BODY}).status_code == 200
     assert calls == [0]
 
 
