@@ -28,7 +28,7 @@ from tests.serving.conftest import KEY, ask, serving
 from tests.serving.test_server import connection
 
 LONGEST_WAIT = 60
-MESSAGE = {"role": "user", "content": "a"}
+MESSAGE, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +125,8 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
         ("/v1/completions", {"prompt": ["a"] * 200_000}, "the body has 200,003 values; this server reads 131,072 at most"),
         ("/v1/chat/completions", {"messages": [MESSAGE] * 60_000}, "values; this server reads 131,072 at most."),
         ("/v1/chat/completions", {"messages": [MESSAGE] * 4097}, "messages has 4097 entries; this server allows 4096"),
-        ("/v1/messages", {"messages": [MESSAGE] * 4097, "max_tokens": 1}, "messages has 4097 entries"),
-        ("/v1/messages/count_tokens", {"messages": [MESSAGE] * 4097}, "messages has 4097 entries"),
+        ("/v1/messages", {"messages": [MESSAGE, ANSWER] * 2049, "max_tokens": 1}, "messages has 4098 entries"),
+        ("/v1/messages/count_tokens", {"messages": [MESSAGE, ANSWER] * 2049}, "messages has 4098 entries"),
         ("/api/chat", {"messages": [MESSAGE] * 4097}, "messages has 4097 entries"),
         ("/apply-template", {"messages": [MESSAGE] * 4097}, "messages has 4097 entries"),
         ("/glass/trace", {"prompt": [MESSAGE] * 4097}, "messages has 4097 entries"),

@@ -223,22 +223,21 @@ def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:
     return text, reason
 
 
-def test_health_is_503_while_texts_finish(sources: tuple[ModelSource, ...]) -> None:
-    app = create_app(Registry(sources, Limits(stop_seconds=60, new_tokens=10**6)))
-    server = GlassServer(app, port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
+def test_health_is_503_while_work_is_finished(sources: tuple[ModelSource, ...]) -> None:
+    registry, finish = Registry(sources, Limits(stop_seconds=60)), threading.Event()
+    server = GlassServer(create_app(registry), port=0)
+    thread, address = threading.Thread(target=server.run, daemon=True), server.address
     thread.start()
     assert server.ready.wait(20)
-    body = {**LONG, "max_tokens": 30_000, "stream": True}
-    with httpx.stream("POST", f"{server.address}/v1/chat/completions", json=body, timeout=60) as answer:
-        next(answer.iter_lines())
+    with registry.use("tiny") as served:
+        work = served.scheduler.call(lambda model: finish.wait(60))
         server.stop()
-        wait_until(lambda: bool(app.state.context.registry.closed))
-        health = httpx.get(f"{server.address}/health", timeout=60)  # on a connection of its own
+        wait_until(lambda: registry.closed)
+        health = httpx.get(f"{address}/health", timeout=60)  # on a connection of its own
         assert (health.status_code, health.json()) == (503, {"status": "stopping"})
-        refused = httpx.post(f"{server.address}/v1/chat/completions", json=LONG, timeout=60)
-        assert refused.status_code == 503
-        server.force_exit = True
+        assert httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=60).status_code == 503
+        finish.set()
+        assert work.result(60)
     thread.join(60)
     assert not thread.is_alive()
 

@@ -212,7 +212,8 @@ class Lane:
         for feed in self.feeds:
             try:
                 self.executor.rewind(feed.row, feed.row.length - len(feed.ids))
-                (scores,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",))))])
+                changes = {} if feed.watch is None else feed.watch.changes
+                (scores,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",)), changes))])
             except GlassError:
                 continue
             for site, value in scores.sites.items():
