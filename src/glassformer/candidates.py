@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.errors import NotNumbers
+
 LogProbabilities: TypeAlias = npt.NDArray[np.float64]  # (…, vocabulary)
 
 FAR = np.float32(-200)  # so far below the best a weight is 0; and 0 · FAR is 0, where 0 · -inf would be NaN
@@ -88,6 +90,8 @@ def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> 
     k = min(k, scores.size)
     ids = best(scores, k)
     leading = scores[ids]
+    if k and not ids.size:
+        raise NotNumbers("the scores are not numbers (NaN or infinite), so that none is the best. Change less.")
     if total is None:
         total = float(np.exp(scores - leading[0], dtype=np.float32).sum(dtype=np.float64))
     return Candidates(ids, leading, (np.exp(leading - leading[0]) / total).astype(np.float32))

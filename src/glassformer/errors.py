@@ -8,6 +8,7 @@
     ├── ConfigError        (ValueError)    a configuration value that cannot be honoured
     ├── TemplateError      (ValueError)    a chat template that is missing, broken, or raised by itself
     ├── InputError         (ValueError)    token ids or text that the model cannot take
+    │   └── ContextExceeded                more of them than the model's context has room for
     ├── InputTypeError     (TypeError)     the wrong kind of thing altogether, such as text given to a model
     ├── CopyError          (TypeError)     a copy of what owns native memory, files or processes
     ├── SettingError       (ValueError)    a generation setting that is unknown, contradictory or out of range
@@ -57,6 +58,9 @@ class TemplateError(GlassError, ValueError): ...
 
 
 class InputError(GlassError, ValueError): ...
+
+
+class ContextExceeded(InputError): ...
 
 
 class InputTypeError(GlassError, TypeError): ...
@@ -194,4 +198,4 @@ def check_context(tokens: int, context: int, what: str = "text") -> None:
     >>> check_context(3, context=8)
     """
     if tokens > context:
-        raise InputError(f"{tokens} tokens do not fit into the model's context of {context}. Shorten the {what}.")
+        raise ContextExceeded(f"{tokens} tokens do not fit into the model's context of {context}. Shorten the {what}.")

@@ -59,6 +59,24 @@ def test_conversation_reuses_its_prefix(subject: Subject) -> None:
     assert not keeping._closed_rows
 
 
+def test_rows_of_different_salts_share_nothing(subject: Subject) -> None:
+    keeping, text = PrefixCache(subject.executor(), rows=8), [*range(20)]
+
+    def read(salt: str | None) -> int:
+        """How many tokens of the text are not read again, by a row of this salt."""
+        row, before = keeping.open(salt=salt), keeping.reused_tokens
+        assert keeping.cached_length(text, salt) == keeping.reuse_prefix(row, text)
+        keeping.run([Feed(row, text[row.length :])])
+        keeping.close(keeping.fork(row))
+        keeping.close(row)
+        return keeping.reused_tokens - before
+
+    most = len(text) - keeping.least_prompt
+    assert [read(salt) for salt in ("a", "b", "a", None, "b", None)] == [0, 0, most, 0, most, most]
+    keeping.clear()
+    assert not keeping._index._roots
+
+
 def test_random_moves_score_like_without_a_cache(subject: Subject) -> None:
     """Texts that share some beginnings, forks, rewinds and selects in between: every score is the plain one."""
     draw = random.Random(5)

@@ -58,6 +58,13 @@ def test_other_beginnings_and_models_have_other_keys() -> None:
     assert keys(prompt="\ud800" * BLOCK)
 
 
+def test_prompts_of_other_clients_have_other_keys() -> None:
+    body = json.dumps({"prompt": LONG, "user": "a"}).encode()
+    salts = [prefix_keys(body, lambda request, client=client: f"{client} {request['user']}") for client in "abb"]  # type: ignore[misc]
+    assert salts[1] == salts[2]
+    assert not {*salts[0]} & {*salts[1]}
+
+
 def test_the_longest_prefix_decides() -> None:
     index: PrefixIndex[str] = PrefixIndex()
     index.record((1, 2), "a")

@@ -248,6 +248,31 @@ class TestPrefixes:
         assert [client.ids(generation) for generation in generations] == [alone(run) for run in runs]
         assert sum(generation.cached_tokens > 0 for generation in generations) == 3
 
+    @pytest.mark.parametrize("guided", [False, True])
+    def test_nobody_uses_what_another_has_asked(self, scheduler: Scheduler, client: Client, guided: bool) -> None:
+        counting = CountingExecutor(scheduler.model.executor)
+        scheduler = scheduler_of(scheduler.model.with_executor(counting), client)
+        settings = {"guidance_scale": 1.5, "negative_prompt": BEGINNING} if guided else {}
+        read = []
+        for salt in ("a", "b", "a"):
+            before = counting.prompt_tokens
+            generation = scheduler.submit([request(scheduler.model, f"{BEGINNING}and then", **settings)], cache_salt=salt)
+            client.wait(generation)
+            read.append(counting.prompt_tokens - before)
+        scheduler.close()
+        assert read[0] == read[1] > read[2]
+
+    def test_prompts_that_come_together_are_read_by_each_client(self, cpu_model: Model, client: Client) -> None:
+        counting = CountingExecutor(cpu_model.executor)
+        scheduler = scheduler_of(cpu_model.with_executor(counting), client, prompt_chunk=512)
+        run = request(cpu_model, BEGINNING)
+        with scheduler._changed:  # none is admitted before all are there
+            generations = [scheduler.submit([request(cpu_model, BEGINNING)], cache_salt=salt) for salt in "ab"]
+        client.wait(*generations)
+        scheduler.close()
+        assert counting.prompt_tokens == 2 * len(run.prompt_ids)
+        assert [generation.cached_tokens for generation in generations] == [0, 0]
+
     def test_a_chat_goes_on_from_what_was_written(self, scheduler: Scheduler, client: Client) -> None:
         run = request(scheduler.model, BEGINNING)
         first = scheduler.submit([run])

@@ -56,6 +56,25 @@ def test_a_page_of_the_server_itself_is_no_stranger() -> None:
     Security(allowed_origins=("*",)).check_origin("https://anything.example", "localhost")
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [r"http://evil.com\@localhost", "http://evil.com@localhost", "http://localhost@evil.com", "http://localhost/", "null",
+     "http://localhost:x", "http://localhost:8000:80", "http://localhost#a", "http://localhost?a", "ftp://localhost",
+     "localhost", "http://localhost\n", "http://[::1", " http://localhost", "http://localhost,http://localhost",
+     "http://loc\talhost", ""],
+)  # fmt: skip
+def test_an_origin_is_a_scheme_and_a_host_alone(origin: str) -> None:
+    with pytest.raises(HttpError, match="may not use this server"):
+        Security().check_origin(origin, "localhost")
+    with pytest.raises(SettingError, match="is no origin"):
+        Security(allowed_origins=(origin,))
+
+
+@pytest.mark.parametrize("origin", ["http://localhost", "https://LOCALHOST:3000", "http://[::1]:8000", "http://127.0.0.1"])
+def test_pages_of_this_machine_may_use_it(origin: str) -> None:
+    Security().check_origin(origin, "localhost:8000")
+
+
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(app: FastAPI) -> None:
     response = ask(app, "POST", "/tokenize", json={"content": "x" * 2000})
     assert response.status_code == 413

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from glassformer.errors import SettingError
 from glassformer.serving.http.app import create_app
+from glassformer.serving.http.security import Security
 from glassformer.serving.http.server import GlassServer
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
@@ -206,6 +207,52 @@ def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:
     assert not thread.is_alive()
     assert app.state.context.registry.closed
     return text, reason
+
+
+def test_health_is_503_while_work_is_finished(sources: tuple[ModelSource, ...]) -> None:
+    registry, finish = Registry(sources, Limits(stop_seconds=60)), threading.Event()
+    server = GlassServer(create_app(registry), port=0)
+    thread, address = threading.Thread(target=server.run, daemon=True), server.address
+    thread.start()
+    assert server.ready.wait(20)
+    with registry.use("tiny") as served:
+        work = served.scheduler.call(lambda model: finish.wait(60))
+        server.stop()
+        wait_until(lambda: registry.closed)
+        health = httpx.get(f"{address}/health", timeout=60)  # on a connection of its own
+        assert (health.status_code, health.json()) == (503, {"status": "stopping"})
+        assert httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=60).status_code == 503
+        finish.set()
+        assert work.result(60)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_connections_of_an_address_are_limited_but_for_a_trusted_proxy(sources: tuple[ModelSource, ...]) -> None:
+    limits = Limits(connections_per_address=3)
+    for trusted, most in (((), 3), (("127.0.0.1",), 5)):
+        app = create_app(Registry(sources, limits), security=Security(trusted_proxies=trusted))
+        with serving(app) as address:
+            clients = [connection(address) for _ in range(5)]
+            answered = [status_of(client) == b"HTTP/1.1 200" for client in clients]
+            assert answered == [number < most for number in range(5)]
+            clients[0].close()
+            wait_until(lambda address=address: answers(address))  # type: ignore[misc]
+            for client in clients:
+                client.close()
+
+
+def status_of(client: socket.socket) -> bytes:
+    """What the answer begins with; nothing where the connection is closed."""
+    with suppress(ConnectionError):
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return client.recv(12)
+    return b""
+
+
+def answers(address: str) -> bool:
+    with connection(address) as client:
+        return status_of(client) == b"HTTP/1.1 200"
 
 
 def test_a_port_in_use_and_half_a_certificate_are_refused(app: FastAPI, address: str, tmp_path: Path) -> None:

@@ -81,13 +81,24 @@ class AddressGroup(OptionGroup):
     host: Annotated[str, option(help="The address to listen on; any but this machine's own needs a key.")] = "127.0.0.1"
     port: Annotated[int, option(minimum=0, maximum=65535, help="The port; 0: any that is free.")] = 8000
     api_key: Annotated[
-        str | None, option(envvar="GLASS_API_KEY", help="The key that clients must send.", default_shown=False)
-    ] = None
+        str | None,
+        option(
+            envvar="GLASS_API_KEY", default_shown=False,
+            help="The key that clients must send; several, separated by commas, are several clients.",
+        ),
+    ] = None  # fmt: skip
     tls_cert: Annotated[Path | None, option(metavar="FILE", help="A certificate, for https.")] = None
     tls_key: Annotated[Path | None, option(metavar="FILE", help="The certificate's key.")] = None
     allow_host: Annotated[list[str] | None, option(help="A further name that the server is reached by; repeatable.")] = None
     allow_origin: Annotated[
         list[str] | None, option(help="Web pages that may use it, such as https://example.com; repeatable.")
+    ] = None
+    trusted_proxy: Annotated[
+        list[str] | None,
+        option(
+            metavar="ADDRESS",
+            help="A proxy, or a network such as 10.0.0.0/8, whose X-Forwarded-For says who asks; repeatable.",
+        ),
     ] = None
 
 
@@ -126,7 +137,7 @@ def serve(
 
     check_workers(cluster.ray, cluster.replicas, "--replicas")
     hosts, origins = tuple(address.allow_host or ()), tuple(address.allow_origin or ())
-    security = Security(address.host, address.api_key, hosts, origins)
+    security = Security(address.host, address.api_key, hosts, origins, tuple(address.trusted_proxy or ()))
     limits = parse_limits(limit)
     common.log_to_stderr()
     if access_log:

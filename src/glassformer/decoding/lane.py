@@ -20,6 +20,7 @@ from glassformer.engine.protocol import (
     Want,
     common_prefix,
     least_prompt,
+    open_row,
     prefix_caching,
     row_memories,
     same_frequencies,
@@ -45,7 +46,7 @@ class Lane:
         try:
             if policy.negative is not None:
                 source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
-                self.feeds.append(Feed(executor.open(source), ids, watch=watch))
+                self.feeds.append(Feed(open_row(executor, source, policy.cache_salt), ids, watch=watch))
             if policy.settings.prompt_logprobs is not None:
                 self.prompt_steps = self._score_prompt(policy.settings.prompt_logprobs)
         except BaseException:
@@ -55,7 +56,9 @@ class Lane:
     def _first_feed(self) -> Feed:
         """The prompt, or what its row has not read of it."""
         policy = self.policy
-        row, read = (self.executor.open(policy.source), 0) if policy.row is None else (policy.row, policy.row.length)
+        row, read = policy.row, 0 if policy.row is None else policy.row.length
+        if row is None:
+            row = open_row(self.executor, policy.source, policy.cache_salt)
         if policy.vectors is None:
             return Feed(row, policy.prompt[read:], watch=self.watch)
         vectors = policy.vectors[read:]
@@ -94,10 +97,10 @@ class Lane:
         caching = prefix_caching(self.executor)
         if caching is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
             return False
-        prompt, others = self.policy.prompt, other.policy.prompt
-        if prompt[:SHARED_BEGINNING] != others[:SHARED_BEGINNING]:
+        prompt, others, salt = self.policy.prompt, other.policy.prompt, self.policy.cache_salt
+        if salt != other.policy.cache_salt or prompt[:SHARED_BEGINNING] != others[:SHARED_BEGINNING]:
             return False
-        return common_prefix(prompt[:-1], others) - caching.cached_length(prompt) >= SHARED_BEGINNING
+        return common_prefix(prompt[:-1], others) - caching.cached_length(prompt, salt) >= SHARED_BEGINNING
 
     def next_feeds(self, chunk: int | None = None) -> list[Feed]:
         """What goes through the next pass: of a long prompt as much as ends at a multiple of `chunk` tokens.
@@ -122,7 +125,7 @@ class Lane:
             return sum(len(feed.ids) for feed in self.feeds)
         feed, cached = self.feeds[0], 0
         if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
-            cached = caching.cached_length(feed.ids)
+            cached = caching.cached_length(feed.ids, self.policy.cache_salt)
         return self._chunk_size(chunk, feed.row.length + cached, len(feed.ids) - cached)
 
     def _chunk_size(self, chunk: int | None, start: int, count: int) -> int:
@@ -213,7 +216,8 @@ class Lane:
         for feed in self.feeds:
             try:
                 self.executor.rewind(feed.row, feed.row.length - len(feed.ids))
-                (scores,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",))))])
+                changes = {} if feed.watch is None else feed.watch.changes
+                (scores,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",)), changes))])
             except GlassError:
                 continue
             for site, value in scores.sites.items():

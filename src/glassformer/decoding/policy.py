@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -123,6 +123,7 @@ class Policy:
         self.negative = negative
         self.row = row
         self.vectors = vectors
+        self.cache_salt: Hashable = None  # what was read before is used again by texts of the same salt alone
         length = len(prompt) if vectors is None else len(vectors)
         if negative is None and settings.is_active("guidance_scale"):
             if source is not None:

@@ -139,8 +139,7 @@ def _bad_words(settings: GenerationConfig, tokenizer: Any) -> list[list[int]]:
     if "" in (settings.bad_words or ()):
         raise SettingError("bad_words has an empty text. Leave it out.")
     texts = [text for word in settings.bad_words or () for text in (word, f" {word}")]
-    sequences = [list(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
-    return [ids for ids in sequences if ids]
+    return [ids for ids in _encoded(tokenizer, texts) if ids]
 
 
 def _dry_breakers(settings: GenerationConfig, tokenizer: Any) -> frozenset[int]:
@@ -148,7 +147,12 @@ def _dry_breakers(settings: GenerationConfig, tokenizer: Any) -> frozenset[int]:
     if not settings.is_active("dry_multiplier") or tokenizer is None:
         return frozenset()
     texts = DRY_BREAKERS if settings.dry_sequence_breakers is None else settings.dry_sequence_breakers
-    return frozenset(tokenizer.encode(f"a{text}", add_special_tokens=False)[-1] for text in texts)
+    return frozenset(ids[-1] for ids in _encoded(tokenizer, [f"a{text}" for text in texts]))
+
+
+def _encoded(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """The ids of many short texts, in one call: other threads go on meanwhile."""
+    return [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
 
 def _stops(settings: GenerationConfig, tokenizer: Any) -> tuple[Stop, ...]:

@@ -16,7 +16,7 @@ from typing import Any, Self, get_type_hints
 from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
-from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean, spell
+from glassformer.errors import ContextExceeded, SettingError, UnknownArgument, did_you_mean, spell
 from glassformer.typecheck import as_python_number, brief
 
 NEW_TOKENS = 256  # unless a setting says how many
@@ -265,7 +265,9 @@ class GenerationConfig(SettingsTable):
     def room(self, prompt: int, context: int) -> int:
         """How many tokens may follow a prompt of this length."""
         if prompt >= context:
-            raise InputError(f"a prompt of {prompt} tokens leaves no room in the model's context of {context}. Shorten it.")
+            raise ContextExceeded(
+                f"a prompt of {prompt} tokens leaves no room in the model's context of {context}. Shorten it."
+            )
         if self.max_new_tokens is not None:
             room = self.max_new_tokens
         elif self.max_length is not None:

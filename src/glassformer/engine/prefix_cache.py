@@ -4,11 +4,14 @@ In a conversation each turn begins with all turns before it, and the texts of ma
 instructions; so only the new tokens go through the model. Drivers open and close rows as usual: closed rows are kept, the
 latest of them, and a new row begins with the longest prefix that any row has, an open one too. Rows that lie in pages
 share them.
+
+Who is answered sooner, or is told how much was cached, learns what others have read. So a row has a salt, whatever says
+whose it is, and shares its beginning with rows of the same salt alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
@@ -46,6 +49,7 @@ class CachedRow:
     """A row, and the tokens that are in it."""
 
     inner: Row | None  # None before its first feed
+    salt: Hashable = None  # whose it is
     ids: list[int] = field(default_factory=list)
     reusable: bool = True  # its cache follows from `ids` alone: no tree, no change, no encoder
     open: bool = True
@@ -77,8 +81,8 @@ class PrefixCache(NotCopied):
         self._lock = ForkSafeLock(outer=True)
 
     @locked
-    def open(self, source: Sequence[int] | None = None) -> CachedRow:
-        return CachedRow(None) if source is None else CachedRow(self.executor.open(source), reusable=False)
+    def open(self, source: Sequence[int] | None = None, salt: Hashable = None) -> CachedRow:
+        return CachedRow(None, salt) if source is None else CachedRow(self.executor.open(source), salt, reusable=False)
 
     @locked
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
@@ -172,13 +176,13 @@ class PrefixCache(NotCopied):
         row.last_chosen = chosen.ids[-1]
         row.read = len(row.ids) if self.least_prompt == 1 else row.read
 
-    def cached_length(self, ids: Sequence[int]) -> int:
+    def cached_length(self, ids: Sequence[int], salt: Hashable = None) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
-        return self._longest(ids)[1]
+        return self._longest(ids, salt)[1]
 
-    def _longest(self, ids: Sequence[int]) -> tuple[CachedRow | None, int]:
+    def _longest(self, ids: Sequence[int], salt: Hashable) -> tuple[CachedRow | None, int]:
         """The row that has most of a prompt, and how much of it can be used: what is left must be read as a prompt is."""
-        row, length = self._index.longest(ids[:-1])
+        row, length = self._index.longest(ids[:-1], salt)
         length = min(length, len(ids) - self.least_prompt)
         return (row, length) if length > 0 else (None, 0)
 
@@ -190,7 +194,7 @@ class PrefixCache(NotCopied):
     def _begin_with_cached(self, new: CachedRow, ids: Sequence[int]) -> int:
         if new.inner is not None or not new.reusable:
             return new.length
-        other, length = self._longest(ids)
+        other, length = self._longest(ids, new.salt)
         if other is None or other.inner is None:
             new.inner = self.executor.open()
             return 0
@@ -218,11 +222,11 @@ class PrefixCache(NotCopied):
         self._remove_from_index(row)
         if row.reusable and row.read:
             row.indexed = tuple(row.ids[: row.read])
-            self._index.add(row.indexed, row)
+            self._index.add(row.indexed, row, row.salt)
 
     def _remove_from_index(self, row: CachedRow) -> None:
         if row.indexed:
-            self._index.remove(row.indexed, row)
+            self._index.remove(row.indexed, row, row.salt)
             row.indexed = ()
 
     def _forget(self, row: CachedRow) -> None:
@@ -234,7 +238,7 @@ class PrefixCache(NotCopied):
         parent = self._open_row(row)
         inner = None if parent.inner is None else self.executor.fork(parent.inner, length)
         ids = parent.ids[:length]
-        return CachedRow(inner, ids, parent.reusable, read=min(parent.read, len(ids)))
+        return CachedRow(inner, parent.salt, ids, parent.reusable, read=min(parent.read, len(ids)))
 
     @locked
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
@@ -266,7 +270,7 @@ class PrefixCache(NotCopied):
         if not closing.reusable or not closing.read:
             self.executor.close(closing.inner)
             return
-        other, common = self._index.longest(closing.ids[: closing.read])
+        other, common = self._index.longest(closing.ids[: closing.read], closing.salt)
         if other is not None and not other.open:
             if common == closing.read:  # the other one holds all of it
                 self.executor.close(closing.inner)

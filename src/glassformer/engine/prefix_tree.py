@@ -2,12 +2,13 @@
 
 A radix tree whose edges are blocks of tokens, so that looking up a text costs a step for each of its blocks, however many
 texts there are; where texts part inside a block, bisection finds the nearest. Beginnings that texts share are in it once.
+Each text stands under a salt, and is found under the same salt alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Generic, TypeAlias, TypeVar
@@ -38,20 +39,22 @@ class Node(Generic[Value]):
 
 
 class PrefixTree(Generic[Value]):
-    """Values, each under the ids of a text.
+    """Values, each under a salt and the ids of a text.
 
     >>> tree = PrefixTree[str]()
     >>> tree.add([1, 2, 3], "first"); tree.add([1, 2, 4, 5], "second")
     >>> tree.longest([1, 2, 4, 9])
     ('second', 3)
+    >>> tree.longest([1, 2, 4, 9], "another salt")
+    (None, 0)
     """
 
     def __init__(self) -> None:
-        self._root: Node[Value] = Node()
+        self._roots: dict[Hashable, Node[Value]] = {}  # by salt
         self.tokens = 0  # in all edges and rests: each shared beginning counts once
 
-    def add(self, ids: Sequence[int], value: Value) -> None:
-        node = self._root
+    def add(self, ids: Sequence[int], value: Value, salt: Hashable = None) -> None:
+        node = self._roots.setdefault(salt, Node())
         blocks, rest = _blocks(ids)
         for block in blocks:
             if block in node.children:
@@ -62,10 +65,10 @@ class PrefixTree(Generic[Value]):
         insort(node.ends, (rest, value), key=itemgetter(0))
         self.tokens += len(rest)
 
-    def remove(self, ids: Sequence[int], value: Value) -> None:
-        """Take out a value that was added under these ids, and what only it needed."""
+    def remove(self, ids: Sequence[int], value: Value, salt: Hashable = None) -> None:
+        """Take out a value that was added under these, and what only it needed."""
         blocks, rest = _blocks(ids)
-        path = [self._root]
+        path = [self._roots[salt]]
         for block in blocks:
             path.append(path[-1].children[block])
         ends = path[-1].ends
@@ -78,10 +81,14 @@ class PrefixTree(Generic[Value]):
                 break
             parent.remove_child(block)
             self.tokens -= BLOCK
+        if not path[0].children and not path[0].ends:
+            del self._roots[salt]
 
-    def longest(self, ids: Sequence[int]) -> tuple[Value | None, int]:
+    def longest(self, ids: Sequence[int], salt: Hashable = None) -> tuple[Value | None, int]:
         """A value whose ids have the longest common prefix with these, and that prefix's length; None where none has any."""
-        node, depth = self._root, 0
+        node, depth = self._roots.get(salt), 0
+        if node is None:
+            return None, 0
         blocks, _ = _blocks(ids)
         for block in blocks:
             if block not in node.children:

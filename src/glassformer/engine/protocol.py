@@ -6,7 +6,7 @@ loop, beams, a scheduler, a tree) decide what to feed; executors compute the sco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress, count
@@ -293,7 +293,10 @@ def ahead_decoder(executor: Executor) -> AheadDecoder | None:
 class PrefixCaching(Protocol):
     """What an executor may offer beside: to begin a row with what was read before."""
 
-    def cached_length(self, ids: Sequence[int]) -> int:
+    def open(self, source: Sequence[int] | None = None, salt: Hashable = None) -> Row:
+        """A new row, which shares its beginning with rows of the same salt alone."""
+
+    def cached_length(self, ids: Sequence[int], salt: Hashable = None) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
 
     def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
@@ -304,6 +307,12 @@ def prefix_caching(executor: Executor) -> PrefixCaching | None:
     """An executor's prefix cache, if it has one."""
     caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
     return caching
+
+
+def open_row(executor: Executor, source: Sequence[int] | None, salt: Hashable) -> Row:
+    """A new row, whose beginning only rows of the same salt share."""
+    caching = prefix_caching(executor)
+    return executor.open(source) if caching is None else caching.open(source, salt)
 
 
 class RowMemories(Protocol):

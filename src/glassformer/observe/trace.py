@@ -66,6 +66,7 @@ def _place(reading: Activations, position: int, scores: Floats, best: int) -> Tr
     tokenizer, ids = reading.model.tokenizer, reading.ids
     token = ids[position] if position < len(ids) else None
     stats = entropy_stats(scores)
+    expected = top(scores, best, stats.total)  # refuses scores that are no numbers
     probability, rank, surprisal = None, None, None
     if token is not None:
         depth = float(scores[token] - scores.max())
@@ -81,7 +82,7 @@ def _place(reading: Activations, position: int, scores: Floats, best: int) -> Tr
         surprisal,
         rank,
         stats.entropy,
-        candidates(tokenizer, top(scores, best, stats.total)),
+        candidates(tokenizer, expected),
     )
 
 

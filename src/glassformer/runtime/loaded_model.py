@@ -300,12 +300,13 @@ class LoadedModel(Shared):
 
     def encode(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
         """The rendered prompt and its ids."""
-        return self._encode(prompt, PromptOptions.of(prompt_options, self.encode))
+        return self._encode(prompt, PromptOptions.of(prompt_options, self.encode), fits=False)
 
-    def _encode(self, prompt: Prompt, options: PromptOptions) -> tuple[str, tuple[int, ...]]:
+    def _encode(self, prompt: Prompt, options: PromptOptions, fits: bool = True) -> tuple[str, tuple[int, ...]]:
+        """`fits`: refuse a text that is too long for the context, whatever its tokens are, before it is encoded."""
         if is_token_ids(prompt):
             check_ids(prompt, self.config.vocab_size)
-        return encode(self.tokenizer, prompt, options, self.name)
+        return encode(self.tokenizer, prompt, options, self.name, self.config.context if fits else None)
 
     # Generating -------------------------------------------------------------------------------------------------
 

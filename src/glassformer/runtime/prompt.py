@@ -8,7 +8,15 @@ from inspect import signature
 from typing import Annotated, Any, Self, TypeAlias, TypedDict, TypeGuard, cast
 
 from glassformer.decoding import GenerationConfig
-from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean, spell
+from glassformer.errors import (
+    ContextExceeded,
+    InputError,
+    InputTypeError,
+    TemplateError,
+    UnknownArgument,
+    did_you_mean,
+    spell,
+)
 from glassformer.text import Tokenizer
 from glassformer.typecheck import OWN_CHECK, as_python_number, brief
 
@@ -126,11 +134,17 @@ def is_token_ids(prompt: Prompt) -> TypeGuard[Sequence[int]]:
     )
 
 
-def encode(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> tuple[str, tuple[int, ...]]:
-    """The rendered prompt and its ids."""
+def encode(
+    tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str, context: int | None = None
+) -> tuple[str, tuple[int, ...]]:
+    """The rendered prompt and its ids. A text that is too long for the `context`, whatever its tokens are, is refused."""
     text = render(tokenizer, prompt, options, name)
     if is_token_ids(prompt):
         return text, tuple(prompt)
+    if context is not None and len(text) > context and (least := tokenizer.least_tokens(text)) > context:
+        raise ContextExceeded(
+            f"a prompt of at least {least} tokens does not fit into the model's context of {context}. Shorten it."
+        )
     templated = not options.raw and tokenizer.chat_template is not None
     ids = tuple(tokenizer(text, add_special_tokens=not templated)["input_ids"])
     if not ids:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from glassformer.scale.prefix_router import PrefixRouter
 from glassformer.scale.prefixes import prefix_keys
 from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
 from glassformer.serving.http.app import DIALECTS
+from glassformer.serving.http.clients import cache_salt
 from glassformer.serving.http.errors import dialect_of, problem_of
 from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
 from glassformer.serving.http.request_log import RequestLog
@@ -131,12 +133,13 @@ class FrontContext:
 
     registry: Replicas
     limits: Limits
+    security: Security
 
 
 def create_front(replicas: Replicas, limits: Limits, security: Security, *, access_log: bool = False) -> Starlette:
     """The app that the server runs: all requests go to the replicas."""
     app = Starlette()
-    app.state.context = FrontContext(replicas, limits)
+    app.state.context = FrontContext(replicas, limits, security)
     app.router.default = Front(replicas, limits)
     app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestLog, metrics=None, lines=access_log)  # the replicas count
@@ -156,7 +159,8 @@ class Front:
         if (scope["method"], scope["path"]) == ("GET", "/metrics"):
             await (await self._metrics())(scope, receive, send)
             return
-        request = ForwardedRequest({name: scope[name] for name in SCOPE_FIELDS if name in scope}, body, prefix_keys(body))
+        keys = await asyncio.to_thread(prefix_keys, body, partial(cache_salt, scope))
+        request = ForwardedRequest({name: scope[name] for name in SCOPE_FIELDS if name in scope}, body, keys)
         relaying = asyncio.create_task(self._relay(request, send))
         leaving = asyncio.create_task(disconnected(receive))
         try:

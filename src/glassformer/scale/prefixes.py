@@ -2,7 +2,8 @@
 
 A replica keeps the prefixes that it has read, so a request is answered soonest where an earlier one began alike: the next
 turn of a conversation, another question about the same document. A prompt is compared by the hashes of its leading blocks,
-each over all the text before it, so that equal hashes are equal beginnings. Where many requests begin alike, one replica
+each over all the text before it and over whose it is, so that equal hashes are equal beginnings that a replica would use
+again. Where many requests begin alike, one replica
 would get all of them: none gets more than its share and a bit, and the next one learns the prefix (the bound is that of
 consistent hashing with bounded loads; Mirrokni, Thorup and Zadimoghaddam, 2018).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
@@ -24,8 +25,11 @@ FIELDS = ("model", "tools", "system", "instructions", "messages", "prompt", "inp
 R = TypeVar("R", bound=Hashable)
 
 
-def prefix_keys(body: bytes) -> tuple[int, ...]:
-    """A key for every block of a request's prompt; nothing where the body is no request with one."""
+def prefix_keys(body: bytes, salt: Callable[[Any], str] = lambda request: "") -> tuple[int, ...]:
+    """A key for every block of a request's prompt; nothing where the body is no request with one.
+
+    `salt`: what of a request says whose prefixes it may use.
+    """
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
@@ -33,7 +37,7 @@ def prefix_keys(body: bytes) -> tuple[int, ...]:
     if not isinstance(request, dict):
         return ()
     text = "\n".join(part for field in FIELDS if field in request for part in (field, *_parts(request[field])))
-    keys, digest = [], b""
+    keys, digest = [], salt(request).encode()
     for start in range(0, min(len(text) // BLOCK, MAX_BLOCKS) * BLOCK, BLOCK):
         block = text[start : start + BLOCK].encode("utf-8", "surrogatepass")
         digest = blake2b(block, digest_size=8, key=digest).digest()

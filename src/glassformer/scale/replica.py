@@ -14,13 +14,14 @@ from typing import Any
 
 from glassformer.scale.cluster import import_ray, use_assigned_cores
 from glassformer.serving.http.app import create_app
+from glassformer.serving.http.clients import CLIENT_KEY
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 
 Message = MutableMapping[str, Any]
 SCOPE_FIELDS = (  # what of a request's scope goes to a replica: plain data
     "type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers", "client",
-    "server",
+    "server", CLIENT_KEY,
 )  # fmt: skip
 DELIVERY_SECONDS = 0.03  # of an answer that go to the front together
 

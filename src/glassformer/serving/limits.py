@@ -21,11 +21,15 @@ class Limits:
     texts: int = 16  # n, for one prompt
     prompts: int = 64  # of one request for completions
     inputs: int = 2048  # texts of one request for embeddings or ranking
+    messages: int = 4096  # of a conversation
+    tools: int = 128  # that an answer may call
     top_logprobs: int = 20  # also of candidates in the field `glass`
     sites: int = 16  # read for each token, patterns expanded
     stop_strings: int = 16
+    words: int = 4096  # texts or sequences in a setting such as bad_words
     parameter_values: int = 2**28  # of a model's weights that are read for one histogram
     body_bytes: int = 8 * 2**20
+    json_values: int = 2**17  # in its body, lists and objects among them; texts may be long
     seconds: float = 600.0  # from its last byte to the answer's, waiting included
 
     # Of all requests
@@ -37,6 +41,7 @@ class Limits:
 
     # Of connections
     connections: int = 2048
+    connections_per_address: int = 512  # but for those of a trusted proxy
     header_bytes: int = 32 * 2**10
     header_seconds: float = 10.0  # for a request's headers to arrive, and how long a connection may stay idle
     body_seconds: float = 30.0  # and for its body

@@ -15,11 +15,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
 from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
@@ -30,7 +30,8 @@ from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
-from glassformer.serving.job_thread import JobThread
+from glassformer.serving.client_queues import ClientQueues
+from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
@@ -127,13 +128,12 @@ class Scheduler:
         self.limits = SchedulerLimits() if limits is None else limits
         self._deliver = deliver
         self._changed = threading.Condition()  # guards the queues and all counts
-        self._queues: dict[str, deque[Generation]] = {}  # of each client; the next to be served is the first
+        self._queue: ClientQueues[Generation] = ClientQueues()
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
         self._removals: deque[Generation] = deque()  # cancelled, and not taken out yet
         self._turns = Turns()
-        self._jobs = JobThread(f"jobs of {model.name}")
-        self._alone = JobThread(f"beams and drafts of {model.name}")
-        self._waiting_jobs = 0  # the one that is being done included
+        self._jobs = JobThreads(model.name, most=self.limits.queued)
+        self._alone = JobThreads(f"beams and drafts of {model.name}")
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
@@ -149,14 +149,15 @@ class Scheduler:
         look: int | Literal["all"] = 0,
         watch: Watch | None = None,
         client: str = "",
+        cache_salt: Hashable = None,
     ) -> Generation:
         """Queue the texts of one prompt; their tokens come as events. Raises QueueFull where too many wait.
 
         `look` and `watch`: what each step carries beside its token, as for `Model.generate`; `client`: whose it is, for
-        the queue serves clients in turn.
+        the queue serves clients in turn; `cache_salt`: what was read before is used again by those of the same salt alone.
         """
         first = runs[0]
-        policies = tuple(self._policies(runs, Look.of(look)))
+        policies = tuple(self._policies(runs, Look.of(look), cache_salt))
         generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
         if generation.tokens > self._cache_tokens:
             raise InputError(
@@ -166,37 +167,23 @@ class Scheduler:
         with self._changed:
             if self._end is not None:
                 raise self._unloading()
-            waiting = sum(len(queue) for queue in self._queues.values())
-            if waiting >= self.limits.queued:
+            if (waiting := len(self._queue)) >= self.limits.queued:
                 raise QueueFull(f"{waiting} requests are waiting for {self.model.name} already. Try again later.")
-            self._queues.setdefault(client, deque()).append(generation)
+            self._queue.add(client, generation)
             self._begin()
             self._changed.notify_all()
         return generation
 
-    def call(self, job: Callable[[Model], Result]) -> Future[Result]:
-        """Do something else with the model: its passes take turns with those of the batch. QueueFull as for `submit`."""
-        with self._changed:
-            if self._waiting_jobs >= self.limits.queued:
-                raise QueueFull(f"{self._waiting_jobs} jobs are waiting for {self.model.name} already. Try again later.")
-            self._waiting_jobs += 1
-        try:
-            future = self._jobs.submit(lambda: job(self._turn_taking_model))
-        except Unavailable:
-            self._job_done()
-            raise
-        future.add_done_callback(self._job_done)
-        return future
-
-    def _job_done(self, future: Future[Any] | None = None) -> None:
-        with self._changed:
-            self._waiting_jobs -= 1
+    def call(self, job: Callable[[Model], Result], client: str = "") -> Future[Result]:
+        """Do something else with the model: its passes take turns with those of the batch, and the clients' jobs with each
+        other. QueueFull as for `submit`."""
+        return self._jobs.submit(lambda: job(self._turn_taking_model), client)
 
     def statistics(self) -> SchedulerStatistics:
         with self._changed:
             return SchedulerStatistics(
                 len(self._running),
-                sum(len(queue) for queue in self._queues.values()),
+                len(self._queue),
                 self._prompt_tokens,
                 self._cached_tokens,
                 self._generated_tokens,
@@ -257,7 +244,7 @@ class Scheduler:
         with self._changed:
             while True:
                 now = time.perf_counter()
-                busy = bool(self._queues or self._running)
+                busy = bool(self._queue or self._running)
                 if self._end is not None and (now >= self._end or not busy):
                     return False
                 if busy:
@@ -282,7 +269,7 @@ class Scheduler:
             if generation.cancelled:
                 continue
             if generation.runs_alone:
-                self._alone.submit(partial(self._run_alone, generation))
+                self._alone.submit(partial(self._run_alone, generation), generation.client)
                 continue
             try:
                 loop.admit(generation.policies, generation.watch, generation.client)
@@ -296,18 +283,11 @@ class Scheduler:
     def _next_that_fits(self) -> Generation | None:
         """The next request, if there is room for it; its client is the last to be served again."""
         with self._changed:
-            if not self._queues:
+            client = self._queue.next_client()
+            if client is None:
                 return None
-            client = next(iter(self._queues))
-            queue = self._queues[client]
-            generation = queue[0]
-            if not generation.cancelled and not self._fits(generation):
-                return None
-            queue.popleft()
-            del self._queues[client]
-            if queue:
-                self._queues[client] = queue
-            return generation
+            generation = self._queue.first(client)
+            return self._queue.take(client) if generation.cancelled or self._fits(generation) else None
 
     def _fits(self, generation: Generation) -> bool:
         """Whether there is room for a request beside those that are running."""
@@ -351,11 +331,7 @@ class Scheduler:
             with self._changed:
                 for policy in generation.policies:
                     self._running.pop(id(policy), None)
-                queue = self._queues.get(generation.client, deque())
-                if generation in queue:
-                    queue.remove(generation)
-                if not queue:
-                    self._queues.pop(generation.client, None)
+                self._queue.discard(generation.client, generation)
             for policy in generation.policies:
                 loop.remove(policy)
 
@@ -378,8 +354,7 @@ class Scheduler:
             generations = {id(generation): generation for generation, _ in self._running.values()}
             self._running.clear()
             if waiting:
-                generations.update({id(queued): queued for queue in self._queues.values() for queued in queue})
-                self._queues.clear()
+                generations.update({id(queued): queued for queued in self._queue.clear()})
         return [self._failed(generation, -1, error) for generation in generations.values()]
 
     def _unloading(self) -> Unavailable:
@@ -391,12 +366,12 @@ class Scheduler:
 
     # What it works with -----------------------------------------------------------------------------------------
 
-    def _policies(self, runs: Sequence[Run], look: Look) -> Iterator[Policy]:
+    def _policies(self, runs: Sequence[Run], look: Look, cache_salt: Hashable) -> Iterator[Policy]:
         """A policy for each run; where several follow one prompt, each draws by its own number."""
         for number, run in enumerate(runs):
             policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, look=look, negative=run.negative)
             policy = policies[number % len(policies)]
-            policy.history.index = number
+            policy.history.index, policy.cache_salt = number, cache_salt
             yield policy
 
     @property

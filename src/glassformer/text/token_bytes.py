@@ -8,14 +8,19 @@ WordPiece    `##ing` continues a word; anything else follows a space
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
 
 import tokenizers
 
 SPACE_MARKER = "▁"  # SentencePiece's, U+2581
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+KEEPING = {"ByteLevel", "Digits", "Metaspace", "Prepend", "NFD"}  # steps before encoding that take nothing away
+COMPOSING = {"NFC", "NFKC", "NFKD", "Lowercase"}
+COMPOSED = 4  # so many times shorter is a character that was composed, at most: 𝐚 as a, three letters as 각
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, which stand for themselves
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -44,6 +49,52 @@ def bytes_decoder(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]
     if "Metaspace" in kinds or any((part.get("pattern") or {}).get("String") == SPACE_MARKER for part in parts):
         return _sentencepiece_bytes if "ByteFallback" in kinds else lambda token, added: _without_space_marker(token)
     return lambda token, added: token.encode()
+
+
+@dataclass(frozen=True)
+class TokenSizes:
+    """What a vocabulary says of how many tokens a text has, before it is encoded."""
+
+    longest: float  # the most bytes of a text that one token can stand for; infinite where there is no such number
+    dropped: bytes  # bytes that have no token, and are left out
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer) -> Self:
+        """There is a longest token where no bytes are unknown, and nothing else is cut out of a text on its way."""
+        vocabulary, added = backend.get_vocab(), backend.get_added_tokens_decoder()
+        steps = [step for part in (backend.normalizer, backend.pre_tokenizer) if part for step in _steps(part)]
+        kinds = {step["type"] for step in steps}
+        strips = any(token.lstrip or token.rstrip for token in added.values())  # any number of spaces around it
+        fallback = getattr(backend.model, "byte_fallback", False) and all(
+            f"<0x{byte:02X}>" in vocabulary for byte in range(256)
+        )
+        whole = "ByteLevel" in kinds or fallback
+        if not whole or not isinstance(backend.model, tokenizers.models.BPE) or strips or not all(map(_keeps_text, steps)):
+            return cls(math.inf, b"")
+        bytes_of = bytes_decoder(backend)
+        longest = max(len(bytes_of(token, number in added)) for token, number in vocabulary.items())
+        dropped = () if fallback else (byte for character, byte in BYTES.items() if character not in vocabulary)
+        return cls(longest * COMPOSED if kinds & COMPOSING else longest, bytes(dropped))
+
+    def least_tokens(self, text: str) -> int:
+        """A text has at least so many."""
+        return math.ceil(len(text.encode("utf-8", "surrogatepass").translate(None, self.dropped)) / self.longest)
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """What a normalizer or a pre-tokenizer does, one after the other."""
+    state = json.loads(part.__getstate__())
+    yield from state.get("normalizers", state.get("pretokenizers", [state]))
+
+
+def _keeps_text(step: dict[str, Any]) -> bool:
+    """Whether what a step makes of a text is no shorter, but for characters that it composes."""
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
+            return len(content.encode()) >= len(pattern.encode())
+        case {"type": "Split" | "Punctuation", "behavior": str(behavior)}:
+            return behavior != "Removed"
+    return step["type"] in KEEPING or step["type"] in COMPOSING
 
 
 def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,13 +26,14 @@ from glassformer.text.chat.chat_mixin import ChatMixin
 from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding, TensorType, to_array
 from glassformer.text.inputs import refuse_lone_surrogates
-from glassformer.text.token_bytes import bytes_decoder
+from glassformer.text.token_bytes import TokenSizes, bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
 from glassformer.text.tokenizer_files import gguf, tiktoken
 from glassformer.text.tokenizer_files.special_tokens import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.vocabulary_mixin import ADDITIONAL, VocabularyMixin, in_role_order
 
+LONG_TEXT = 2**14  # characters
 SAVED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
@@ -349,7 +350,8 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         try:
             if single:
                 text, second = batch[0] if isinstance(batch[0], tuple) else (batch[0], None)
-                return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=add_special_tokens)]
+                if len(text) + len(second or ()) < LONG_TEXT:  # of a batch alone the library lets other threads go on
+                    return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=add_special_tokens)]
             return self.backend.encode_batch(batch, is_pretokenized=words, add_special_tokens=add_special_tokens)
         except BaseException:
             inputs.check_inputs(batch, single, words)
@@ -467,6 +469,14 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         """The bytes that one id adds to the text; half a character is possible, a padding id gives none."""
         token = self.backend.id_to_token(number) if 0 <= number < 2**32 else None
         return b"" if token is None else self._bytes_of(token, number in self._added_ids)
+
+    def least_tokens(self, text: str) -> int:
+        """A text has at least so many tokens, as its length and the longest token say; it is not encoded."""
+        return self._token_sizes.least_tokens(text)
+
+    @cached_property
+    def _token_sizes(self) -> TokenSizes:
+        return TokenSizes.of(self.backend)
 
     @cached_property
     def _bytes_of(self) -> Callable[[str, bool], bytes]:

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +19,11 @@ from glassformer.decoding import Finish, Step
 from glassformer.errors import Unavailable, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
-from glassformer.serving.http.context import ServingContext, client_of, context_of
-from glassformer.serving.http.errors import ClientDisconnected
-from glassformer.serving.http.inspection import Inspection
-from glassformer.serving.http.settings import request_spelling
+from glassformer.serving.http.clients import client_of, request_salt
+from glassformer.serving.http.context import ServingContext, context_of, prepared
+from glassformer.serving.http.errors import ClientDisconnected, HttpError
+from glassformer.serving.http.inspection import Inspection, blamed_on
+from glassformer.serving.http.settings import check_count, request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
@@ -161,12 +162,13 @@ class Answer:
     def done(self) -> bool:
         return all(text.finish is not None for text in self.texts)
 
-    def submit(self, submissions: Sequence[Submission]) -> None:
+    def submit(self, submissions: Sequence[Submission], cache_salt: str) -> None:
         """Queue the texts. Nothing can come of them before this returns, as events are handed out on this thread."""
         for submission in submissions:
             generation = self.served.scheduler.submit(
-                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request)
-            )
+                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request),
+                cache_salt=cache_salt,
+            )  # fmt: skip
             self._first_texts[id(generation)] = len(self.texts)
             self.generations.append(generation)
             self.texts += submission.growing_texts(self.model.tokenizer)
@@ -181,8 +183,7 @@ class Answer:
         self._watcher = asyncio.create_task(self._watch_client())
         await self._wait()
         self.first_token = time.perf_counter() - self._started
-        if (error := self._events[0].error) is not None:
-            raise error
+        _raise_error(self._events[0])
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self._pieces()
@@ -226,8 +227,7 @@ class Answer:
             self._arrived.clear()
             by_text: dict[int, list[Event]] = {}
             for event in events:
-                if event.error is not None:
-                    raise event.error
+                _raise_error(event)
                 by_text.setdefault(self._first_texts[id(event.generation)] + event.number, []).append(event)
             for number, own in by_text.items():
                 yield self.texts[number].add(number, own)
@@ -259,6 +259,14 @@ class Answer:
         self._arrived.set()
 
 
+def _raise_error(event: Event) -> None:
+    """What ended a text, if anything did."""
+    watch = event.generation.watch
+    with blamed_on({} if watch is None else watch.changes):
+        if event.error is not None:
+            raise event.error
+
+
 def _timed_out(context: ServingContext) -> Unavailable:
     return Unavailable(f"the answer did not begin within {context.limits.seconds:g} seconds. Try again later.")
 
@@ -286,6 +294,7 @@ async def start_chat(
     inspection: Inspection | None = None,
 ) -> Answer:
     """The answer to a conversation, begun; the tools and the template's variables as `chat_prompt` takes them."""
+    check_conversation(request, messages, tools)
 
     def prepare(model: Model) -> list[Submission]:
         prompt = chat_prompt(
@@ -297,6 +306,19 @@ async def start_chat(
         return [Submission(copies(run, n), look, watch, prompt.tool_use)]
 
     return await start(request, model_name, prepare)
+
+
+def check_conversation(request: Request, messages: Sequence[Any], tools: Sequence[Any] = ()) -> None:
+    """Refuse more messages or tools than this server allows."""
+    limits = context_of(request).limits
+    check_count("messages", messages, limits.messages)
+    check_count("tools", tools, limits.tools)
+
+
+def check_listed(request: Request, tokens: int) -> None:
+    """Refuse to list so many tokens that writing the answer would keep others waiting."""
+    if tokens > (most := context_of(request).limits.json_values):
+        raise HttpError(400, f"the text has {tokens:,} tokens; this server lists {most:,} at most. Send it in parts.")
 
 
 async def start_completion(
@@ -321,14 +343,17 @@ async def start_completion(
     return await start(request, model_name, prepare)
 
 
-async def start(request: Request, model_name: str | None, prepare: Any) -> Answer:
+async def start(request: Request, model_name: str | None, prepare: Callable[[Model], list[Submission]]) -> Answer:
     """Submit what `prepare` makes of a model, and wait for the first token."""
     context = context_of(request)
     answer = Answer(request, context, await context.acquire(model_name))
-    try:
+
+    def submissions() -> list[Submission]:
         with spelled_by(request_spelling):
-            submissions = await asyncio.to_thread(prepare, answer.model)
-        answer.submit(submissions)
+            return prepare(answer.model)
+
+    try:
+        answer.submit(await prepared(request, submissions), await request_salt(request))
         await answer.begin()
     except TimeoutError:
         await answer.close()

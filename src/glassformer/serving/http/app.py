@@ -6,15 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.params import Form
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
-from glassformer.errors import GlassError
+from glassformer.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,
@@ -34,6 +38,7 @@ from glassformer.serving.http import (
     views,
 )
 from glassformer.serving.http import training as training_routes
+from glassformer.serving.http.body import FirstMistake
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
 from glassformer.serving.http.metrics import Metrics
@@ -42,7 +47,7 @@ from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
-from glassformer.serving.registry import Registry
+from glassformer.serving.registry import STOPPING, Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
@@ -73,8 +78,7 @@ def create_app(
     app = DocumentedApp(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.dialects = DIALECTS
     app.state.context = context
-    for router in ROUTERS:
-        app.router.routes.extend(router.routes)
+    app.router.routes.extend(routes())
     for error in (GlassError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
@@ -83,6 +87,20 @@ def create_app(
         app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestLog, metrics=context.metrics, lines=access_log)
     return app
+
+
+@cache
+def routes() -> list[BaseRoute]:
+    """Those of all routers; a large body is refused for its first mistake."""
+    found = [route for router in ROUTERS for route in router.routes]
+    for route in found:
+        if (
+            isinstance(route, APIRoute)
+            and (field := route.body_field) is not None
+            and not isinstance(field.field_info, Form)
+        ):
+            route.app = FirstMistake(route.app, field.field_info.annotation)
+    return found
 
 
 @asynccontextmanager
@@ -99,6 +117,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         with suppress(asyncio.CancelledError):
             await unloading
         await asyncio.to_thread(context.registry.close)
+        context.preparation.close(Unavailable(STOPPING), 0)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -13,7 +12,7 @@ from glassformer.errors import InputError, spelled_by
 from glassformer.observe.attribution_graph import THRESHOLD
 from glassformer.observe.circuits import BEST, MAX_TOKENS
 from glassformer.runtime.model import Model
-from glassformer.serving.http.context import context_of
+from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.python_lines import OPTIONS
@@ -126,5 +125,4 @@ async def composition(request: Request, body: CompositionRequest) -> Json:
         with spelled_by(request_spelling):
             return form.data(model.circuits.composition(body.layer, baseline=body.baseline))
 
-    async with context_of(request).use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
-        return form.answer(await asyncio.to_thread(work, served.model))
+    return form.answer(await call_model(request, body.model, work, passes=False))  # weights are read

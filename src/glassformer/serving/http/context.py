@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
 from starlette.requests import Request
 
 from glassformer.errors import Unavailable
 from glassformer.runtime.model import Model
 from glassformer.serving.followed_training import FollowedTraining
+from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.errors import ClientDisconnected
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
+from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")
+V = TypeVar("V")
+PART = 64  # texts that one job reads, of a request that has many
+PREPARING_THREADS = 4  # for prompts to be rendered and encoded
 
 
 class Listener(Protocol):
@@ -74,6 +81,9 @@ class ServingContext:
     deliveries: Deliveries = field(default_factory=Deliveries)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.preparation = JobThreads("preparation", PREPARING_THREADS, self.limits.queued)
+
     async def acquire(self, name: str | None) -> ServedModel:
         """A model for a request, which must release it. Loading happens once, on a thread of its own, however many wait."""
         while (served := self.registry.acquire_loaded(name)) is None:
@@ -109,31 +119,56 @@ def context_of(request: Request) -> ServingContext:
     return cast(ServingContext, request.app.state.context)
 
 
-async def call_model(request: Request, name: str | None, job: Callable[[Model], T]) -> T:
+async def call_model(request: Request, name: str | None, job: Callable[[Model], T], *, passes: bool = True) -> T:
     """Something else with a model than a text: on its scheduler's thread, in turn with the texts' passes.
 
-    A client that leaves takes its job out of the queue; one that has begun ends by itself.
+    Without `passes` it is done beside them, where prompts are prepared. Either way clients take turns.
     """
     context = context_of(request)
     async with context.use(name) as served:
-        result = asyncio.wrap_future(served.scheduler.call(job))
-        leaving = asyncio.ensure_future(disconnected(request.receive))
-        try:
-            async with asyncio.timeout(context.limits.seconds):
-                await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            raise Unavailable(f"the answer was not ready within {context.limits.seconds:g} seconds.") from None
-        finally:
-            result.cancel()  # which does nothing to one that is done
-            leaving.cancel()
-        if not result.done() or result.cancelled():
-            raise ClientDisconnected if leaving.done() else Unavailable(STOPPING)
-        return result.result()
+        if passes:
+            return await job_result(request, served.scheduler.call(job, client_of(request)))
+        return await prepared(request, lambda: job(served.model))
 
 
-def client_of(request: Request) -> str:
-    """Whom a scheduler is to be fair to: a machine; on this one, a connection."""
-    client: Any = request.client
-    if client is None:
-        return ""
-    return f"{client.host}:{client.port}" if client.host in ("127.0.0.1", "::1") else str(client.host)
+async def call_in_parts(
+    request: Request, name: str | None, values: Sequence[V], job: Callable[[Model, Sequence[V]], T]
+) -> list[T]:
+    """`call_model` with a few of many values at a time, so that others have their turns in between."""
+    parts = [values[first : first + PART] for first in range(0, len(values), PART)]
+    async with within_seconds(request):
+        return [await call_model(request, name, partial(_with_values, job, part)) for part in parts]
+
+
+def _with_values(job: Callable[[Model, V], T], values: V, model: Model) -> T:
+    return job(model, values)
+
+
+async def prepared(request: Request, job: Callable[[], T]) -> T:
+    """What is made of a request without a pass of a model, such as the tokens of a prompt: off the event loop."""
+    return await job_result(request, context_of(request).preparation.submit(job, client_of(request)))
+
+
+@asynccontextmanager
+async def within_seconds(request: Request) -> AsyncIterator[None]:
+    """The time that an answer may take."""
+    seconds = context_of(request).limits.seconds
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"the answer was not ready within {seconds:g} seconds.") from None
+
+
+async def job_result(request: Request, job: Future[T]) -> T:
+    """What a job gives. A client that leaves takes it out of the queue; one that has begun ends by itself."""
+    result, leaving = asyncio.wrap_future(job), asyncio.ensure_future(disconnected(request.receive))
+    try:
+        async with within_seconds(request):
+            await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        result.cancel()  # which does nothing to one that is done
+        leaving.cancel()
+    if not result.done() or result.cancelled():
+        raise ClientDisconnected if leaving.done() else Unavailable(STOPPING)
+    return result.result()

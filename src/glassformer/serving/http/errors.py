@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from glassformer.errors import (
+    ContextExceeded,
     GlassError,
     InputError,
     InputTypeError,
@@ -113,6 +114,8 @@ def _problem_of(error: BaseException) -> Problem:
             return error.problem
         case ModelNotFound():
             return Problem(404, str(error), "model_not_found", "model")
+        case ContextExceeded():
+            return Problem(400, str(error), "context_length_exceeded")
         case RequestValidationError():
             return _validation_problem(error)
         case HTTPException(status_code=404):

@@ -5,7 +5,8 @@ A client that does not know the field sees nothing of it, and who does not ask p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.changes import Change, change_from_data
 from glassformer.decoding import Step
-from glassformer.errors import SettingError
+from glassformer.errors import NotNumbers, SettingError
 from glassformer.observe.why import why
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
@@ -73,6 +74,17 @@ class Steer(BaseModel):
 
 
 Steering: TypeAlias = Steer | Annotated[list[Steer], Field(max_length=16)]
+
+
+@contextmanager
+def blamed_on(changes: Mapping[str, Any]) -> Iterator[None]:
+    """Numbers that are none are the doing of a request's own changes, if it has any: then they are its own mistake."""
+    try:
+        yield
+    except NotNumbers as error:
+        if not changes:
+            raise
+        raise SettingError(f"{error} This request changes {', '.join(changes)}: change less there.") from error
 
 
 def changed_model(model: Model, change: Mapping[str, SiteChange], steer: Steering) -> Model:

@@ -24,6 +24,7 @@ from glassformer.observe.recording import CANDIDATES, record_lenses, record_step
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.http.answers import Answer, Submission, start
+from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.errors import Problem
 from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.streaming import EventStream, sse
@@ -58,7 +59,8 @@ async def _events(answer: Answer) -> AsyncGenerator[bytes]:
     for first in range(0, len(run.steps), LENS_STEPS):
         answer.check_client()
         numbers = range(len(run.steps))[first : first + LENS_STEPS]
-        lenses = await asyncio.wrap_future(answer.served.scheduler.call(partial(_lenses, run, numbers)))
+        job = answer.served.scheduler.call(partial(_lenses, run, numbers), client_of(answer.request))
+        lenses = await asyncio.wrap_future(job)
         yield sse({"first": first, "lens": plain_data(lenses)}, "lens")
     finish = None if text.finish is None else text.finish.value
     yield sse({"text": run.text, "tokens_per_second": run.tokens_per_second, "finish": finish}, "end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -10,7 +11,7 @@ from starlette.requests import Request
 
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import new_id
-from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.context import call_in_parts, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openapi import example_answer
 from glassformer.tasks.embeddings import SimilarityTask
@@ -46,7 +47,8 @@ async def rerank(request: Request, body: RerankRequest) -> Json:
     if not 0 < len(body.documents) <= most:
         raise HttpError(400, f"documents has {len(body.documents)} texts; it may have from 1 to {most}.", param="documents")
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
-    scores, tokens = await call_model(request, body.model, lambda model: relevance(model, body.query, texts))
+    parts = await call_in_parts(request, body.model, texts, lambda model, part: relevance(model, body.query, part))
+    scores, tokens = [score for scores, _ in parts for score in scores], sum(tokens for _, tokens in parts)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
     if body.return_documents:
@@ -56,7 +58,7 @@ async def rerank(request: Request, body: RerankRequest) -> Json:
     return Json({"id": new_id("rerank-"), "model": name, "results": results, "usage": {"total_tokens": tokens}})
 
 
-def relevance(model: Model, query: str, texts: list[str]) -> tuple[list[float], int]:
+def relevance(model: Model, query: str, texts: Sequence[str]) -> tuple[list[float], int]:
     """How well each text answers a query, and how many tokens were read for it."""
     if model.head == "sequence":
         ranked = RerankTask(model)(query, texts)

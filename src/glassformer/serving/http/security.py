@@ -8,19 +8,20 @@ a key too.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import SettingError
+from glassformer.serving.http.body import Body, check_json, give_memory_back, replay
+from glassformer.serving.http.clients import CLIENT_KEY, Network, key_digest, network, real_client
 from glassformer.serving.http.errors import CLIENT_CLOSED, Dialect, HttpError, Json, Problem, dialect_of, problem_of
 from glassformer.serving.limits import Limits
 
@@ -29,6 +30,8 @@ OPEN_PATHS = ("/health", "/")  # that need no key: they say nothing but that the
 OPEN_FOLDER = "/studio/"  # nor do the studio's files, which browsers ask for without one
 PREFLIGHT_SECONDS = "600"
 LEAST_KEY = 16  # characters, where others than this machine can try
+AUTHORITY = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE)
+ORIGIN = re.compile(rf"https?://(?P<authority>{AUTHORITY.pattern})", re.IGNORECASE)
 
 
 def is_loopback(host: str) -> bool:
@@ -57,22 +60,34 @@ class Security:
     """What is asked of every request."""
 
     host: str = "127.0.0.1"  # that the server listens on
-    api_key: str | None = None
+    api_key: str | None = None  # several, separated by commas: each is a client
     allowed_hosts: tuple[str, ...] = ()  # further names that this server is reached by
     allowed_origins: tuple[str, ...] = ()  # further web pages that may use it: https://example.com
+    trusted_proxies: tuple[str, ...] = ()  # addresses of those that say whom they have a request from
 
     def __post_init__(self) -> None:
         if self.api_key is None and not is_loopback(self.host):
             raise SettingError(
                 f"{self.host} can be reached from other machines, so a key is needed. Pass --api-key, or set GLASS_API_KEY."
             )
-        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key.strip()):
-            raise SettingError("the API key has characters that a header cannot hold. Use letters, digits and dashes.")
-        if self.api_key is not None and len(self.api_key) < LEAST_KEY and not is_loopback(self.host):
-            raise SettingError(f"the API key has {len(self.api_key)} characters; {LEAST_KEY} are the least that is safe.")
+        for key in self.keys:
+            if not (key.isascii() and key.isprintable() and key):
+                raise SettingError("the API key has characters that a header cannot hold. Use letters, digits and dashes.")
+            if len(key) < LEAST_KEY and not is_loopback(self.host):
+                raise SettingError(f"the API key has {len(key)} characters; {LEAST_KEY} are the least that is safe.")
         for origin in self.allowed_origins:
-            if origin != "*" and not (urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc):
+            if origin != "*" and not ORIGIN.fullmatch(origin):
                 raise SettingError(f"{origin!r} is no origin. It is a scheme and a host, such as https://example.com.")
+        _ = self.proxies
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Those that clients may send."""
+        return () if self.api_key is None else tuple(key.strip() for key in self.api_key.split(","))
+
+    @cached_property
+    def proxies(self) -> tuple[Network, ...]:
+        return tuple(map(network, self.trusted_proxies))
 
     def check_host(self, host: str | None) -> None:
         """Refuse a name that is not ours; an address is no name, and cannot be rebound."""
@@ -87,28 +102,28 @@ class Security:
         """Refuse a web page of another site."""
         if origin is None or origin in self.allowed_origins or "*" in self.allowed_origins:
             return
-        try:
-            parts = urlsplit(origin)
-            name = parts.hostname
-        except ValueError:
-            name = None
-        ours = name is not None and parts.scheme in ("http", "https") and (name in self._names or parts.netloc == host)
-        if not ours:
+        parts = ORIGIN.fullmatch(origin)
+        if parts is None or not (_name(parts) in self._names or parts["authority"] == host):
             raise HttpError(
                 403, f"pages of {origin!r} may not use this server. Start it with --allow-origin {origin}.",
                 code="origin_not_allowed",
             )  # fmt: skip
 
-    def check_key(self, headers: Mapping[str, str]) -> None:
-        """Refuse a request without the key: `Authorization: Bearer …`, or `x-api-key: …`, as Anthropic's clients send it."""
-        if self.api_key is None:
-            return
+    def check_key(self, headers: Mapping[str, str]) -> str | None:
+        """Refuse a request without a key: `Authorization: Bearer …`, or `x-api-key: …`, as Anthropic's clients send it.
+
+        Returns what tells its key from others, where there are others.
+        """
+        if not self.keys:
+            return None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         sent = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not sent:
             raise HttpError(401, "a key is needed: Authorization: Bearer KEY.", code="missing_api_key")
-        if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), self.api_key.encode()):
+        found = [key for key in self.keys if hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), key.encode())]
+        if not found:
             raise HttpError(401, "the key is not the one that this server was started with.", code="invalid_api_key")
+        return key_digest(found[0]) if len(self.keys) > 1 else None
 
     @cached_property
     def _names(self) -> set[str]:
@@ -118,12 +133,11 @@ class Security:
 
 def _host_name(host: str) -> str | None:
     """The name in a Host header, in lower case and without its port; None where it is malformed."""
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port
-    except ValueError:
-        return None
-    return parts.hostname if parts.netloc == host and "@" not in host else None
+    return None if (parts := AUTHORITY.fullmatch(host)) is None else _name(parts)
+
+
+def _name(parts: re.Match[str]) -> str:
+    return parts["name"].strip("[]").lower()
 
 
 def _is_address(name: str) -> bool:
@@ -150,20 +164,30 @@ class Guard:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        incoming = Body(headers, receive, self.limits)
         try:
             self._check_host_and_origin(headers)
             if preflight and origin is not None:  # browsers send no key with it
                 await _preflight(headers)(scope, receive, _with_origin(send, origin))
                 return
+            scope["client"] = real_client(scope, self.security.proxies)
             if not needs_no_key(scope["path"]):
-                self.security.check_key(headers)
-            body = await self._read_body(headers, receive)
+                scope[CLIENT_KEY] = self.security.check_key(headers)
+            body = await incoming.read()
+            if body is not None:
+                await check_json(body, headers, self.limits)
         except HttpError as error:
-            await self.refuse(scope, receive, send, problem_of(error))
+            if await incoming.discard():
+                await self.refuse(scope, receive, send, problem_of(error))
             return
         if body is None:
             return
-        await self.app(scope, _replay(body, receive), send if origin is None else _with_origin(send, origin))
+        size, whole = len(body), replay({"type": "http.request", "body": body, "more_body": False}, receive)
+        del body
+        try:
+            await self.app(scope, whole, send if origin is None else _with_origin(send, origin))
+        finally:
+            await give_memory_back(size)
 
     def _check_host_and_origin(self, headers: Headers) -> None:
         if len(hosts := headers.getlist("host")) > 1:
@@ -171,32 +195,6 @@ class Guard:
         host = hosts[0] if hosts else None
         self.security.check_host(host)
         self.security.check_origin(headers.get("origin"), host)
-
-    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body; None when the client leaves before its end."""
-        most = self.limits.body_bytes
-        too_large = HttpError(
-            413, f"the body is larger than {most} bytes, which is the most that is read.", code="too_large"
-        )
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > most:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    body += message.get("body", b"")
-                    if len(body) > most:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise HttpError(
-                408, f"the body did not arrive within {self.limits.body_seconds:g} seconds.", code="timeout"
-            ) from None
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
         """Answer with an error, in the dialect of the path, and close: what follows on the connection is not read."""
@@ -211,18 +209,6 @@ def error_response(path: str, problem: Problem, dialects: Iterable[Dialect]) -> 
     """An error as the clients of a path expect it."""
     status = 400 if problem.status == CLIENT_CLOSED else problem.status
     return Json(dialect_of(path, dialects).error_body(problem), status, headers=dict(problem.headers))
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, once more; then whatever else comes, which is that the client leaves."""
-    pending = [body]
-
-    async def replay() -> Message:
-        if pending:
-            return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        return await receive()
-
-    return replay
 
 
 def _with_origin(send: Send, origin: str) -> Send:

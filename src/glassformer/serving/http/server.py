@@ -1,7 +1,8 @@
 """The server: uvicorn with limits on connections, TLS, and a stop that lets texts finish.
 
 uvicorn closes a kept-alive connection that sends nothing, but waits for ever for the rest of a request's headers. Here a
-connection that has no request in progress for `limits.header_seconds` is closed, whatever it has sent.
+connection that has no request in progress for `limits.header_seconds` is closed, whatever it has sent. And uvicorn stops
+by listening no more; here whoever comes while texts are finished is told so, with status 503.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,21 +25,29 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from glassformer.errors import SettingError
+from glassformer.serving.http.clients import Network, is_trusted, peer_name
+from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 
 CHECKS = 4  # of a connection, within the time that its headers may take
 STOP_SLACK_SECONDS = 5.0  # for the last events to be sent, after texts were ended
+STOP_CHECK_SECONDS = 0.1  # between two looks whether it is to stop at once
 log = logging.getLogger("glassformer")
 
 
-def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol, with limits on connections, on headers' size, and on how long a connection may have no request."""
+def limited_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol, with limits on connections, on headers' size, and on how long a connection may have no request.
+
+    `proxies`: whose connections are many clients'.
+    """
+    peers: Counter[str] = Counter()  # connections of each address
 
     class LimitedProtocol(HttpToolsProtocol):
         waiting_since = 0.0
         unparsed = 0  # bytes since the last request, which are headers as long as there is none
         refused = False
         timer: asyncio.TimerHandle | None = None
+        peer: str | None = None  # whose connection it is, where these are counted
 
         @property
         def in_progress(self) -> bool:
@@ -45,7 +55,11 @@ def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > limits.connections:
+            host, _ = self.client or ("", 0)
+            if not is_trusted(host, proxies):
+                self.peer = peer_name(host)
+                peers[self.peer] += 1
+            if len(self.connections) > limits.connections or peers[self.peer or ""] > limits.connections_per_address:
                 transport.abort()
                 return
             self.waiting_since = self.loop.time()
@@ -54,6 +68,10 @@ def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             if self.timer is not None:
                 self.timer.cancel()
+            if self.peer is not None:
+                peers[self.peer] -= 1
+                if not peers[self.peer]:
+                    del peers[self.peer]
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -118,6 +136,9 @@ class ServerContext(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def security(self) -> Security: ...
+
 
 class GlassServer(uvicorn.Server):
     """An app on a socket of its own. `run` it; `stop` it from any thread, or by Ctrl-C or SIGTERM."""
@@ -135,8 +156,9 @@ class GlassServer(uvicorn.Server):
         limits = self.context.limits
         if (tls_cert is None) != (tls_key is None):
             raise SettingError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
+        protocol = limited_protocol(limits, self.context.security.proxies)
         config = uvicorn.Config(
-            app, host=host, port=port, http=limited_protocol(limits), ws="none", log_config=None, access_log=False,
+            app, host=host, port=port, http=protocol, ws="none", log_config=None, access_log=False,
             proxy_headers=False, server_header=False,
             timeout_keep_alive=int(limits.header_seconds) or 1, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
             timeout_graceful_shutdown=int(limits.stop_seconds + STOP_SLACK_SECONDS) + 1,
@@ -191,8 +213,10 @@ class GlassServer(uvicorn.Server):
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, let texts go on for a while, then end them with an error that their clients understand."""
+        """Let texts go on for a while, then end them with an error that clients understand. Others get 503 meanwhile."""
         closing = asyncio.create_task(asyncio.to_thread(self.context.registry.close, self.context.limits.stop_seconds))
+        while not closing.done() and not self.force_exit:
+            await asyncio.wait((closing,), timeout=STOP_CHECK_SECONDS)
         await super().shutdown(sockets)
         if not self.force_exit:
             await closing

@@ -7,6 +7,7 @@ from typing import Any
 
 from glassformer.errors import UnknownArgument, did_you_mean
 from glassformer.runtime.request_settings import sampling_settings
+from glassformer.serving.http.clients import SALT_FIELDS
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.limits import Limits
@@ -18,6 +19,7 @@ ENGINE_SETTINGS = (  # that a request may name beside its dialect's own; none of
     "sequence_bias", "min_new_tokens", "json_schema", "regex", "choices", "grammar", "allowed_tokens", "suppress_tokens",
     "begin_suppress_tokens", "forced_tokens", "guidance_scale", "negative_prompt", "eos_token_id",
 )  # fmt: skip
+WORDS = ("bad_words", "bad_words_ids", "sequence_bias", "dry_sequence_breakers", "choices")  # each of which is encoded
 REQUEST_NAMES = {  # how messages call settings that a request calls differently
     "max_new_tokens": "max_tokens", "stop_strings": "stop", "num_return_sequences": "n", "json_schema": "response_format",
     "model.patch_pairs": "POST /glass/patch-pairs", "model.tokens": "POST /glass/tokens",
@@ -48,13 +50,19 @@ def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str], fie
     """
     extra = extra or {}
     for name, value in extra.items():
-        if name not in ENGINE_SETTINGS and name not in neutral and value is not None:
+        if name not in (*ENGINE_SETTINGS, *SALT_FIELDS, *neutral) and value is not None:
             if "glass" in fields and name in Inspection.model_fields:
                 hint = f' Put it into \'glass\': {{"glass": {{"{name}": …}}}}.'
             else:
                 hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values(), *fields])
             raise UnknownArgument(f"this request takes no {name!r}.{hint} docs/serving.md lists what it takes.")
     return {name: extra[name] for name in ENGINE_SETTINGS if extra.get(name) is not None}
+
+
+def check_count(name: str, values: Any, most: int, what: str = "entries") -> None:
+    """Refuse a request's list that has more than a server allows."""
+    if isinstance(values, Sequence | Mapping) and not isinstance(values, str) and len(values) > most:
+        raise HttpError(400, f"{name} has {len(values)} {what}; this server allows {most} at most.", param=name)
 
 
 def limited_settings(
@@ -73,7 +81,8 @@ def limited_settings(
     for name, value, most in (("n", n, limits.texts), ("top_logprobs", logprobs, limits.top_logprobs)):
         if value is not None and value > most:
             raise HttpError(400, f"{name} is {value}; this server allows {most} at most.", param=name)
-    if stop is not None and not isinstance(stop, str) and len(stop) > limits.stop_strings:
-        raise HttpError(400, f"stop has {len(stop)} texts; this server allows {limits.stop_strings} at most.", param="stop")
+    check_count("stop", stop, limits.stop_strings, "texts")
+    for name in WORDS:
+        check_count(name, others.get(name), limits.words)
     tokens = limits.new_tokens if max_tokens is None else min(max_tokens, limits.new_tokens)
     return sampling_settings(max_tokens=tokens, n=n, stop=stop, logprobs=logprobs, **others)

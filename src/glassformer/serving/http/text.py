@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from glassformer.engine.checks import check_ids
 from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import check_conversation, check_listed
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.schemas import Message, Tool
@@ -60,10 +61,11 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Json:
 
     def work(model: Model) -> dict[str, Any]:
         ids = model.tokenizer(body.content, add_special_tokens=body.add_special)["input_ids"]
+        check_listed(request, len(ids))
         pieces = [{"id": token, "piece": _piece(model, token)} for token in ids] if body.with_pieces else ids
         return {"tokens": pieces, "count": len(ids), "max_model_len": model.config.context}
 
-    return Json(await call_model(request, body.model, work))
+    return Json(await call_model(request, body.model, work, passes=False))
 
 
 @router.post("/detokenize", responses=example_answer({"content": "how are you?"}))
@@ -74,7 +76,7 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
         check_ids(body.tokens, model.config.vocab_size)
         return {"content": model.tokenizer.decode(body.tokens)}
 
-    return Json(await call_model(request, body.model, work))
+    return Json(await call_model(request, body.model, work, passes=False))
 
 
 @router.post("/apply-template", responses=example_answer({"prompt": "<|im_start|>user\n"}))
@@ -82,12 +84,13 @@ async def apply_template(request: Request, body: TemplateRequest) -> Json:
     """A conversation as the model reads it."""
     messages = [message.model_dump(exclude_none=True) for message in body.messages]
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    check_conversation(request, messages, tools)
 
     def work(model: Model) -> str:
         prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=body.chat_template_kwargs)
         return model.render(prompt.messages, template=prompt.template)
 
-    return Json({"prompt": await call_model(request, body.model, work)})
+    return Json({"prompt": await call_model(request, body.model, work, passes=False)})
 
 
 def _piece(model: Model, token: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
@@ -19,9 +18,17 @@ from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
 from glassformer.runtime.run import Run
-from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.answers import check_conversation, check_listed
+from glassformer.serving.http.context import call_in_parts, call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
-from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, Steering, changed_model, served_receipt
+from glassformer.serving.http.inspection import (
+    DEFAULT_CANDIDATES,
+    SiteChange,
+    Steering,
+    blamed_on,
+    changed_model,
+    served_receipt,
+)
 from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.openapi import schema_answer, view_answer, view_reference
 from glassformer.serving.http.python_lines import OPTIONS
@@ -250,11 +257,15 @@ def resolve_prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
 async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any], python: str = "") -> Json:
     """What a function makes of the request's model; `python`: the call that gives the same, as `python_line` takes it."""
     form = ViewForm.of(request, body, python)
+    if isinstance(prompt := getattr(body, "prompt", None), list):
+        check_conversation(request, [part for part in prompt if isinstance(part, Message)])
 
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
-            seen = look(body.changed(model))
-            return seen if isinstance(seen, dict) else form.data(seen)
+            changed = body.changed(model)
+            with blamed_on(changed.changes):
+                seen = look(changed)
+                return seen if isinstance(seen, dict) else form.data(seen)
 
     return form.answer(await call_model(request, body.model, work))
 
@@ -426,9 +437,10 @@ async def tokens(request: Request, body: TokensRequest) -> Json:
     form = ViewForm.of(request, body, "model.tokens(text, special=special)")
 
     def look(model: Model) -> dict[str, Any]:
+        check_listed(request, len(model.tokenizer(body.text)["input_ids"]))
         return form.data(model.tokens(body.text, special=body.special))
 
-    return form.answer(await call_model(request, body.model, look))
+    return form.answer(await call_model(request, body.model, look, passes=False))
 
 
 @router.post("/parameters", responses=view_answer(Parameters))
@@ -450,8 +462,7 @@ async def parameters(request: Request, body: ParametersRequest) -> Json:
             )
         return form.data(model.parameters(only=body.only, histogram=True))
 
-    async with context.use(body.model) as served:  # on a thread of its own: weights are read, and no pass is run
-        return form.answer(await asyncio.to_thread(work, served.model))
+    return form.answer(await call_model(request, body.model, work, passes=False))  # weights are read
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))
@@ -461,10 +472,11 @@ async def run_task(request: Request, task: str, body: TaskRequest) -> Json:
     if len(body.inputs) > (most := context_of(request).limits.inputs):
         raise HttpError(400, f"inputs has {len(body.inputs)} entries; this server allows {most} at most.", param="inputs")
 
-    def work(model: Model) -> list[dict[str, Any]]:
+    def work(model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
         check_head(kind, model)
         with spelled_by(request_spelling):
-            answers = list(kind(model, **{**implied, **body.options}).stream(body.inputs))
+            answers = list(kind(model, **{**implied, **body.options}).stream(inputs))
         return [{"error" if isinstance(answer, GlassError) else "output": json_value(answer)} for answer in answers]
 
-    return Json({"task": kind.name, "outputs": await call_model(request, body.model, work)})
+    parts = await call_in_parts(request, body.model, body.inputs, work)
+    return Json({"task": kind.name, "outputs": [output for outputs in parts for output in outputs]})

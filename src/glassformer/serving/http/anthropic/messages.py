@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from glassformer.decoding import Finish
 from glassformer.runtime.model import Model
-from glassformer.serving.http.answers import Answer, GrowingText, new_id, start_chat
+from glassformer.serving.http.answers import Answer, GrowingText, check_conversation, new_id, start_chat
 from glassformer.serving.http.anthropic.errors import error_event
 from glassformer.serving.http.anthropic.schemas import MessagesRequest, PromptRequest
 from glassformer.serving.http.context import call_model, context_of
@@ -50,12 +50,13 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
 async def count_tokens(request: Request, body: PromptRequest) -> Json:
     """How many tokens a request's prompt has: system, tools and the template's own words included."""
     messages, tools, template = body.conversation(), body.functions(), body.template_variables()
+    check_conversation(request, messages, tools)
 
     def count(model: Model) -> int:
         prompt = chat_prompt(model.tokenizer, messages, tools=tools, template=template)
         return len(model.encode(prompt.messages, template=prompt.template)[1])
 
-    return Json({"input_tokens": await call_model(request, body.model, count)})
+    return Json({"input_tokens": await call_model(request, body.model, count, passes=False)})
 
 
 def message(answer: Answer, model: str) -> dict[str, Any]:

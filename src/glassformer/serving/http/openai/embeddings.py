@@ -6,12 +6,13 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter
 from starlette.requests import Request
 
 from glassformer.errors import InputError
 from glassformer.runtime.model import Model
-from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.context import call_in_parts, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openai.schemas import NEUTRAL, EmbeddingRequest, as_inputs
 from glassformer.serving.http.openapi import example_answer
@@ -50,14 +51,15 @@ async def embed_inputs(
     if not 0 < len(inputs) <= most:
         raise HttpError(400, f"input has {len(inputs)} texts; it may have from 1 to {most}.", param="input")
 
-    def embed(model: Model) -> tuple[Any, int]:
+    def embed(model: Model, part: Sequence[str | list[int]]) -> tuple[Any, int]:
         check_head(EmbedTask, model)
         task = EmbedTask(model, truncate_dim=dimensions, normalize=True if dimensions else None)
-        texts = [_text(model, value) for value in inputs]
+        texts = [_text(model, value) for value in part]
         tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])
         return task(texts), tokens
 
-    vectors, tokens = await call_model(request, model_name, embed)
+    parts = await call_in_parts(request, model_name, inputs, embed)
+    vectors, tokens = np.concatenate([vectors for vectors, _ in parts]), sum(tokens for _, tokens in parts)
     if dimensions is not None and vectors.shape[1] < dimensions:
         raise InputError(f"dimensions is {dimensions}; the model's vectors have {vectors.shape[1]}. Ask for fewer.")
     return vectors, tokens
