@@ -10,9 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from glassformer.errors import CheckpointError, GlassError, ModelNotFound, QueueFull, Unavailable, did_you_mean
+from glassformer.errors import (
+    CheckpointError,
+    GlassError,
+    InputError,
+    ModelNotFound,
+    QueueFull,
+    Unavailable,
+    did_you_mean,
+)
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
 from glassformer.serving.scheduler import Event, Scheduler
@@ -20,7 +28,19 @@ from glassformer.steering.library import Library
 
 Deliver = Callable[[Sequence[Event]], None]
 log = logging.getLogger("glassformer")
+MAX_ALIASES = 256  # of all models, which clients may add
 STOPPING = "the server is stopping, and takes no more requests."
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model's files say of it."""
+
+    bytes: int = 0  # of its weights
+    family: str = ""
+    kind: str = ""  # what its weights are stored in
+    format: str = ""  # gguf, safetensors, …
+    parameters: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,8 @@ class ModelSource:
     aliases: tuple[str, ...] = ()
     library: Library = field(default_factory=Library)  # the steering vectors and features that clients can name
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
+    fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
+    facts: ModelFacts = field(default_factory=lambda: ModelFacts())  # what is known of it before it is loaded
 
 
 @dataclass(eq=False)
@@ -91,6 +113,46 @@ class Registry:
         if (source := self._by_alias.get(name)) is None:
             hint = did_you_mean(name, self._by_alias)
             raise ModelNotFound(f"there is no model {name!r} here.{hint} There are: {', '.join(self.sources)}.")
+        return source
+
+    def add(self, source: ModelSource) -> None:
+        """Offer a further model, unless one of its name is offered already."""
+        with self._lock:
+            if source.name not in self._by_alias:
+                self.sources[source.name] = self._by_alias[source.name] = source
+
+    def copy(self, name: str, alias: str) -> None:
+        """Give a model a further name."""
+        source = self.source(name)
+        with self._lock:
+            if alias in self._by_alias:
+                raise InputError(f"there is a model {alias!r} already. Choose another name.")
+            if sum(len(each.aliases) for each in self.sources.values()) >= MAX_ALIASES:
+                raise InputError(f"models have {MAX_ALIASES} further names already, and no more may be. Delete one.")
+            copied = replace(source, aliases=(*source.aliases, alias))
+            self.sources[source.name] = copied
+            self._by_alias |= dict.fromkeys((copied.name, *copied.aliases), copied)
+
+    def remove(self, name: str) -> ModelSource | None:
+        """Offer a model no more, and unload it; returns it, or None where `name` was only a further name of it."""
+        source = self.source(name)
+        with self._lock:
+            if name != source.name:
+                left = replace(source, aliases=tuple(alias for alias in source.aliases if alias != name))
+                del self._by_alias[name]
+                self.sources[source.name] = left
+                self._by_alias |= dict.fromkeys((left.name, *left.aliases), left)
+                return None
+            if len(self.sources) == 1:
+                raise InputError(f"{name} is the last model here, and a server needs one. Pull another first.")
+            if (served := self._served.get(name)) is not None and served.users:
+                raise InputError(f"{name} is in use. Try again later.")
+            self._served.pop(name, None)
+            del self.sources[name]
+            for each in (source.name, *source.aliases):
+                del self._by_alias[each]
+        if served is not None:
+            served.scheduler.close()
         return source
 
     def served(self) -> Mapping[str, ServedModel]:

@@ -36,6 +36,7 @@ from glassformer.serving.http import (
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
+from glassformer.serving.http.json_bodies import JsonBodies
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
 from glassformer.serving.http.openapi import DocumentedApp
@@ -79,6 +80,7 @@ def create_app(
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
+    app.add_middleware(JsonBodies, dialects=DIALECTS)
     if guarded:
         app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestLog, metrics=context.metrics, lines=access_log)
