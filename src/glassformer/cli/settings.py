@@ -131,7 +131,9 @@ def status_line(
         rules += [] if seed is None else [f"seed {seed}"]
         strategy += f" ({', '.join(rules)})" if rules else ""
     opened = model.opened
-    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
+    weights = opened.kind_text if about.dtype == opened.kind else about.dtype
+    if opened.packed and about.name == "plain":
+        weights = f"{opened.kind_text} expanded to {about.dtype}"
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
     options = "".join(f", {text}" for text in about.option_texts)
     steered = ""

@@ -23,6 +23,7 @@ from glassformer.errors import (
 )
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
+from glassformer.serving.model_facts import ModelFacts
 from glassformer.serving.scheduler import Event, Scheduler
 from glassformer.steering.library import Library
 
@@ -30,17 +31,6 @@ Deliver = Callable[[Sequence[Event]], None]
 log = logging.getLogger("glassformer")
 MAX_ALIASES = 256  # of all models, which clients may add
 STOPPING = "the server is stopping, and takes no more requests."
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What a model's files say of it."""
-
-    bytes: int = 0  # of its weights
-    family: str = ""
-    kind: str = ""  # what its weights are stored in
-    format: str = ""  # gguf, safetensors, …
-    parameters: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class ModelSource:
     library: Library = field(default_factory=Library)  # the steering vectors and features that clients can name
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
     fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
-    facts: ModelFacts = field(default_factory=lambda: ModelFacts())  # what is known of it before it is loaded
+    facts: ModelFacts = ModelFacts()  # what is known of it before it is loaded
 
 
 @dataclass(eq=False)
@@ -101,6 +91,11 @@ class Registry:
     def default(self) -> ModelSource:
         """The first, for requests that name none."""
         return next(iter(self.sources.values()))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names and aliases."""
+        return frozenset(self._by_alias)
 
     def deliver_to(self, deliver: Deliver) -> None:
         """Who gets the events of all schedulers."""

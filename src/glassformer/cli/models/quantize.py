@@ -56,7 +56,7 @@ def quantize(
         quantize(opened, path, kind, force=force, progress=progress)
     report: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
     common.note(
-        f"{report['from']} {report['bytes_before'] / 1e6:,.1f} MB → {_kind_text(kind, path)} "
+        f"{opened.kind_text} {report['bytes_before'] / 1e6:,.1f} MB → {_kind_text(kind, path)} "
         f"{report['bytes_after'] / 1e6:,.1f} MB, {report['bits']:.2f} bits per weight"
     )
     if len(report["kinds"]) > 1:

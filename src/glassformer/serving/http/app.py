@@ -43,6 +43,7 @@ from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import Registry
 
 ROUTERS = (
@@ -62,15 +63,15 @@ log = logging.getLogger("glassformer")
 
 def create_app(
     registry: Registry, limits: Limits | None = None, security: Security | None = None, *, guarded: bool = True,
-    access_log: bool = False, training: Path | None = None,
+    access_log: bool = False, training: Path | None = None, permissions: Permissions | None = None,
 ) -> FastAPI:  # fmt: skip
     """The API over a registry of models; not `guarded` where requests were checked before they come here.
 
-    `training`: the folder of one that the studio follows.
+    `training`: the folder of one that the studio follows. `permissions`: what clients may do beyond asking.
     """
     limits, security = limits or registry.limits, security or Security()
     followed = None if training is None else FollowedTraining(training)
-    context = ServingContext(registry, limits, security, Metrics(), followed)
+    context = ServingContext(registry, limits, security, Metrics(), followed, permissions or Permissions())
     app = DocumentedApp(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.dialects = DIALECTS
     app.state.context = context

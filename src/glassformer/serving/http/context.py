@@ -18,6 +18,7 @@ from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
@@ -71,7 +72,9 @@ class ServingContext:
     security: Security
     metrics: Metrics
     training: FollowedTraining | None = None
+    permissions: Permissions = Permissions()
     deliveries: Deliveries = field(default_factory=Deliveries)
+    pulling: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a model is fetched for a client
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def acquire(self, name: str | None) -> ServedModel:
