@@ -67,6 +67,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
         "steering",
         "features",
         "studio",
+        "jobs",
         "tasks",
         "runtime",
         "observe",

@@ -167,7 +167,9 @@ def _verify(name: str, as_json: bool) -> None:
 
         from glassformer.views.verification import LEGEND, verdicts_table
 
-        common.print_line(f"{model.name} ({model.opened.kind_text}): the CPU engine beside PyTorch in float32, at every site")
+        common.print_line(
+            f"{model.name} ({model.opened.kind_text}): the CPU engine beside PyTorch in float32, at every site"
+        )
         Console().print(verdicts_table(rows))
         print(LEGEND)
     if not all(row.agrees for row in rows):

@@ -159,7 +159,7 @@ def serve(
     make_sources = partial(model_sources, served_names(models), models.load, models.library)
     sources = make_sources()
     pull = partial(pulled_source, models.load, models.library) if permissions.allow_pull else None
-    allowed = Permissions(pull, permissions.allow_delete, permissions.store_responses)
+    allowed = Permissions(pull, permissions.allow_delete, store_responses=permissions.store_responses)
     with ExitStack() as stack:
         app: Starlette
         if cluster.ray is None:
@@ -249,9 +249,7 @@ def model_source(
     return source if library is None else replace(source, library=library)
 
 
-def pulled_source(
-    load: Callable[[str], Model], library: Library | None, name: str, progress: NamedProgress
-) -> ModelSource:
+def pulled_source(load: Callable[[str], Model], library: Library | None, name: str, progress: NamedProgress) -> ModelSource:
     """A model that a client asks for: fetched, or checked where it is here already."""
     from glassformer.checkpoint.locate import pull
 

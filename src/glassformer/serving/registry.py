@@ -43,7 +43,7 @@ class ModelSource:
     library: Library = field(default_factory=Library)  # the steering vectors and features that clients can name
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
     fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
-    facts: ModelFacts = ModelFacts()  # what is known of it before it is loaded
+    facts: ModelFacts = field(default_factory=ModelFacts)  # what is known of it before it is loaded
 
 
 @dataclass(eq=False)

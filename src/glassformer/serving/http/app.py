@@ -38,7 +38,7 @@ from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
 from glassformer.serving.http.json_bodies import JsonBodies
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
+from glassformer.serving.http.openai import batches, chat, completions, embeddings, errors, files, models, responses
 from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
@@ -47,7 +47,8 @@ from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import Registry
 
 ROUTERS = (
-    models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
+    models.router, chat.router, completions.router, embeddings.router, responses.router, files.router, batches.router,
+    *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
     gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
     view_list.router, training_routes.router, monitoring.router, studio.router,
@@ -101,6 +102,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         unloading.cancel()
         with suppress(asyncio.CancelledError):
             await unloading
+        await context.close()
         await asyncio.to_thread(context.registry.close)
 
 

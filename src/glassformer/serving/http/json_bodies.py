@@ -1,7 +1,7 @@
 """Bodies are JSON, whatever a client calls them: `curl -d` says they are a form, and some libraries say nothing.
 
-A web page of another site can send a form or plain text without asking first. Browsers send its Origin along, which the guard
-checks; where there is none, what they say of the page's site is checked here.
+A web page of another site can send a form or plain text without asking first. Browsers send its Origin along, which the
+guard checks; where there is none, what they say of the page's site is checked here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ class JsonBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_json(kind := media_type(headers := Headers(scope=scope))):
-            if "origin" not in headers and headers.get("sec-fetch-site", "none") not in OWN_SITE and scope["method"] == "POST":
+            if (
+                "origin" not in headers
+                and headers.get("sec-fetch-site", "none") not in OWN_SITE
+                and scope["method"] == "POST"
+            ):
                 problem = problem_of(
                     HttpError(403, "pages of other sites may not use this server. Start it with --allow-origin ORIGIN.")
                 )

@@ -1,4 +1,4 @@
-"""POST /api/pull, POST /api/copy, DELETE /api/delete: models that come and go while the server runs, if its operator allows it.
+"""POST /api/pull, POST /api/copy, DELETE /api/delete: models that come and go while the server runs, where that is allowed.
 
 A name is one of the catalogue or of the hub, never a path.
 """
@@ -147,7 +147,9 @@ def _delete_files(name: str) -> None:
         pass
     except GlassError as error:
         log.warning(f"{name} cannot be deleted: {error}")
-        raise InputError(f"{name} is offered no more, but its files could not be removed; the server's log says why.") from None
+        raise InputError(
+            f"{name} is offered no more, but its files could not be removed; the server's log says why."
+        ) from None
 
 
 def _not_allowed(what: str, flag: str) -> HttpError:

@@ -171,7 +171,7 @@ class CopyRequest(BaseModel):
     """POST /api/copy"""
 
     source: str
-    destination: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*(:[\w.-]+)?$", max_length=128)]
+    destination: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?$", max_length=128)]
 
 
 class EmbedRequest(BaseModel):
