@@ -21,7 +21,7 @@ from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_kinds import file_kind
-from glassformer.checkpoint.locate import CheckpointPart, locate
+from glassformer.checkpoint.locate import CheckpointPart, home, locate
 from glassformer.checkpoint.quantized import quantization_method
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
@@ -101,7 +101,7 @@ class OpenedModel:
             return Tokenizer.from_folder(self.tokenizer_path)
         if isinstance(self.checkpoint, GgufCheckpoint):
             with _errors_name(self.path):
-                return Tokenizer.from_gguf(self.checkpoint.metadata)
+                return Tokenizer.from_gguf(self.checkpoint.metadata, home() / "tokenizers")
         if isinstance(self.checkpoint, ScratchCheckpoint):
             if (self.path.parent / "tokenizer.json").is_file():  # trained with one of its own
                 return Tokenizer.from_folder(self.path.parent)

@@ -52,6 +52,8 @@ def test_the_root_answers_who_asks_whether_the_server_runs(client: httpx.Client)
 
 
 def test_the_older_form_embeds_one_text(client: httpx.Client) -> None:
-    one = client.post("/api/embeddings", content='{"model": "encoder", "prompt": "hi"}', headers={"Content-Type": FORM}).json()
+    one = client.post(
+        "/api/embeddings", content='{"model": "encoder", "prompt": "hi"}', headers={"Content-Type": FORM}
+    ).json()
     assert one["embedding"] == client.post("/api/embed", json={"model": "encoder", "input": "hi"}).json()["embeddings"][0]
     assert client.post("/api/embeddings", json={"model": "encoder"}).json() == {"embedding": []}

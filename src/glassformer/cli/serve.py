@@ -16,6 +16,7 @@ from glassformer.cli import bars, common
 from glassformer.cli.batch import RayOption, check_workers
 from glassformer.cli.command import OptionGroup, option
 from glassformer.cli.options import ModelGroup
+from glassformer.cli.processes import note_models
 from glassformer.errors import SettingError, did_you_mean
 from glassformer.garbage_collection import collect_as_usual
 from glassformer.page.format import pluralize, to_json
@@ -163,7 +164,9 @@ def serve(
     with ExitStack() as stack:
         app: Starlette
         if cluster.ray is None:
-            app = create_app(Registry(sources, limits), limits, security, access_log=access_log, permissions=allowed)
+            registry = Registry(sources, limits)
+            registry.tell_loaded = note_models
+            app = create_app(registry, limits, security, access_log=access_log, permissions=allowed)
         else:
             bound_socket(address.host, address.port).close()  # or refuse, before replicas are started
             app = stack.enter_context(cluster_app(cluster, make_sources, limits, security, models, access_log=access_log))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError
+from glassformer.errors import SettingError, spell
 from glassformer.page.format import abbreviate_list
 
 if TYPE_CHECKING:
@@ -109,6 +109,14 @@ def command_line_spelling(name: str, *value: Any) -> str:
     if name in OWN_OPTIONS or name not in SETTINGS:
         return " ".join([OWN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), *texts])
     return "=".join([f"-o {name}", *texts])
+
+
+def note_unused_seed(settings: GenerationConfig, chosen: Mapping[str, Any]) -> None:
+    """Say of a seed that was set that nothing is drawn with it."""
+    if chosen.get("seed") is not None and not settings.do_sample:
+        common.note(
+            f"glass: the seed {chosen['seed']} changes nothing: decoding is greedy. {spell('temperature', 0.8)} samples."
+        )
 
 
 def status_line(

@@ -77,6 +77,7 @@ class Registry:
                 self._by_alias[name] = source
             self.sources[source.name] = source
         self._deliver: Deliver = lambda events: None
+        self.tell_loaded: Callable[[Sequence[str]], None] = lambda names: None  # called when models come and go
         self._lock = threading.Lock()
         self._served: dict[str, ServedModel] = {}
         self._loading = threading.Lock()  # one model at a time, so that no more are loaded than may be
@@ -148,6 +149,7 @@ class Registry:
                 del self._by_alias[each]
         if served is not None:
             served.scheduler.close()
+            self._tell()
         return source
 
     def served(self) -> Mapping[str, ServedModel]:
@@ -186,7 +188,11 @@ class Registry:
             if closed:
                 served.scheduler.close()
                 raise Unavailable(STOPPING)
+            self._tell()
             return served
+
+    def _tell(self) -> None:
+        self.tell_loaded(list(self.served()))
 
     @staticmethod
     def _load(source: ModelSource) -> Model:
@@ -220,6 +226,8 @@ class Registry:
                 del self._served[served.name]
         for served in idle:
             served.scheduler.close()
+        if idle:
+            self._tell()
         return [served.name for served in idle]
 
     def close(self, seconds: float = 0) -> None:
