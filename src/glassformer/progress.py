@@ -7,3 +7,22 @@ from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[int, int], None]  # (done so far, in all)
 NamedProgress: TypeAlias = Callable[[str, int, int], None]  # (what, done so far, in all)
+
+
+def shown_progress() -> NamedProgress:
+    """Bars on stderr or in a notebook, as the hub's library shows its own; for whoever fetches something from Python.
+
+    HF_HUB_DISABLE_PROGRESS_BARS=1 switches them off, as it does the hub's.
+    """
+    from huggingface_hub.utils import tqdm  # only where something is fetched
+
+    bars: dict[str, tqdm] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in bars:
+            bars[what] = tqdm(total=total, desc=what, unit="B", unit_scale=True)
+        bars[what].update(min(done, total) - bars[what].n)
+        if done >= total:
+            bars[what].close()
+
+    return progress

@@ -89,6 +89,20 @@ def test_default_perplexity_text(model: Path, tmp_path: Path) -> None:
     assert "tokens of Moby-Dick, chapter 86" in done.stderr
 
 
+def test_packed_weights_are_packed_again_where_that_is_allowed(model: Path, tmp_path: Path) -> None:
+    packed, again = str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")
+    assert glass("models", "quantize", str(model), "--to", "q8_0", "-o", packed, "--no-perplexity").returncode == 0
+    words = ("models", "quantize", packed, "--to", "q4_0", "-o", again, "--no-perplexity")
+    refused = failed(glass(*words))
+    assert "packed already, as Q8_0" in refused
+    assert "--allow-requantize" in refused
+    done = glass(*words, "--allow-requantize", "--json")
+    report = json.loads(done.stdout)
+    assert (report["from"], report["kind"]) == ("Q8_0", "Q4_0")
+    assert report["bytes_after"] < report["bytes_before"]
+    assert glass("run", "--raw", "the", "-m", again, "-n", "2").returncode == 0
+
+
 def test_quantize_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "x.gguf")
     assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "-o", out))

@@ -179,9 +179,9 @@ def test_no_more_batches_wait_than_may(client: openai.OpenAI, monkeypatch: pytes
 
 
 def test_there_is_room_for_so_many_bytes(client: openai.OpenAI) -> None:
+    client.files.create(file=("in.jsonl", b" " * 2**19), purpose="batch")
     with pytest.raises(openai.RateLimitError, match="files take 1,048,576 bytes here at most"):
-        client.files.create(file=("in.jsonl", b" " * 2**20), purpose="batch")
-        client.files.create(file=("in.jsonl", b" " * 2**20), purpose="batch")
+        client.files.create(file=("in.jsonl", b" " * (2**19 + 1)), purpose="batch")
 
 
 def test_answers_for_which_there_is_no_room_are_left_out(client: openai.OpenAI) -> None:

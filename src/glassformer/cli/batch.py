@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -86,6 +85,8 @@ def run_batch(
     if str(out) == STDOUT:
         if as_json:
             raise SettingError("--json prints a summary, and --out - the answers. Leave one out.")
+        from tempfile import TemporaryDirectory  # which costs a little of each start
+
         with TemporaryDirectory(prefix="glass-batch-") as folder, answers_on_stdout(Path(folder) / "stdout.jsonl") as target:
             run_batch(
                 load, file, target, batch_size=batch_size, ray=ray, workers=workers, gpus=gpus, shown="stdout", **keywords

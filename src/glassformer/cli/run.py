@@ -67,7 +67,7 @@ def run(
     ] = None,
     batch: BatchGroup = BATCH_GROUP,
 ) -> None:
-    """Answer a prompt, streaming the answer; or each row of a file. On a terminal without a prompt: chat."""
+    """Answer a prompt, streaming the answer; or each row of a file. Without a prompt, at a terminal: chat."""
     if words:
         prompt, model_options = prompt_for_model(prompt, words, model_options)
     if replay is not None:

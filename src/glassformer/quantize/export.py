@@ -51,7 +51,8 @@ def quantize(
 
     `allow_requantize`: weights that are packed already are packed once more, and lose more than the kind costs.
     """
-    kind = check_quantizable(opened, kind, packed_too=allow_requantize)
+    advice = " --allow-requantize (allow_requantize=True) packs them all the same."
+    kind = check_quantizable(opened, kind, packed_too=allow_requantize, advice=advice)
     if path.exists() and path.samefile(opened.path):
         raise InputError(f"{path} is the model itself, which is read while the other is written. Choose another name.")
     if path.exists() and not force:
