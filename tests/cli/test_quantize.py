@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.opened import open_model
 from tests.cli.test_cli import failed, glass, spawned
 from tests.quantize import models
 
@@ -101,6 +102,16 @@ def test_packed_weights_are_packed_again_where_that_is_allowed(model: Path, tmp_
     assert (report["from"], report["kind"]) == ("Q8_0", "Q4_0")
     assert report["bytes_after"] < report["bytes_before"]
     assert glass("run", "--raw", "the", "-m", again, "-n", "2").returncode == 0
+
+
+def test_a_file_of_mixed_kinds_is_called_by_its_own_name(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    assert glass("models", "quantize", str(model), "--to", "q4_0", "-o", str(path), "--no-perplexity").returncode == 0
+    opened = open_model(path)
+    assert opened.kind == "Q8_0", "most numbers of a tiny model are in its table"
+    assert opened.kind_text == "Q4_0 (mixed)"
+    assert "Q4_0 (mixed) ·" in glass("run", "--raw", "the", "-m", str(path), "-n", "1").stderr
+    assert open_model(model).kind_text == "F32"
 
 
 def test_quantize_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
