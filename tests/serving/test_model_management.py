@@ -72,7 +72,9 @@ def test_what_goes_wrong_is_said_without_telling_where(sources: tuple[ModelSourc
         assert "secret" not in response.text
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "./model", "../up", "nobody", "a/b/c", "~/model", "gpt2:7b", "..", "a/.."])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "./model", "../up", "nobody", "a/b/c", "a/" + "b" * 5000, "~/model", "gpt2:7b", "..", "a/.."]
+)
 def test_no_path_is_a_name(name: str) -> None:
     with pytest.raises(ModelNotFound, match="there is no model .* to pull"):
         fetched_name(name)

@@ -13,8 +13,9 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -72,7 +73,7 @@ class Batches:
         self._most_unfinished = most_unfinished
         self._batches: dict[str, Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "batch")
+        self._running = asyncio.Semaphore(JOBS_AT_ONCE)
 
     def start(self, batch: Batch, rows: bytes, finished: Callable[[Batch], None] = lambda batch: None) -> None:
         """Begin a batch of rows, lines of JSON; `finished` is called when it has ended, on a thread."""
@@ -115,12 +116,12 @@ class Batches:
         for batch in self._batches.values():
             batch.stopping.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._pool.shutdown()
         self.store.close()
 
     async def _run(self, batch: Batch, engine: RouteEngine, source_id: str, finished: Callable[[Batch], None]) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, batch, engine, source_id, finished)
+            async with self._running:
+                await _on_thread(partial(self._answer, batch, engine, source_id, finished))
         except GlassError as error:
             batch.error = str(error)
         except Exception:
@@ -140,6 +141,20 @@ class Batches:
             target.with_name(target.name + LEDGER_SUFFIX).unlink(missing_ok=True)
         batch.result = target
         finished(batch)
+
+
+async def _on_thread(job: Callable[[], None]) -> None:
+    """Run a job on a thread that a server which is stopped at once does not wait for."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(job())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="batch", daemon=True).start()
+    await asyncio.wrap_future(ended)
 
 
 class RouteEngine(RowEngine):

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +81,7 @@ class FileStore:
         """Where the files are, for this user alone."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="glass-serve-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)  # when the process ends, at the latest
         return self._folder
 
     def close(self) -> None:

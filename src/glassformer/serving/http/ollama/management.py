@@ -33,6 +33,7 @@ from glassformer.serving.permissions import Pull
 
 router = APIRouter(tags=["Ollama"])
 HUB_HOSTS = re.compile(r"^(hf\.co|huggingface\.co)/")
+LONGEST_NAME = 200  # characters of a hub id
 SUCCESS = {"status": "success"}
 log = logging.getLogger("glassformer")
 
@@ -86,10 +87,18 @@ def fetched_name(name: str) -> str:
     """
     plain = HUB_HOSTS.sub("", name).removesuffix(LATEST)
     known = [key for key, entry in CATALOGUE.items() if entry.kind == "model"]
-    on_hub = HUB_ID.fullmatch(plain) and not plain.startswith(".") and ".." not in plain and not Path(plain).exists()
+    on_hub = (
+        len(plain) <= LONGEST_NAME
+        and HUB_ID.fullmatch(plain)
+        and not plain.startswith(".")
+        and ".." not in plain
+        and not Path(plain).exists()
+    )
     if plain not in known and not on_hub:
-        hint = did_you_mean(plain, known)
-        raise ModelNotFound(f"there is no model {name!r} to pull.{hint} Give a hub id, or one of: {', '.join(known)}.")
+        hint = did_you_mean(plain[:LONGEST_NAME], known)
+        raise ModelNotFound(
+            f"there is no model {name[:LONGEST_NAME]!r} to pull.{hint} Give a hub id, or one of: {', '.join(known)}."
+        )
     return plain
 
 
