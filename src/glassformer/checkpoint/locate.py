@@ -15,6 +15,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -357,16 +358,15 @@ def _from_hub(hub: Hub, part: CheckpointPart, progress: NamedProgress | None = N
 
 def _reporting_bar(name: str, progress: NamedProgress) -> Any:
     """A class of bars for the hub's library that are not drawn: what they count in bytes is reported."""
-    from huggingface_hub.utils import tqdm
+    bar: Any = import_module("huggingface_hub.utils").tqdm
 
-    class ReportingBar(tqdm):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **{**options, "file": StringIO(), "disable": False})
+    def start(self: Any, *arguments: Any, **options: Any) -> None:
+        bar.__init__(self, *arguments, **{**options, "file": StringIO(), "disable": False})
 
-        def update(self, n: float | None = 1) -> bool | None:
-            updated = super().update(n)
-            if self.unit == "B" and self.total:
-                progress(f"fetching {name}", int(self.n), int(self.total))
-            return updated
+    def update(self: Any, n: float | None = 1) -> Any:
+        updated = bar.update(self, n)
+        if self.unit == "B" and self.total:
+            progress(f"fetching {name}", int(self.n), int(self.total))
+        return updated
 
-    return ReportingBar
+    return type("ReportingBar", (bar,), {"__init__": start, "update": update})
