@@ -97,7 +97,9 @@ def run(
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     chosen = generation.settings(as_json=as_json or in_batch, stop_strings=stop, **constraints)
     if batch.file is not None and batch.out is not None:
-        keywords = {name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})}
+        keywords: dict[str, Any] = {
+            name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})
+        }
         run_batch(
             model_options.load, batch.file, batch.out, batch_size=batch.batch_size, ray=batch.ray,
             workers=batch.workers, gpus=model_options.gpus, as_json=as_json, **keywords, **chosen,

@@ -30,12 +30,14 @@ ROWS_AT_ONCE = 8  # of a batch
 MAX_KEPT = 1000  # batches, finished ones included
 BUSY = 429  # the status of a full queue
 RETRY_SECONDS = 1.0
-CANCELLED, NO_ROOM = "cancelled", "no_room"
+Reason: TypeAlias = Literal["cancelled", "no_room"]  # why a row is not asked
+CANCELLED: Reason = "cancelled"
+NO_ROOM: Reason = "no_room"
 log = logging.getLogger("glassformer")
 
 JsonObject: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[str, JsonObject], Awaitable[tuple[int, JsonObject]]]  # a path and a body → status and answer
-Outcome: TypeAlias = tuple[int, JsonObject] | GlassError | Literal["cancelled", "no_room"]  # of a row
+Outcome: TypeAlias = tuple[int, JsonObject] | GlassError | Reason  # of a row
 Output: TypeAlias = Callable[[Row, Outcome], JsonObject]  # the row of the output file
 
 
@@ -149,7 +151,8 @@ async def _on_thread(job: Callable[[], None]) -> None:
 
     def run() -> None:
         try:
-            ended.set_result(job())
+            job()
+            ended.set_result(None)
         except BaseException as error:
             ended.set_exception(error)
 

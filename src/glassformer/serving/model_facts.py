@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.errors import GlassError
 from glassformer.opened import OpenedModel
+from glassformer.runtime.in_memory import InMemory
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class ModelFacts:
     format: str = ""  # gguf or safetensors
 
 
-def facts_of(opened: OpenedModel) -> ModelFacts:
+def facts_of(opened: OpenedModel | InMemory) -> ModelFacts:
     """The facts of a model; of one that cannot be read none, as who asks for it will hear why."""
+    if isinstance(opened, InMemory):
+        return ModelFacts(family=opened.config.model_type, kind=opened.kind)
     try:
         tensors = opened.tensors.values()
         return ModelFacts(
