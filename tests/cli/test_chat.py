@@ -512,7 +512,7 @@ class TestCommands:
         assert contents(talk)[0] == "/etc is a folder"
 
     def test_completion_of_commands_and_settings(self) -> None:
-        assert complete("/s") == ["/seed ", "/system ", "/steer ", "/set ", "/save "]
+        assert complete("/s") == ["/seed ", "/system ", "/steer ", "/set ", "/shift ", "/save "]
         assert complete("/cle") == ["/clear"]
         assert complete("/set temp") == ["temperature="]
         assert complete("Hi") == complete("") == []
