@@ -68,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
         "steering",
         "features",
         "studio",
+        "jobs",
         "tasks",
         "runtime",
         "observe",

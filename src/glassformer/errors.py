@@ -130,12 +130,21 @@ def spelled_by(spelling: Spelling) -> Iterator[None]:
         _spelling.reset(token)
 
 
+SHORTEST_BEGINNING = 3  # letters of a word that are taken for its beginning
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" for the known word closest to `word`, or nothing when none is close."""
+    """ " Did you mean 'x'?" for the known word closest to `word`, or that it begins; or nothing when there is none.
+
+    >>> did_you_mean("temp", ["top_p", "temperature"])
+    " Did you mean 'temperature'?"
+    """
     import difflib
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    if not close and len(word) >= SHORTEST_BEGINNING:
+        close = sorted((name for name in names if name.startswith(word.lower())), key=len)[:1]
     return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 

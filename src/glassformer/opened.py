@@ -20,7 +20,8 @@ from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_r
 from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.locate import CheckpointPart, locate
+from glassformer.checkpoint.gguf_kinds import file_kind
+from glassformer.checkpoint.locate import CheckpointPart, home, locate
 from glassformer.checkpoint.quantized import quantization_method
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
@@ -100,7 +101,7 @@ class OpenedModel:
             return Tokenizer.from_folder(self.tokenizer_path)
         if isinstance(self.checkpoint, GgufCheckpoint):
             with _errors_name(self.path):
-                return Tokenizer.from_gguf(self.checkpoint.metadata)
+                return Tokenizer.from_gguf(self.checkpoint.metadata, home() / "tokenizers")
         if isinstance(self.checkpoint, ScratchCheckpoint):
             if (self.path.parent / "tokenizer.json").is_file():  # trained with one of its own
                 return Tokenizer.from_folder(self.path.parent)
@@ -152,6 +153,14 @@ class OpenedModel:
     def kind(self) -> str:
         """What most of the weights are stored in: BF16, Q4_1, …"""
         return main_kind(self.tensors.values())
+
+    @cached_property
+    def kind_text(self) -> str:
+        """The same for people; a file or a packing of mixed kinds by its own name where most numbers are of another."""
+        name = self.replacement_kind
+        if name is None and self.replacement_tensors is None and isinstance(self.checkpoint, GgufCheckpoint):
+            name = file_kind(self.checkpoint.metadata.get("general.file_type"))
+        return self.kind if name is None or name.upper().startswith(self.kind) else f"{name.upper()} (mixed)"
 
     @property
     def packed(self) -> bool:

@@ -20,6 +20,7 @@ from glassformer.blueprints import Rope, read_config
 from glassformer.checkpoint import gguf
 from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
 from glassformer.checkpoint.gguf_architectures import TABLES
+from glassformer.checkpoint.gguf_kinds import file_kind
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.errors import CheckpointError, ConfigError
 from glassformer.opened import open_model
@@ -552,3 +553,12 @@ def test_gguf_eos_must_be_a_token_id(tmp_path: Path, field: str) -> None:
     key = f"tokenizer.ggml.{field}_token_id"
     path = write_gguf(tmp_path / "x.gguf", metadata=sizes("llama") | {key: ([1, 2], Value.ARRAY)})
     refused(lambda: GgufCheckpoint(path).settings, path, repr(key), "holds a list where a token id belongs", AGAIN)
+
+
+def test_the_names_of_files_are_the_gguf_packages() -> None:
+    from gguf import LlamaFileType
+
+    for code in LlamaFileType:
+        name = None if code is LlamaFileType.GUESSED else code.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        assert file_kind(int(code)) == name
+    assert file_kind("15") is None

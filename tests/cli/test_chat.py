@@ -148,6 +148,41 @@ class TestConversation:
         talk.send("Hi")
         assert len(talk.conversation.messages) == 2
 
+    def test_a_chat_that_shifts_goes_on_when_the_context_is_full(
+        self, tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        talk = session(load(talker(tmp_path, n_positions=120), executor="plain"))
+        handle(talk, "/system Be brief.")
+        handle(talk, "/shift on")
+        assert "the oldest messages are left out when the context is full." in capsys.readouterr().err
+        for number in range(12):
+            talk.send(f"message {number}")
+        assert "glass: the context is full; the model reads no more of the first" in capsys.readouterr().err
+        assert len(talk.conversation.messages) == 25  # all that was said is kept
+        answer = talk.conversation.last_answer
+        assert answer is not None
+        assert answer.run is not None
+        assert "Be brief." in answer.run.prompt
+        assert "message 0\n" not in answer.run.prompt
+        assert "message 11" in answer.run.prompt
+        assert len(answer.run.prompt_ids) + len(answer.run.steps) <= 120
+        handle(talk, "/shift off")
+        with pytest.raises(InputError, match=r"the model's context holds 120. .*/shift on leaves the oldest out"):
+            talk.send("One more.")
+        with pytest.raises(InputError, match="/shift is on or off, not 'maybe'"):
+            handle(talk, "/shift maybe")
+
+    def test_what_was_left_out_is_read_again_in_another_conversation(self, tmp_path: Path, one_thread: None) -> None:
+        talk = session(load(talker(tmp_path, n_positions=120), executor="plain"), shifts=True)
+        for number in range(8):
+            talk.send(f"message {number}")
+        handle(talk, "/clear")
+        talk.send("anew")
+        answer = talk.conversation.last_answer
+        assert answer is not None
+        assert answer.run is not None
+        assert "anew" in answer.run.prompt
+
     def test_an_error_leaves_the_conversation_as_it_was(self, talk: Session) -> None:
         """What is settled at the first token, and cannot be foreseen, leaves the conversation as it was."""
         talk.send("Hi")
@@ -341,6 +376,8 @@ class TestCommands:
         ("line", "said"),
         [
             ("/set temprature=1", "there is no setting 'temprature'. Did you mean 'temperature'?"),
+            ("/set temp 0.7", "there is no setting 'temp'. Did you mean 'temperature'?"),
+            ("/set temp", "there is no setting 'temp'. Did you mean 'temperature'?"),
             ("/set temprature=", "there is no setting 'temprature'. Did you mean 'temperature'?"),
             ("/set temprature", "there is no setting 'temprature'. Did you mean 'temperature'?"),
             ("/set =3", "/set '=3' is not NAME=VALUE, such as temperature=0.8."),
@@ -476,7 +513,7 @@ class TestCommands:
         assert contents(talk)[0] == "/etc is a folder"
 
     def test_completion_of_commands_and_settings(self) -> None:
-        assert complete("/s") == ["/seed ", "/system ", "/steer ", "/set ", "/save "]
+        assert complete("/s") == ["/seed ", "/system ", "/steer ", "/set ", "/shift ", "/save "]
         assert complete("/cle") == ["/clear"]
         assert complete("/set temp") == ["temperature="]
         assert complete("Hi") == complete("") == []
@@ -722,7 +759,7 @@ def place(tmp_path: Path) -> Path:
 class Terminal:
     """A process at a pseudo-terminal of 80 columns, and what it shows."""
 
-    def __init__(self, *words: str, code: str = "", **environment: str) -> None:
+    def __init__(self, *words: str, code: str = "", verb: str = "chat", **environment: str) -> None:
         import fcntl
         import pty
         import struct
@@ -732,7 +769,7 @@ class Terminal:
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.shown = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{code}\nfrom glassformer.cli import main; main()", "chat", *words],
+            [sys.executable, "-c", f"{code}\nfrom glassformer.cli import main; main()", verb, *words],
             stdin=side,
             stdout=side,
             stderr=side,
@@ -795,6 +832,20 @@ def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
 
 @POSIX
 class TestTerminal:
+    def test_run_without_a_prompt_chats(self, endless: Path, terminal: Callable[..., Terminal]) -> None:
+        it = terminal("-m", str(endless), "-n", "3", verb="run")
+        it.see("/help lists the commands, Ctrl-D leaves.")
+        it.type("Hi\n")
+        it.see("3 tokens, cut at the limit")
+        it.see("> ")
+        it.type("\x04")
+        assert it.left() == 0
+
+    def test_what_is_for_a_prompt_is_refused_without_one(self, endless: Path, terminal: Callable[..., Terminal]) -> None:
+        it = terminal("-m", str(endless), "--why", verb="run")
+        it.see("--why is for a prompt, and there is none.")
+        assert it.left() == 1
+
     def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(
         self, endless: Path, terminal: Callable[..., Terminal], tmp_path: Path
     ) -> None:

@@ -132,6 +132,45 @@ def test_run_streams_and_sums_up(tiny_qwen3: Path) -> None:
     assert re.search(r"chat template · greedy · cpu \(\w+, \d+ threads?\), F32 · 16 → 5 tokens, cut at the limit", line)
 
 
+def test_run_takes_a_model_before_the_prompt(tiny_qwen3: Path) -> None:
+    named = glass("run", "how are you?", "-m", str(tiny_qwen3), "-n", "5")
+    first = glass("run", str(tiny_qwen3), "how are you?", "-n", "5")
+    unquoted = glass("run", str(tiny_qwen3), "how", "are", "you?", "-n", "5")
+    assert first.stdout == unquoted.stdout == named.stdout != ""
+    twice = failed(glass("run", str(tiny_qwen3), "how are you?", "-m", "other"))
+    assert "the model is named twice" in twice
+    two = failed(glass("run", "how are", "you?", "-m", str(tiny_qwen3)), code=2)
+    assert "'you?' follows the prompt. Put quotes around a prompt of several words" in two
+
+
+@pytest.mark.parametrize(("word", "is_one"), [("smollm2", True), ("Qwen/Qwen3-0.6B", True), (".", True), ("hello", False)])
+def test_a_models_name_is_known_from_a_prompt(word: str, is_one: bool) -> None:
+    from glassformer.cli.run import is_model_name
+
+    assert is_model_name(word) is is_one
+    assert not is_model_name("x" * 5000)
+
+
+def test_a_prompt_that_is_a_models_name_says_how_to_chat_with_it(tiny_qwen3: Path) -> None:
+    done = glass("run", "smollm2", "-m", str(tiny_qwen3), "-n", "1")
+    assert "'smollm2' is taken for the prompt. To chat with the model: glass chat -m smollm2." in done.stderr
+
+
+def test_verbose_tells_how_long_each_part_took(tiny_qwen3: Path) -> None:
+    done = glass("run", "how are you?", "-m", str(tiny_qwen3), "-n", "5", "--verbose")
+    rows = dict(re.findall(r"^([a-z ]+): +(.+)$", done.stderr, re.M))
+    assert (rows["prompt eval count"], rows["eval count"]) == ("16 tokens", "5 tokens")
+    assert rows.keys() >= {"total duration", "load duration", "prompt eval rate", "eval rate"}
+
+
+def test_a_seed_that_changes_nothing_is_said(tiny_qwen3: Path) -> None:
+    words = ("-m", str(tiny_qwen3), "-n", "1", "--seed", "7")
+    said = "glass: the seed 7 changes nothing: decoding is greedy. --temperature 0.8 samples."
+    assert said in glass("run", "Hi", *words).stderr
+    assert said in glass("chat", *words, stdin="Hi\n").stderr
+    assert said not in glass("run", "Hi", *words, "--temperature", "0.8").stderr
+
+
 @pytest.mark.parametrize(
     ("executor", "said"), [("cpu", r"cpu \(\w+, \d+ threads?\), Q4_1"), ("plain", "plain on cpu, Q4_1 expanded to float32")]
 )

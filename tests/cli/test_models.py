@@ -521,6 +521,37 @@ def test_ps_lists_the_processes_that_hold_a_model(tiny_qwen3: Path, tmp_path: Pa
     assert "No glass process holds a model now." in glass("ps", GLASS_HOME=str(tmp_path)).stderr
 
 
+def test_ps_lists_every_model_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.cli import processes
+
+    monkeypatch.setenv("GLASS_HOME", str(tmp_path))
+    monkeypatch.setattr(processes, "_NOTE", processes._Note())
+    monkeypatch.setattr(processes.atexit, "register", lambda *arguments, **more: None)
+    processes.note_model("one-with-a-long-name")
+    processes.note_model("two")
+    assert [process.model for process in processes.model_processes()] == ["one-with-a-long-name", "two"]
+    first = processes.model_processes()[0].started
+    processes.note_models(["one-with-a-long-name"])
+    assert [(process.model, process.started) for process in processes.model_processes()] == [("one-with-a-long-name", first)]
+    processes.note_models([])
+    assert processes.model_processes() == []
+
+
+def test_a_server_notes_what_comes_and_goes(tiny_qwen3: Path) -> None:
+    import glassformer
+    from glassformer.serving.registry import ModelSource, Registry
+
+    noted: list[list[str]] = []
+    registry = Registry([ModelSource(name, lambda: glassformer.load(tiny_qwen3)) for name in "ab"])
+    registry.tell_loaded = lambda names: noted.append(list(names))
+    for name in "ab":
+        with registry.use(name):
+            pass
+    registry.unload_idle(0)
+    assert noted == [["a"], ["a", "b"], []]
+    registry.close()
+
+
 class TestShortForms:
     """The verbs of `glass models` by the names that people know from elsewhere."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.opened import open_model
 from tests.cli.test_cli import failed, glass, spawned
 from tests.quantize import models
 
@@ -87,6 +88,30 @@ def test_default_perplexity_text(model: Path, tmp_path: Path) -> None:
     done = glass("models", "quantize", str(model), "--to", "f16", "-o", str(tmp_path / "x.gguf"), "--json")
     assert json.loads(done.stdout)["tokens"] > 5000  # of few letters each
     assert "tokens of Moby-Dick, chapter 86" in done.stderr
+
+
+def test_packed_weights_are_packed_again_where_that_is_allowed(model: Path, tmp_path: Path) -> None:
+    packed, again = str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")
+    assert glass("models", "quantize", str(model), "--to", "q8_0", "-o", packed, "--no-perplexity").returncode == 0
+    words = ("models", "quantize", packed, "--to", "q4_0", "-o", again, "--no-perplexity")
+    refused = failed(glass(*words))
+    assert "packed already, as Q8_0" in refused
+    assert "--allow-requantize" in refused
+    done = glass(*words, "--allow-requantize", "--json")
+    report = json.loads(done.stdout)
+    assert (report["from"], report["kind"]) == ("Q8_0", "Q4_0")
+    assert report["bytes_after"] < report["bytes_before"]
+    assert glass("run", "--raw", "the", "-m", again, "-n", "2").returncode == 0
+
+
+def test_a_file_of_mixed_kinds_is_called_by_its_own_name(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    assert glass("models", "quantize", str(model), "--to", "q4_0", "-o", str(path), "--no-perplexity").returncode == 0
+    opened = open_model(path)
+    assert opened.kind == "Q8_0", "most numbers of a tiny model are in its table"
+    assert opened.kind_text == "Q4_0 (mixed)"
+    assert "Q4_0 (mixed) ·" in glass("run", "--raw", "the", "-m", str(path), "-n", "1").stderr
+    assert open_model(model).kind_text == "F32"
 
 
 def test_quantize_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.jobs.test_openai_batch import CHAT, COMPLETIONS, body_of, request, ru
 from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.serving.tools import TOOLS
-from tests.text.tool_templates import MISTRAL_LIST
+from tests.text.tool_templates import MISTRAL_LIST, WITHOUT_TOOLS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMED = {"type": "function", "function": {"name": "now"}}
@@ -53,7 +53,12 @@ def model(tiny_qwen3: Path) -> Model:
 def special_model(tiny_qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The same with a template that marks calls with a special token, wants short ids, and has a variable of its own."""
     template = "{{ greeting }}" + MISTRAL_LIST.replace("[TOOL_CALLS]", "<|vision_start|>")
-    folder = shutil.copytree(tiny_qwen3, tmp_path_factory.mktemp("special") / "model")
+    return with_template(tiny_qwen3, tmp_path_factory.mktemp("special"), template)
+
+
+def with_template(folder: Path, target: Path, template: str) -> Model:
+    """A copy of a model with another chat template."""
+    folder = shutil.copytree(folder, target / "model")
     config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}), "utf-8")
     return glassformer.load(folder, executor="cpu")
@@ -165,8 +170,9 @@ def test_what_is_no_tool_and_no_call_is_refused(tmp_path: Path, model: Model) ->
         assert row["response"]["body"]["error"]["message"].startswith(message), row
 
 
-def test_a_template_without_tools_takes_none(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, request("x", tools=TOOLS))
-    assert row["response"]["body"]["error"]["message"] == (
-        "this model takes no tools: its chat template has no place for them. Leave them out."
-    )
+def test_a_template_without_tools_is_told_of_them_in_words(tmp_path: Path, tiny_qwen3: Path) -> None:
+    model = with_template(tiny_qwen3, tmp_path, WITHOUT_TOOLS)
+    rows = (request("free", **{**SINGLE, "max_tokens": 4}), request("forced", **SINGLE, tool_choice=NAMED))
+    free, forced = run(tmp_path, *rows, engine=model)
+    assert body_of(free)["choices"][0]["message"]["role"] == "assistant"
+    assert [call["function"]["name"] for call in body_of(forced)["choices"][0]["message"]["tool_calls"]] == ["now"]

@@ -130,11 +130,36 @@ def test_json_comes_by_a_schema(client: anthropic.Anthropic) -> None:
     assert text in ('{"a": 1}', '{"a": 2}')
 
 
+THOUGHT: Any = {**GREEDY, "max_tokens": 40, "extra_body": {"choices": ["<think>\nIt is easy.\n</think>\n\nYes."]}}
+
+
+def test_thoughts_are_blocks_of_their_own_where_they_are_asked_for(client: anthropic.Anthropic) -> None:
+    asked = client.messages.create(**THOUGHT, thinking={"type": "enabled", "budget_tokens": 1024})
+    expected = [("thinking", "It is easy."), ("text", "Yes.")]
+    assert [(block.type, getattr(block, block.type)) for block in asked.content] == expected
+    with client.messages.stream(**THOUGHT, thinking={"type": "adaptive"}) as stream:
+        kinds = {event.type for event in stream}
+        streamed = stream.get_final_message()
+    assert [(block.type, getattr(block, block.type)) for block in streamed.content] == expected
+    assert {"thinking", "text"} <= kinds
+    (whole,) = client.messages.create(**THOUGHT).content
+    assert whole.text.startswith("<think>")  # type: ignore[union-attr]
+
+
+def test_a_text_without_thoughts_has_no_block_of_them(client: anthropic.Anthropic, model: Any) -> None:
+    answer = client.messages.create(**GREEDY, thinking={"type": "enabled", "budget_tokens": 1024})
+    run = model.watch(MESSAGES, template={"enable_thinking": True}, max_new_tokens=12, do_sample=False)
+    assert [block.model_dump(exclude_none=True) for block in answer.content] == [{"type": "text", "text": run.text}]
+
+
+def test_a_model_that_does_not_think_says_so(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="this model does not think.*Leave thinking out"):
+        client.messages.create(**{**GREEDY, "model": "encoder"}, thinking={"type": "enabled", "budget_tokens": 1024})
+
+
 def test_errors_are_those_that_the_client_knows(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="there is no model 'tinny' here. Did you mean 'tiny'"):
         client.messages.create(**{**GREEDY, "model": "tinny"})
-    with pytest.raises(anthropic.BadRequestError, match="thinking cannot be honoured"):
-        client.messages.create(**GREEDY, thinking={"type": "enabled", "budget_tokens": 1024})
     with pytest.raises(anthropic.BadRequestError, match="tool_choice of type tool needs the name of one"):
         client.messages.create(**{**GREEDY, **FORCED, "tool_choice": {"type": "tool"}})
     with pytest.raises(anthropic.BadRequestError, match="tool_choice names 'wether'.*Did you mean 'weather'"):

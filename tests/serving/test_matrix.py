@@ -36,9 +36,15 @@ class ListedRoute:
     path: str
     body: Mapping[str, Any] | None = None
     message_at: tuple[str, ...] = ("error", "message")
+    status: int = 200  # of the answer to that: not all is allowed or there
+
+    @property
+    def document_status(self) -> str:
+        """Under which the OpenAPI document has the answer."""
+        return {200: "200", 400: "400"}.get(self.status, "default")
 
 
-ROUTES = {
+ROUTES = {  # by path; a second method of a path after its name
     "/openapi.json": ListedRoute("GET", "/openapi.json"),
     "/v1/models": ListedRoute("GET", "/v1/models"),
     "/v1/models/{name:path}": ListedRoute("GET", "/v1/models/tiny"),
@@ -48,11 +54,35 @@ ROUTES = {
     "/v1/completions": ListedRoute("POST", "/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 1}),
     "/v1/embeddings": ListedRoute("POST", "/v1/embeddings", {"model": "encoder", "input": "hi"}),
     "/v1/responses": ListedRoute("POST", "/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 1}),
+    "/v1/responses/{response_id}": ListedRoute("GET", "/v1/responses/resp_1", status=404),
+    "DELETE /v1/responses/{response_id}": ListedRoute("DELETE", "/v1/responses/resp_1", status=404),
+    "/v1/responses/{response_id}/input_items": ListedRoute("GET", "/v1/responses/resp_1/input_items", status=404),
+    "/v1/files": ListedRoute("GET", "/v1/files"),
+    "POST /v1/files": ListedRoute("POST", "/v1/files", {}, status=400),
+    "/v1/files/{file_id}": ListedRoute("GET", "/v1/files/file-1", status=404),
+    "DELETE /v1/files/{file_id}": ListedRoute("DELETE", "/v1/files/file-1", status=404),
+    "/v1/files/{file_id}/content": ListedRoute("GET", "/v1/files/file-1/content", status=404),
+    "/v1/batches": ListedRoute("GET", "/v1/batches"),
+    "POST /v1/batches": ListedRoute(
+        "POST", "/v1/batches", {"input_file_id": "file-1", "endpoint": "/v1/completions"}, status=404
+    ),
+    "/v1/batches/{batch_id}": ListedRoute("GET", "/v1/batches/batch_1", status=404),
+    "/v1/batches/{batch_id}/cancel": ListedRoute("POST", "/v1/batches/batch_1/cancel", status=404),
     "/v1/messages": ListedRoute("POST", "/v1/messages", {"model": "tiny", "messages": MESSAGES, "max_tokens": 1}),
+    "/v1/messages/batches": ListedRoute("GET", "/v1/messages/batches"),
+    "POST /v1/messages/batches": ListedRoute("POST", "/v1/messages/batches", {"requests": []}, status=400),
+    "/v1/messages/batches/{batch_id}": ListedRoute("GET", "/v1/messages/batches/b", status=404),
+    "DELETE /v1/messages/batches/{batch_id}": ListedRoute("DELETE", "/v1/messages/batches/b", status=404),
+    "/v1/messages/batches/{batch_id}/results": ListedRoute("GET", "/v1/messages/batches/b/results", status=404),
+    "/v1/messages/batches/{batch_id}/cancel": ListedRoute("POST", "/v1/messages/batches/b/cancel", status=404),
     "/v1/messages/count_tokens": ListedRoute("POST", "/v1/messages/count_tokens", {"model": "tiny", "messages": MESSAGES}),
     "/api/chat": ListedRoute("POST", "/api/chat", {"model": "tiny", "messages": MESSAGES, "options": ONE}, ("error",)),
     "/api/generate": ListedRoute("POST", "/api/generate", {"model": "tiny", "prompt": "hi", "options": ONE}, ("error",)),
     "/api/embed": ListedRoute("POST", "/api/embed", {"model": "encoder", "input": "hi"}, ("error",)),
+    "/api/embeddings": ListedRoute("POST", "/api/embeddings", {"model": "encoder", "prompt": "hi"}, ("error",)),
+    "/api/pull": ListedRoute("POST", "/api/pull", {"model": "smollm2"}, ("error",), 403),
+    "/api/copy": ListedRoute("POST", "/api/copy", {"source": "tiny", "destination": "t"}, ("error",), 403),
+    "/api/delete": ListedRoute("DELETE", "/api/delete", {"model": "tiny"}, ("error",), 403),
     "/api/show": ListedRoute("POST", "/api/show", {"model": "tiny"}, ("error",)),
     "/api/tags": ListedRoute("GET", "/api/tags", message_at=("error",)),
     "/api/ps": ListedRoute("GET", "/api/ps", message_at=("error",)),
@@ -105,6 +135,7 @@ ROUTES = {
     "/health": ListedRoute("GET", "/health"),
     "/metrics": ListedRoute("GET", "/metrics"),
     "/": ListedRoute("GET", "/"),
+    "HEAD /": ListedRoute("HEAD", "/"),
     "/studio/{name}": ListedRoute("GET", f"/{next(path for path in static_files() if path.startswith('studio/'))}"),
 }
 OF_EACH_KIND = ("/v1/models", "/v1/messages", "/api/generate", "/glass/run", "/health", "/", "/studio/{name}")
@@ -137,7 +168,12 @@ def app(
 
 def test_every_route_is_listed(app: FastAPI) -> None:
     paths = {(getattr(route, "path", None), method) for route in app.routes for method in getattr(route, "methods", ())}
-    assert paths - {("/openapi.json", "HEAD")} == {(path, route.method) for path, route in ROUTES.items()}
+    assert paths - {("/openapi.json", "HEAD")} == {(listed_path(key), route.method) for key, route in ROUTES.items()}
+
+
+def listed_path(key: str) -> str:
+    """The path of a route in the list, without its method."""
+    return key.rpartition(" ")[2]
 
 
 @pytest.mark.parametrize("path_and_unusual", [*UNUSUAL, *swept((path, 4) for path in ROUTES)], ids=str)
@@ -158,26 +194,34 @@ def test_only_allowed_requests_get_through(app: FastAPI, path_and_unusual: tuple
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             for key, host, origin, method in requests:
                 headers = {**KEYS[key], "Host": host, **({} if origin is None else {"Origin": origin})}
-                body = route.body if method == "POST" else None
+                body = route.body if method == route.method else None
                 response = await client.request(method, route.path, headers=headers, json=body)
                 check(route, key, host, origin, method, response)
 
     asyncio.run(all_requests())
 
 
+def methods_of(route: ListedRoute) -> set[str]:
+    """All that the path of a route takes, each of which is a route of its own."""
+    return {other.method for other in ROUTES.values() if other.path == route.path}
+
+
 def check(route: ListedRoute, key: str, host: str, origin: str | None, method: str, response: httpx.Response) -> None:
     case = (key, host, origin, method, response.status_code, response.text)
+    refused = True
     if not HOSTS[host] or not ORIGINS[origin]:
         expected = 403
     elif not key.startswith("right") and not needs_no_key(route.path):
         expected = 401
-    elif method == route.method or (method == "HEAD" and route.path == "/openapi.json"):
-        expected = 200
+    elif method == route.method:
+        expected, refused = route.status, False
+    elif (method == "HEAD" and route.path == "/openapi.json") or method in methods_of(route):
+        return
     else:
-        expected = 405
+        expected, refused = 405, False
     assert response.status_code == expected, case
     allowed = response.headers.get("Access-Control-Allow-Origin")
-    assert allowed == (origin if expected in (200, 405) else None), case
+    assert allowed == (None if refused else origin), case
     if expected == 401:
         assert response.headers["WWW-Authenticate"] == "Bearer"
     if expected != 200 and method != "HEAD":

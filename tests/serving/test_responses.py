@@ -10,7 +10,14 @@ import openai
 import pytest
 
 from glassformer.errors import InputError
+from glassformer.serving.http.app import create_app
+from glassformer.serving.http.errors import HttpError
+from glassformer.serving.http.openai.response_store import ResponseStore, StoredResponse
 from glassformer.serving.http.openai.responses import ResponsesRequest
+from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
+from glassformer.serving.registry import ModelSource, Registry
+from tests.serving.conftest import serving
 from tests.serving.tools import CITIES, NOW, WEATHER
 
 GREEDY: Any = {"model": "tiny", "input": "how are you?", "temperature": 0, "max_output_tokens": 12}
@@ -34,6 +41,76 @@ def test_a_response_has_the_text_and_usage_of_a_run_alone(client: openai.OpenAI,
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.store is False  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def keeping(sources: tuple[ModelSource, ...]) -> Iterator[openai.OpenAI]:
+    """A client of a server that keeps three responses."""
+    limits = Limits(stop_seconds=1, stored_responses=3)
+    app = create_app(Registry(sources, limits), permissions=Permissions(store_responses=True))
+    with serving(app) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stored_response_is_gone_on_from(keeping: openai.OpenAI, model: Any, stream: bool) -> None:
+    if stream:
+        events = list(keeping.responses.create(**GREEDY, instructions="Be brief.", stream=True))
+        first = events[-1].response  # type: ignore[union-attr]
+    else:
+        first = keeping.responses.create(**GREEDY, instructions="Be brief.")
+    assert first.store is True  # type: ignore[attr-defined]
+    second = keeping.responses.create(**{**GREEDY, "input": "And now?"}, previous_response_id=first.id)
+    messages = [
+        {"role": "user", "content": "how are you?"},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "And now?"},
+    ]
+    assert second.output_text == model.chat(messages, max_new_tokens=12, do_sample=False)
+    assert second.previous_response_id == first.id
+    assert keeping.responses.retrieve(second.id).output_text == second.output_text
+    (item,) = keeping.responses.input_items.list(second.id)
+    assert item.content == "And now?"  # type: ignore[union-attr]
+    keeping.responses.delete(second.id)
+    with pytest.raises(openai.NotFoundError, match="there is no response"):
+        keeping.responses.retrieve(second.id)
+
+
+def test_a_call_and_its_result_stand_in_two_requests(keeping: openai.OpenAI) -> None:
+    first = keeping.responses.create(**{**GREEDY, **FORCED})
+    (call,) = first.output
+    result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."}]  # type: ignore[union-attr]
+    second = keeping.responses.create(**{**GREEDY, "input": result}, previous_response_id=first.id)
+    asked: Any = [{"role": "user", "content": "how are you?"}, call.model_dump(exclude_none=True), *result]
+    assert second.output_text == keeping.responses.create(**{**GREEDY, "input": asked}).output_text
+
+
+def test_what_is_not_to_be_stored_and_the_oldest_are_not_there(keeping: openai.OpenAI) -> None:
+    unstored = keeping.responses.create(**GREEDY, store=False)
+    oldest, *others = [keeping.responses.create(**GREEDY) for _ in range(4)]
+    for gone in (unstored, oldest):
+        with pytest.raises(openai.NotFoundError, match="it was not stored, or is the oldest and forgotten"):
+            keeping.responses.create(**GREEDY, previous_response_id=gone.id)
+    assert all(keeping.responses.retrieve(kept.id) for kept in others)
+
+
+def test_stored_responses_take_no_more_bytes_than_they_may() -> None:
+    store = ResponseStore(Limits(stored_bytes=1000))
+    for number in range(10):
+        store.add(StoredResponse({"id": str(number), "text": "x" * 400}, [], []))
+    assert store.get("9").body["id"] == "9"
+    with pytest.raises(HttpError):
+        store.get("7")
+    store.add(StoredResponse({"id": "large", "text": "x" * 2000}, [], []))
+    with pytest.raises(HttpError):
+        store.get("large")
+
+
+def test_a_server_that_keeps_nothing_says_how_to_make_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="start the server with --store-responses"):
+        client.responses.create(**GREEDY, previous_response_id="resp_1")
+    with pytest.raises(openai.NotFoundError, match="nothing is kept between requests. Start the server"):
+        client.responses.retrieve("resp_1")
 
 
 def test_a_stream_adds_up_to_the_response(client: openai.OpenAI) -> None:

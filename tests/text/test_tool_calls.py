@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from glassformer.errors import InputError, SettingError
 from glassformer.text import Tokenizer
+from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tool_calls import (
+    ChatPrompt,
     ContentDelta,
     ParsedMessage,
     ToolCallDelta,
     ToolCallFormat,
     ToolCallParser,
+    chat_prompt,
     template_messages,
 )
 from tests.text.tool_templates import GEMMA, HERMES, LLAMA3, MISTRAL_LIST, MISTRAL_NAMED, SILENT, WITHOUT_TOOLS
@@ -276,6 +280,68 @@ def test_parts_that_are_no_text_are_refused() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:"}}
     with pytest.raises(InputError, match="message 0 has a part of type 'image_url'.*Send text alone"):
         template_messages([{"role": "user", "content": [part]}])
+
+
+# Templates without tools ------------------------------------------------------------------------------------------
+
+REFUSES_SYSTEM = """
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate!') }}{% endif %}
+{{- message.role + ': ' + message.content + '\\n' }}
+{%- endfor %}"""
+CALLED = [
+    {"role": "user", "content": "How is Rome?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "Sunny."},
+    {"role": "tool", "tool_call_id": "2", "content": "Warm."},
+]
+
+
+def plain_prompt(qwen: Tokenizer, template: str, messages: list[Any], **options: Any) -> tuple[ChatPrompt, str]:
+    """A conversation with tools for a template, and as it renders it."""
+    tokenizer = copy.copy(qwen)
+    tokenizer.chat_template = template
+    prompt = chat_prompt(tokenizer, messages, **options)
+    return prompt, ChatTemplate(template).render(prompt.messages)
+
+
+@pytest.mark.parametrize("template", [SILENT, WITHOUT_TOOLS, REFUSES_SYSTEM])
+def test_a_template_without_tools_is_told_of_them_in_words(qwen: Tokenizer, template: str) -> None:
+    prompt, text = plain_prompt(qwen, template, CALLED, tools=TOOLS)
+    assert "tools" not in prompt.template
+    assert json.dumps(TOOLS[0]["function"]) in text
+    assert text.index(json.dumps(TOOLS[1]["function"])) < text.index("How is Rome?")
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>' in text
+    assert "Sunny.\n</tool_response>\n<tool_response>\nWarm." in text
+    roles = [message["role"] for message in prompt.messages]
+    assert roles == [*([] if template == REFUSES_SYSTEM else ["system"]), "user", "assistant", "user"]
+
+
+def test_what_the_instructions_ask_for_is_what_is_read_and_what_is_forced(qwen: Tokenizer) -> None:
+    prompt, _ = plain_prompt(qwen, WITHOUT_TOOLS, [{"role": "system", "content": "Be brief."}, *CALLED[:1]], tools=TOOLS)
+    system = prompt.messages[0]["content"]
+    assert system.startswith("Be brief.\n\nYou can call functions.")
+    assert '<tool_call>\n{"name": "the function\'s name", "arguments": {"a parameter": "its value"}}\n</tool_call>' in system
+    assert prompt.tool_use is not None
+    parser = prompt.tool_use.parser()
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    parser.feed(f"I will look.\n{text}\n{text}")
+    parser.finish()
+    assert [call.name for call in parser.message().calls] == ["weather"] * 2
+    assert parser.message().content == "I will look."
+    required, _ = plain_prompt(qwen, WITHOUT_TOOLS, CALLED[:1], tools=TOOLS, tool_choice="required")
+    assert [allowed(qwen, required.settings, each) for each in (text, f"{text}\n{text}", "Hi")] == [True, True, False]
+
+
+def test_calls_of_earlier_turns_are_text_where_no_tools_are_left(qwen: Tokenizer) -> None:
+    prompt, text = plain_prompt(qwen, WITHOUT_TOOLS, CALLED, tools=TOOLS, tool_choice="none")
+    assert prompt.tool_use is None
+    assert "You can call functions" not in text
+    assert '"city": "Rome"' in text
 
 
 # Forced calls -----------------------------------------------------------------------------------------------------

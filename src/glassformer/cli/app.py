@@ -14,7 +14,7 @@ from glassformer.errors import spelled_by
 
 SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with
     "Run and serve": {
-        "run": "Answer a prompt, streaming the answer; or each row of a file.",
+        "run": "Answer a prompt, streaming the answer; or each row of a file. Without a prompt, at a terminal: chat.",
         "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
         "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
         "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",

@@ -120,7 +120,7 @@ def bench_model(name: str) -> ThreadBench:
         speeds = model_speeds(model.config, model.blueprint, model.opened.tensors, counts)
     fastest = thread_count.fewest_of_fastest({count: speed.decode for count, speed in speeds.items()})
     conclusion = (
-        f"{model.name} ({model.opened.kind}) decodes fastest with {pluralize(fastest, 'thread')}; it runs on {in_use} "
+        f"{model.name} ({model.opened.kind_text}) decodes fastest with {pluralize(fastest, 'thread')}; it runs on {in_use} "
         f"({thread_count.chosen_threads().reason})."
     )
     disturbed = any(speed.disturbed for speed in speeds.values())
@@ -167,7 +167,9 @@ def _verify(name: str, as_json: bool) -> None:
 
         from glassformer.views.verification import LEGEND, verdicts_table
 
-        common.print_line(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
+        common.print_line(
+            f"{model.name} ({model.opened.kind_text}): the CPU engine beside PyTorch in float32, at every site"
+        )
         Console().print(verdicts_table(rows))
         print(LEGEND)
     if not all(row.agrees for row in rows):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +15,7 @@ import click
 
 from glassformer.cli import bars, common, settings
 from glassformer.cli.batch import BATCH_GROUP, BatchGroup, run_batch
-from glassformer.cli.command import option
+from glassformer.cli.command import argument, option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     PROMPT_GROUP,
@@ -22,6 +24,7 @@ from glassformer.cli.options import (
     SaveRunOption,
     SaveStudioOption,
 )
+from glassformer.cli.run_data import run_data
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.errors import ExecutorError, InputError, ModelNotFound, SettingError
@@ -35,12 +38,17 @@ if TYPE_CHECKING:
 REPLAY_ONLY = "--replay takes all settings from the file. Leave the other options out."
 EXAMPLE = (
     'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40   ·   '
-    'cat README.md | glass run "Summarize in one sentence:"   ·   glass run --file in.jsonl --out out.jsonl'
+    'cat README.md | glass run "Summarize in one sentence:"   ·   glass run qwen3-0.6b "Hello!"   ·   '
+    "glass run --file in.jsonl --out out.jsonl"
 )
 
 
 def run(
     prompt: common.PromptArgument = None,
+    words: Annotated[
+        list[str] | None,
+        argument(metavar="[WORDS]...", help="After the name of a model as the first argument: the prompt."),
+    ] = None,
     generation: GenerationGroup = GENERATION_GROUP,
     stop: Annotated[list[str] | None, option(help="A stop string; repeatable.")] = None,
     schema: Annotated[
@@ -49,6 +57,7 @@ def run(
     regex: Annotated[str | None, option(help="Answer with a text that this matches as a whole.")] = None,
     choice: Annotated[list[str] | None, option(help="Answer with one of these texts; repeatable.")] = None,
     why: Annotated[bool, option("--why", help="Show what the rules did to each token's candidates.")] = False,
+    verbose: Annotated[bool, option("--verbose", help="Show how long loading, reading and generating took.")] = False,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     as_json: common.JsonOption = False,
@@ -59,7 +68,9 @@ def run(
     ] = None,
     batch: BatchGroup = BATCH_GROUP,
 ) -> None:
-    """Answer a prompt, streaming the answer; or each row of a file."""
+    """Answer a prompt, streaming the answer; or each row of a file. Without a prompt, at a terminal: chat."""
+    if words:
+        prompt, model_options = prompt_for_model(prompt, words, model_options)
     if replay is not None:
         constraints = {
             "stop": stop, "schema": schema, "regex": regex, "choice": choice,
@@ -74,22 +85,34 @@ def run(
         replay_saved(replay, model_options, as_json)
         return
     in_batch = batch != BATCH_GROUP
+    single = {"--why": why, "--save": save is not None, "--studio": studio is not None, "--verbose": verbose}
     if in_batch:
-        check_batch(batch, prompt, {"--why": why, "--save": save is not None, "--studio": studio is not None})
+        check_batch(batch, prompt, single)
+    elif prompt is None and sys.stdin is not None and sys.stdin.isatty():
+        others = {"--stop": stop, "--schema": schema, "--regex": regex, "--choice": choice, "--raw": prompt_options.raw}
+        run_chat(generation, model_options, prompt_options, {**single, **others}, as_json)
+        return
+    elif prompt is not None and not words and is_catalogue_model(prompt):
+        common.note(f"glass: {prompt!r} is taken for the prompt. To chat with the model: glass chat -m {prompt}.")
     text = "" if in_batch else read_prompt(prompt)
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     chosen = generation.settings(as_json=as_json or in_batch, stop_strings=stop, **constraints)
     if batch.file is not None and batch.out is not None:
-        keywords = {name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})}
+        keywords: dict[str, Any] = {
+            name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})
+        }
         run_batch(
             model_options.load, batch.file, batch.out, batch_size=batch.batch_size, ray=batch.ray,
             workers=batch.workers, gpus=model_options.gpus, as_json=as_json, **keywords, **chosen,
         )  # fmt: skip
         return
+    started = time.perf_counter()
     model = model_options.load()
     prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
     with bars.spinner(f"loading {model_options.model}"):
         about = model.executor.describe()
+    loaded = time.perf_counter()
+    settings.note_unused_seed(prepared.settings, chosen)
     look = candidates_to_keep(seen=why or save is not None, recorded=studio is not None)
     interrupted = False
     try:
@@ -116,8 +139,53 @@ def run(
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")
     common.note(footer(prepared, about, prompt_options.raw, model_options.steering))
+    if verbose:
+        common.note(timings(prepared, loaded - started))
     if interrupted:
         raise click.exceptions.Exit(130)
+
+
+def prompt_for_model(
+    name: str | None, words: Sequence[str], options: ChangeableModelGroup
+) -> tuple[str, ChangeableModelGroup]:
+    """`glass run MODEL PROMPT`, as other tools have it: the words after a model's name, and that model."""
+    if name is None or not is_model_name(name):
+        raise click.UsageError(
+            f"{words[0]!r} follows the prompt. Put quotes around a prompt of several words; before it can stand a model: "
+            f"{name!r} is none."
+        )
+    if options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), name):
+        raise SettingError(f"the model is named twice, {name!r} and {options.model!r}. Leave one out.")
+    return " ".join(words), replace(options, model=name)
+
+
+def is_model_name(word: str) -> bool:
+    """Whether a word can only mean a model: a name of the catalogue, a hub id, or a path that exists."""
+    from glassformer.checkpoint.locate import HUB_ID
+
+    try:
+        exists = Path(word).expanduser().exists()
+    except (OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
+        exists = False
+    return exists or is_catalogue_model(word) or HUB_ID.fullmatch(word) is not None
+
+
+def is_catalogue_model(word: str) -> bool:
+    from glassformer.checkpoint.catalogue import CATALOGUE
+
+    return word in CATALOGUE and CATALOGUE[word].kind == "model"
+
+
+def run_chat(
+    generation: GenerationGroup, model_options: ChangeableModelGroup, prompt_options: PromptGroup,
+    unused: Mapping[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    """Somebody at a terminal who says nothing wants to talk."""
+    from glassformer.cli.chat import start_chat
+
+    if named := [option for option, value in unused.items() if value]:
+        raise SettingError(f"{named[0]} is for a prompt, and there is none. Say something, or leave it out to chat.")
+    start_chat(model_options, generation, system=prompt_options.system, template=prompt_options.template, as_json=as_json)
 
 
 def candidates_to_keep(*, seen: bool, recorded: bool) -> int:
@@ -198,32 +266,22 @@ def footer(run: Run, about: Description, raw: bool, steering: Sequence[Mapping[s
     return f"{setup} · {len(run.prompt_ids)} → {pluralize(len(run.steps), 'token')}, {settings.finish_text(run)}{speed}"
 
 
-def run_data(run: Run, why: bool = False) -> dict[str, Any]:
-    """A run as --json prints it."""
-    from glassformer.decoding.settings import json_value
-    from glassformer.runtime.run import logprob_data
+def timings(run: Run, loading: float) -> str:
+    """How long each part took, as people compare it with other tools."""
+    generating = run.seconds - run.seconds_to_first
+    later = len(run.steps) - 1  # tokens after the first, which comes with the prompt's pass
 
-    data: dict[str, Any] = {
-        "model": run.model.name,
-        "prompt": run.prompt,
-        "prompt_ids": list(run.prompt_ids),
-        "text": run.text,
-        "ids": [step.id for step in run.steps],
-        "finish": run.finish.value if run.finish else None,
-        "stop": run.stop,
-        "seed": run.seed,
-        "settings": {
-            name: {"value": json_value(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
-        },
-        "remedy": run.remedy,
-        "seconds_to_first": round(run.seconds_to_first, 4),
-        "tokens_per_second": round(run.tokens_per_second, 2),
-        "executor": asdict(run.model.executor.describe()),
-    }
-    if run.settings.logprobs is not None:
-        data["logprobs"] = [logprob_data(step) for step in run.steps]
-    if run.settings.prompt_logprobs is not None:
-        data["prompt_logprobs"] = [logprob_data(step) for step in run.prompt_steps]
-    if why:
-        data["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
-    return data
+    def rate(tokens: int, seconds: float) -> str:
+        return f"{tokens / seconds:,.2f} tokens/s" if tokens > 0 and seconds > 0 else "–"
+
+    rows = (
+        ("total duration", f"{loading + run.seconds:.3f} s"),
+        ("load duration", f"{loading:.3f} s"),
+        ("prompt eval count", pluralize(len(run.prompt_ids), "token")),
+        ("prompt eval duration", f"{run.seconds_to_first:.3f} s"),
+        ("prompt eval rate", rate(len(run.prompt_ids), run.seconds_to_first)),
+        ("eval count", pluralize(len(run.steps), "token")),
+        ("eval duration", f"{generating:.3f} s"),
+        ("eval rate", rate(later, generating)),
+    )
+    return "\n".join(f"{name + ':':<22}{value}" for name, value in rows)

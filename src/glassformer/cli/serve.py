@@ -16,6 +16,7 @@ from glassformer.cli import bars, common
 from glassformer.cli.batch import RayOption, check_workers
 from glassformer.cli.command import OptionGroup, option
 from glassformer.cli.options import ModelGroup
+from glassformer.cli.processes import note_models
 from glassformer.errors import SettingError, did_you_mean
 from glassformer.garbage_collection import collect_as_usual
 from glassformer.page.format import pluralize, to_json
@@ -23,6 +24,7 @@ from glassformer.page.format import pluralize, to_json
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from glassformer.progress import NamedProgress
     from glassformer.runtime.model import Model
     from glassformer.serving.http.security import Security
     from glassformer.serving.limits import Limits
@@ -103,6 +105,25 @@ class AddressGroup(OptionGroup):
 
 
 @dataclass(frozen=True)
+class PermissionsGroup(OptionGroup):
+    """What clients may do beyond asking models."""
+
+    HEADING = "Permissions"
+
+    allow_pull: Annotated[
+        bool, option("--allow-pull", help="Clients may fetch models of the catalogue and the hub: POST /api/pull.")
+    ] = False
+    allow_delete: Annotated[
+        bool,
+        option("--allow-delete", help="Clients may rename and delete fetched models: POST /api/copy, DELETE /api/delete."),
+    ] = False
+    store_responses: Annotated[
+        bool,
+        option("--store-responses", help="Keep answers of /v1/responses in memory, for previous_response_id; bounded."),
+    ] = False
+
+
+@dataclass(frozen=True)
 class ClusterGroup(OptionGroup):
     """Replicas on other machines."""
 
@@ -116,6 +137,7 @@ class ClusterGroup(OptionGroup):
 
 
 MODELS_GROUP, ADDRESS_GROUP, CLUSTER_GROUP = ServedModelsGroup(), AddressGroup(), ClusterGroup()
+PERMISSIONS_GROUP = PermissionsGroup()
 
 
 def serve(
@@ -126,6 +148,7 @@ def serve(
         option("--limit", metavar="NAME=NUMBER", help="A limit, such as queued=64; docs/serving.md lists all of them."),
     ] = None,
     access_log: Annotated[bool, option("--access-log", help="Write a line for each request to stderr.")] = False,
+    permissions: PermissionsGroup = PERMISSIONS_GROUP,
     cluster: ClusterGroup = CLUSTER_GROUP,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
@@ -133,8 +156,11 @@ def serve(
         from glassformer.serving.http.app import create_app
         from glassformer.serving.http.security import Security
         from glassformer.serving.http.server import GlassServer, bound_socket
+    from glassformer.serving.permissions import Permissions
     from glassformer.serving.registry import Registry
 
+    if cluster.ray is not None and permissions != PERMISSIONS_GROUP:
+        raise SettingError("replicas on a cluster keep nothing and fetch nothing for clients. Leave out what allows it.")
     check_workers(cluster.ray, cluster.replicas, "--replicas")
     hosts, origins = tuple(address.allow_host or ()), tuple(address.allow_origin or ())
     security = Security(address.host, address.api_key, hosts, origins, tuple(address.trusted_proxy or ()))
@@ -144,10 +170,14 @@ def serve(
         logging.getLogger("glassformer.access").setLevel(logging.INFO)
     make_sources = partial(model_sources, served_names(models), models.load, models.library)
     sources = make_sources()
+    pull = partial(pulled_source, models.load, models.library) if permissions.allow_pull else None
+    allowed = Permissions(pull, permissions.allow_delete, store_responses=permissions.store_responses)
     with ExitStack() as stack:
         app: Starlette
         if cluster.ray is None:
-            app = create_app(Registry(sources, limits), limits, security, access_log=access_log)
+            registry = Registry(sources, limits)
+            registry.tell_loaded = note_models
+            app = create_app(registry, limits, security, access_log=access_log, permissions=allowed)
         else:
             bound_socket(address.host, address.port).close()  # or refuse, before replicas are started
             app = stack.enter_context(cluster_app(cluster, make_sources, limits, security, models, access_log=access_log))
@@ -207,19 +237,38 @@ def parse_limits(pairs: list[str] | None) -> Limits:
 
 def model_sources(names: Sequence[str], load: Callable[[str], Model], library: Library | None = None) -> list[ModelSource]:
     """The models to serve, located and opened, so that a wrong name is noticed now; they are loaded when asked for."""
-    from glassformer.opened import open_model
-    from glassformer.serving.registry import ModelSource
-
     sources = []
     for argument in names:
         alias, name = split_alias(argument)
         with bars.download_bar() as progress:
-            _ = open_model(name, progress=progress).config
-        public = Path(name).stem if Path(name).exists() else name  # clients need not know where it lies
-        aliases = () if alias in (None, public) else (alias,)
-        source = ModelSource(public, partial(load, name), tuple(filter(None, aliases)))
-        sources.append(source if library is None else replace(source, library=library))
+            source = model_source(name, load, library, progress)
+        aliases = () if alias in (None, source.name) else (alias,)
+        sources.append(replace(source, aliases=tuple(filter(None, aliases))))
     return sources
+
+
+def model_source(
+    name: str, load: Callable[[str], Model], library: Library | None, progress: NamedProgress | None
+) -> ModelSource:
+    """A model to serve, located and opened."""
+    from glassformer.opened import open_model
+    from glassformer.serving.model_facts import facts_of
+    from glassformer.serving.registry import ModelSource
+
+    opened = open_model(name, progress=progress)
+    _ = opened.config
+    is_path = Path(name).exists()
+    public = Path(name).stem if is_path else name  # clients need not know where it lies
+    source = ModelSource(public, partial(load, name), facts=facts_of(opened), fetched_as=None if is_path else name)
+    return source if library is None else replace(source, library=library)
+
+
+def pulled_source(load: Callable[[str], Model], library: Library | None, name: str, progress: NamedProgress) -> ModelSource:
+    """A model that a client asks for: fetched, or checked where it is here already."""
+    from glassformer.checkpoint.locate import pull
+
+    pull(name, progress)
+    return model_source(name, load, library, progress)
 
 
 def served_names(models: ServedModelsGroup) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError
+from glassformer.errors import SettingError, spell
 from glassformer.page.format import abbreviate_list
 
 if TYPE_CHECKING:
@@ -111,6 +111,14 @@ def command_line_spelling(name: str, *value: Any) -> str:
     return "=".join([f"-o {name}", *texts])
 
 
+def note_unused_seed(settings: GenerationConfig, chosen: Mapping[str, Any]) -> None:
+    """Say of a seed that was set that nothing is drawn with it."""
+    if chosen.get("seed") is not None and not settings.do_sample:
+        common.note(
+            f"glass: the seed {chosen['seed']} changes nothing: decoding is greedy. {spell('temperature', 0.8)} samples."
+        )
+
+
 def status_line(
     model: ModelLike,
     settings: GenerationConfig,
@@ -131,7 +139,9 @@ def status_line(
         rules += [] if seed is None else [f"seed {seed}"]
         strategy += f" ({', '.join(rules)})" if rules else ""
     opened = model.opened
-    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
+    weights = opened.kind_text if about.dtype == opened.kind else about.dtype
+    if opened.packed and about.name == "plain":
+        weights = f"{opened.kind_text} expanded to {about.dtype}"
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
     options = "".join(f", {text}" for text in about.option_texts)
     steered = ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import common
 from glassformer.cli.command import option
+from glassformer.cli.processes import note_models
 from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, serve_extra, served_names
 from glassformer.errors import InputError
 from glassformer.garbage_collection import collect_as_usual
@@ -38,7 +39,9 @@ def studio(
     if training is not None and not training.is_dir():
         raise InputError(f"{training}: there is no such folder. Name that of a training: glass train --out {training}")
     sources = model_sources(served_names(models), models.load, models.library)
-    server = GlassServer(create_app(Registry(sources), training=training), port=port)
+    registry = Registry(sources)
+    registry.tell_loaded = note_models
+    server = GlassServer(create_app(registry, training=training), port=port)
     collect_as_usual()
     page = "" if training is None else "#view=training"
     common.note(f"the studio is at {server.address}/{page}\nCtrl-C stops.")

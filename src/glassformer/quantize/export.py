@@ -44,10 +44,15 @@ HEAD = "lm_head.weight"
 
 
 def quantize(
-    opened: OpenedModel, path: Path, kind: str, *, force: bool = False, progress: NamedProgress | None = None
-) -> None:
-    """Write a model as a GGUF file in a kind; `force` writes over a file that is there."""
-    kind = check_quantizable(opened, kind)
+    opened: OpenedModel, path: Path, kind: str, *, force: bool = False, allow_requantize: bool = False,
+    progress: NamedProgress | None = None,
+) -> None:  # fmt: skip
+    """Write a model as a GGUF file in a kind; `force` writes over a file that is there.
+
+    `allow_requantize`: weights that are packed already are packed once more, and lose more than the kind costs.
+    """
+    advice = " --allow-requantize (allow_requantize=True) packs them all the same."
+    kind = check_quantizable(opened, kind, packed_too=allow_requantize, advice=advice)
     if path.exists() and path.samefile(opened.path):
         raise InputError(f"{path} is the model itself, which is read while the other is written. Choose another name.")
     if path.exists() and not force:

@@ -63,14 +63,17 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
     )
 
 
-def check_quantizable(opened: OpenedModel, kind: str) -> str:
-    """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
+def check_quantizable(opened: OpenedModel, kind: str, *, packed_too: bool = False, advice: str = "") -> str:
+    """The kind as the format spells it; refused if it does not exist, or if weights are packed already.
+
+    `packed_too`: those are expanded and packed once more; `advice`: how to ask for that.
+    """
     kind = check_kind(kind)
     opened.check_sizes()
-    if packed := [tensor for tensor in opened.tensors.values() if tensor.packed]:
+    if not packed_too and (packed := [tensor for tensor in opened.tensors.values() if tensor.packed]):
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
-            f"than {kind} costs. Take the model in BF16, F16 or F32."
+            f"than {kind} costs. Take the model in BF16, F16 or F32.{advice}"
         )
     return kind
 

@@ -41,6 +41,10 @@ class InMemory:
         return str(self.module.dtype).removeprefix("torch.")
 
     @property
+    def kind_text(self) -> str:
+        return self.kind
+
+    @property
     def packed(self) -> bool:
         return False
 

@@ -16,6 +16,7 @@ from glassformer.scale.cluster import import_ray, use_assigned_cores
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.clients import CLIENT_KEY
 from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import ModelSource, Registry
 
 Message = MutableMapping[str, Any]
@@ -44,7 +45,7 @@ class Replica:
             os.chdir(folder)  # paths mean here what they mean where the server was started
         self.registry = Registry(make_sources(), limits)
         self.registry.release(self.registry.acquire(None))
-        self.app = create_app(self.registry, limits, guarded=False)
+        self.app = create_app(self.registry, limits, guarded=False, permissions=Permissions(files=False))
         self._lifespan: AsyncExitStack | None = None
         self._starting = asyncio.Lock()
 

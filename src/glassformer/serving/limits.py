@@ -39,6 +39,11 @@ class Limits:
     cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes
     drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
 
+    # Of what is kept for clients until the server stops
+    stored_bytes: int = 256 * 2**20  # of files and batches' answers on disk, and as many of responses in memory
+    stored_responses: int = 1000
+    batches: int = 16  # that have not ended
+
     # Of connections
     connections: int = 2048
     connections_per_address: int = 512  # but for those of a trusted proxy

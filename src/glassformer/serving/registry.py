@@ -10,16 +10,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from glassformer.errors import CheckpointError, GlassError, ModelNotFound, QueueFull, Unavailable, did_you_mean
+from glassformer.errors import (
+    CheckpointError,
+    GlassError,
+    InputError,
+    ModelNotFound,
+    QueueFull,
+    Unavailable,
+    did_you_mean,
+)
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
+from glassformer.serving.model_facts import ModelFacts
 from glassformer.serving.scheduler import Event, Scheduler
 from glassformer.steering.library import Library
 
 Deliver = Callable[[Sequence[Event]], None]
 log = logging.getLogger("glassformer")
+MAX_ALIASES = 256  # of all models, which clients may add
 STOPPING = "the server is stopping, and takes no more requests."
 
 
@@ -32,6 +42,8 @@ class ModelSource:
     aliases: tuple[str, ...] = ()
     library: Library = field(default_factory=Library)  # the steering vectors and features that clients can name
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
+    fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
+    facts: ModelFacts = field(default_factory=ModelFacts)  # what is known of it before it is loaded
 
 
 @dataclass(eq=False)
@@ -65,6 +77,7 @@ class Registry:
                 self._by_alias[name] = source
             self.sources[source.name] = source
         self._deliver: Deliver = lambda events: None
+        self.tell_loaded: Callable[[Sequence[str]], None] = lambda names: None  # called when models come and go
         self._lock = threading.Lock()
         self._served: dict[str, ServedModel] = {}
         self._loading = threading.Lock()  # one model at a time, so that no more are loaded than may be
@@ -80,6 +93,11 @@ class Registry:
         """The first, for requests that name none."""
         return next(iter(self.sources.values()))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """All names and aliases."""
+        return frozenset(self._by_alias)
+
     def deliver_to(self, deliver: Deliver) -> None:
         """Who gets the events of all schedulers."""
         self._deliver = deliver
@@ -91,6 +109,47 @@ class Registry:
         if (source := self._by_alias.get(name)) is None:
             hint = did_you_mean(name, self._by_alias)
             raise ModelNotFound(f"there is no model {name!r} here.{hint} There are: {', '.join(self.sources)}.")
+        return source
+
+    def add(self, source: ModelSource) -> None:
+        """Offer a further model, unless one of its name is offered already."""
+        with self._lock:
+            if source.name not in self._by_alias:
+                self.sources[source.name] = self._by_alias[source.name] = source
+
+    def copy(self, name: str, alias: str) -> None:
+        """Give a model a further name."""
+        source = self.source(name)
+        with self._lock:
+            if alias in self._by_alias:
+                raise InputError(f"there is a model {alias!r} already. Choose another name.")
+            if sum(len(each.aliases) for each in self.sources.values()) >= MAX_ALIASES:
+                raise InputError(f"models have {MAX_ALIASES} further names already, and no more may be. Delete one.")
+            copied = replace(source, aliases=(*source.aliases, alias))
+            self.sources[source.name] = copied
+            self._by_alias |= dict.fromkeys((copied.name, *copied.aliases), copied)
+
+    def remove(self, name: str) -> ModelSource | None:
+        """Offer a model no more, and unload it; returns it, or None where `name` was only a further name of it."""
+        source = self.source(name)
+        with self._lock:
+            if name != source.name:
+                left = replace(source, aliases=tuple(alias for alias in source.aliases if alias != name))
+                del self._by_alias[name]
+                self.sources[source.name] = left
+                self._by_alias |= dict.fromkeys((left.name, *left.aliases), left)
+                return None
+            if len(self.sources) == 1:
+                raise InputError(f"{name} is the last model here, and a server needs one. Pull another first.")
+            if (served := self._served.get(name)) is not None and served.users:
+                raise InputError(f"{name} is in use. Try again later.")
+            self._served.pop(name, None)
+            del self.sources[name]
+            for each in (source.name, *source.aliases):
+                del self._by_alias[each]
+        if served is not None:
+            served.scheduler.close()
+            self._tell()
         return source
 
     def served(self) -> Mapping[str, ServedModel]:
@@ -129,7 +188,11 @@ class Registry:
             if closed:
                 served.scheduler.close()
                 raise Unavailable(STOPPING)
+            self._tell()
             return served
+
+    def _tell(self) -> None:
+        self.tell_loaded(list(self.served()))
 
     @staticmethod
     def _load(source: ModelSource) -> Model:
@@ -163,6 +226,8 @@ class Registry:
                 del self._served[served.name]
         for served in idle:
             served.scheduler.close()
+        if idle:
+            self._tell()
         return [served.name for served in idle]
 
     def close(self, seconds: float = 0) -> None:

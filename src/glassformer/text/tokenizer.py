@@ -115,9 +115,9 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         return cls(**read_tokenizer_folder(folder))
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """From the `tokenizer.…` entries of a GGUF file."""
-        backend, special, token_types = gguf.build(metadata)
+    def from_gguf(cls, metadata: Mapping[str, Any], kept_in: Path | None = None) -> Tokenizer:
+        """From the `tokenizer.…` entries of a GGUF file; `kept_in`: a folder for what takes long to build."""
+        backend, special, token_types = gguf.build(metadata, kept_in)
         template = metadata.get("tokenizer.chat_template")
         context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
         return cls(

@@ -20,7 +20,11 @@ export interface paths {
         post?: never;
         delete?: never;
         options?: never;
-        head?: never;
+        /**
+         * Running
+         * @description That the server runs: what Ollama's clients ask first.
+         */
+        head: operations["running__head"];
         patch?: never;
         trace?: never;
     };
@@ -44,6 +48,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/copy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Copy Model
+         * @description Give a model a further name.
+         */
+        post: operations["copy_model_api_copy_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/delete": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete Model
+         * @description Remove one of a model's further names; or the model, from the disk too if it was fetched.
+         */
+        delete: operations["delete_model_api_delete_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/embed": {
         parameters: {
             query?: never;
@@ -58,6 +102,26 @@ export interface paths {
          * @description A vector of length 1 for each text.
          */
         post: operations["embed_api_embed_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embed One
+         * @description The older form: a vector for one text; without one, the model is loaded.
+         */
+        post: operations["embed_one_api_embeddings_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -98,6 +162,26 @@ export interface paths {
         get: operations["list_loaded_models_api_ps_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/pull": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pull Model
+         * @description Fetch a model of the catalogue or the hub, and offer it; as lines that tell how far it is.
+         */
+        post: operations["pull_model_api_pull_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -944,6 +1028,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Batches
+         * @description The batches, the newest first.
+         */
+        get: operations["list_batches_v1_batches_get"];
+        put?: never;
+        /**
+         * Create Batch
+         * @description Begin to answer a file of requests.
+         */
+        post: operations["create_batch_v1_batches_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Batch
+         * @description How far a batch is, and where its answers are.
+         */
+        get: operations["show_batch_v1_batches__batch_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Batch
+         * @description Ask no more of its requests; those that were answered keep their answers.
+         */
+        post: operations["cancel_batch_v1_batches__batch_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/chat/completions": {
         parameters: {
             query?: never;
@@ -1004,6 +1152,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Files
+         * @description The files, those that batches have made included.
+         */
+        get: operations["list_files_v1_files_get"];
+        put?: never;
+        /**
+         * Upload File
+         * @description Leave a file of requests.
+         */
+        post: operations["upload_file_v1_files_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files/{file_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show File
+         * @description What is known of a file.
+         */
+        get: operations["show_file_v1_files__file_id__get"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete File
+         * @description Remove it.
+         */
+        delete: operations["delete_file_v1_files__file_id__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files/{file_id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * File Content
+         * @description What is in it.
+         */
+        get: operations["file_content_v1_files__file_id__content_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/messages": {
         parameters: {
             query?: never;
@@ -1018,6 +1234,94 @@ export interface paths {
          * @description The answer to a conversation, whole or as a stream of server-sent events.
          */
         post: operations["create_message_v1_messages_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Batches
+         * @description The batches, the newest first.
+         */
+        get: operations["list_batches_v1_messages_batches_get"];
+        put?: never;
+        /**
+         * Create Batch
+         * @description Begin to answer many messages.
+         */
+        post: operations["create_batch_v1_messages_batches_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Batch
+         * @description How far a batch is.
+         */
+        get: operations["show_batch_v1_messages_batches__batch_id__get"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Batch
+         * @description Forget a batch that has ended, and its answers.
+         */
+        delete: operations["delete_batch_v1_messages_batches__batch_id__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Batch
+         * @description Ask no more of its requests; those that were answered keep their answers.
+         */
+        post: operations["cancel_batch_v1_messages_batches__batch_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch_id}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Batch Results
+         * @description Its answers, a line each, when it has ended.
+         */
+        get: operations["batch_results_v1_messages_batches__batch_id__results_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1118,6 +1422,50 @@ export interface paths {
          * @description The answer to an input, whole or as a stream of server-sent events.
          */
         post: operations["create_response_v1_responses_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Response
+         * @description A response that is stored.
+         */
+        get: operations["show_response_v1_responses__response_id__get"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Response
+         * @description Forget it.
+         */
+        delete: operations["delete_response_v1_responses__response_id__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Input
+         * @description What it answers.
+         */
+        get: operations["list_input_v1_responses__response_id__input_items_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1501,6 +1849,15 @@ export interface components {
             tokens: components["schemas"]["TextToken"][][];
             vocabulary: components["schemas"]["VocabularySizes"];
         };
+        /** BatchedRequest */
+        BatchedRequest: {
+            /** Custom Id */
+            custom_id: string;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
+        };
         /** glassformer.caching/1 */
         CacheComparisonJson: {
             bytes: number;
@@ -1877,6 +2234,16 @@ export interface components {
             name: string;
             value: number | null;
         };
+        /**
+         * CopyRequest
+         * @description POST /api/copy
+         */
+        CopyRequest: {
+            /** Destination */
+            destination: string;
+            /** Source */
+            source: string;
+        };
         Crumb: {
             label: string;
             path: string;
@@ -1884,6 +2251,22 @@ export interface components {
         CurvePoint: {
             step: number;
             value: number | null;
+        };
+        /**
+         * DeleteRequest
+         * @description DELETE /api/delete
+         */
+        DeleteRequest: {
+            /**
+             * Model
+             * @default
+             */
+            model: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
         };
         /**
          * DescriptionRequest
@@ -1973,6 +2356,25 @@ export interface components {
             model: string;
         } & {
             [key: string]: unknown;
+        };
+        /**
+         * EmbeddingsRequest
+         * @description POST /api/embeddings, the older form: one text.
+         */
+        EmbeddingsRequest: {
+            /** Keep Alive */
+            keep_alive?: unknown;
+            /** Model */
+            model: string;
+            /** Options */
+            options?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Prompt
+             * @default
+             */
+            prompt: string;
         };
         EstimateCheck: {
             correlation: (number | null) | null;
@@ -3463,6 +3865,32 @@ export interface components {
             product: number | null;
             right: number | null;
         };
+        /**
+         * PullRequest
+         * @description POST /api/pull
+         */
+        PullRequest: {
+            /**
+             * Insecure
+             * @default false
+             */
+            insecure: boolean;
+            /**
+             * Model
+             * @default
+             */
+            model: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Stream
+             * @default true
+             */
+            stream: boolean;
+        };
         /** Reasoning */
         Reasoning: {
             /** Effort */
@@ -3690,6 +4118,8 @@ export interface components {
             /** Prompt */
             prompt?: unknown;
             reasoning?: components["schemas"]["Reasoning"] | null;
+            /** Store */
+            store?: boolean | null;
             /** Stream */
             stream?: boolean | null;
             /** Temperature */
@@ -4291,10 +4721,18 @@ export interface components {
             token: string;
             word: number | null;
         };
-        /** Thinking */
+        /**
+         * Thinking
+         * @description Whether the model is to think before it answers; `max_tokens` bounds thoughts and answer together.
+         */
         Thinking: {
-            /** Type */
-            type: string;
+            /** Budget Tokens */
+            budget_tokens?: number | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "enabled" | "adaptive" | "disabled";
         } & {
             [key: string]: unknown;
         };
@@ -4574,6 +5012,14 @@ export interface components {
             place: string;
             source: string;
         };
+        /**
+         * BatchRequest
+         * @description POST /v1/messages/batches
+         */
+        glassformer__serving__http__anthropic__batches__BatchRequest: {
+            /** Requests */
+            requests: components["schemas"]["BatchedRequest"][];
+        };
         /** Message */
         glassformer__serving__http__anthropic__schemas__Message: {
             /** Content */
@@ -4639,6 +5085,28 @@ export interface components {
             tool_calls?: components["schemas"]["ToolCall"][] | null;
             /** Tool Name */
             tool_name?: string | null;
+        };
+        /**
+         * BatchRequest
+         * @description POST /v1/batches
+         */
+        glassformer__serving__http__openai__batches__BatchRequest: {
+            /**
+             * Completion Window
+             * @default 24h
+             */
+            completion_window: string;
+            /**
+             * Endpoint
+             * @enum {string}
+             */
+            endpoint: "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" | "/v1/responses";
+            /** Input File Id */
+            input_file_id: string;
+            /** Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** NamedFunction */
         glassformer__serving__http__openai__responses__NamedFunction: {
@@ -4765,6 +5233,42 @@ export interface operations {
             };
         };
     };
+    running__head: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     chat_api_chat_post: {
         parameters: {
             query?: never;
@@ -4816,6 +5320,98 @@ export interface operations {
             };
         };
     };
+    copy_model_api_copy_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CopyRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+        };
+    };
+    delete_model_api_delete_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeleteRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+        };
+    };
     embed_api_embed_post: {
         parameters: {
             query?: never;
@@ -4838,6 +5434,54 @@ export interface operations {
                     "application/json": {
                         embeddings: number[][];
                         model: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+        };
+    };
+    embed_one_api_embeddings_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        embedding: number[];
                     };
                 };
             };
@@ -4935,6 +5579,55 @@ export interface operations {
                         models: {
                             name: string;
                         }[];
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
+                    };
+                };
+            };
+        };
+    };
+    pull_model_api_pull_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PullRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        status: string;
+                    };
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: string;
                     };
                 };
             };
@@ -7246,6 +7939,261 @@ export interface operations {
             };
         };
     };
+    list_batches_v1_batches_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: {
+                            completion_window: string;
+                            created_at: number;
+                            endpoint: string;
+                            id: string;
+                            input_file_id: string;
+                            object: string;
+                            request_counts: {
+                                completed: number;
+                                failed: number;
+                                total: number;
+                            };
+                            status: string;
+                        }[];
+                        object: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    create_batch_v1_batches_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["glassformer__serving__http__openai__batches__BatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        completion_window: string;
+                        created_at: number;
+                        endpoint: string;
+                        id: string;
+                        input_file_id: string;
+                        object: string;
+                        request_counts: {
+                            completed: number;
+                            failed: number;
+                            total: number;
+                        };
+                        status: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    show_batch_v1_batches__batch_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        completion_window: string;
+                        created_at: number;
+                        endpoint: string;
+                        id: string;
+                        input_file_id: string;
+                        object: string;
+                        request_counts: {
+                            completed: number;
+                            failed: number;
+                            total: number;
+                        };
+                        status: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    cancel_batch_v1_batches__batch_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        completion_window: string;
+                        created_at: number;
+                        endpoint: string;
+                        id: string;
+                        input_file_id: string;
+                        object: string;
+                        request_counts: {
+                            completed: number;
+                            failed: number;
+                            total: number;
+                        };
+                        status: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     chat_completions_v1_chat_completions_post: {
         parameters: {
             query?: never;
@@ -7459,6 +8407,296 @@ export interface operations {
             };
         };
     };
+    list_files_v1_files_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: {
+                            bytes: number;
+                            created_at: number;
+                            filename: string;
+                            id: string;
+                            object: string;
+                            purpose: string;
+                            status: string;
+                        }[];
+                        object: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    upload_file_v1_files_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** Format: binary */
+                    file: string;
+                    /** @enum {string} */
+                    purpose: "batch";
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        bytes: number;
+                        created_at: number;
+                        filename: string;
+                        id: string;
+                        object: string;
+                        purpose: string;
+                        status: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    show_file_v1_files__file_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        bytes: number;
+                        created_at: number;
+                        filename: string;
+                        id: string;
+                        object: string;
+                        purpose: string;
+                        status: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    delete_file_v1_files__file_id__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        deleted: boolean;
+                        id: string;
+                        object: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    file_content_v1_files__file_id__content_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     create_message_v1_messages_post: {
         parameters: {
             query?: never;
@@ -7493,6 +8731,357 @@ export interface operations {
                         };
                     };
                     "text/event-stream": string;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    list_batches_v1_messages_batches_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: {
+                            created_at: string;
+                            id: string;
+                            processing_status: string;
+                            request_counts: {
+                                canceled: number;
+                                errored: number;
+                                expired: number;
+                                processing: number;
+                                succeeded: number;
+                            };
+                            type: string;
+                        }[];
+                        has_more: boolean;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    create_batch_v1_messages_batches_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["glassformer__serving__http__anthropic__batches__BatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        created_at: string;
+                        id: string;
+                        processing_status: string;
+                        request_counts: {
+                            canceled: number;
+                            errored: number;
+                            expired: number;
+                            processing: number;
+                            succeeded: number;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    show_batch_v1_messages_batches__batch_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        created_at: string;
+                        id: string;
+                        processing_status: string;
+                        request_counts: {
+                            canceled: number;
+                            errored: number;
+                            expired: number;
+                            processing: number;
+                            succeeded: number;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    delete_batch_v1_messages_batches__batch_id__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        id: string;
+                        type: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    cancel_batch_v1_messages_batches__batch_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        created_at: string;
+                        id: string;
+                        processing_status: string;
+                        request_counts: {
+                            canceled: number;
+                            errored: number;
+                            expired: number;
+                            processing: number;
+                            succeeded: number;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            message: string;
+                            type: string;
+                        };
+                        type: string;
+                    };
+                };
+            };
+        };
+    };
+    batch_results_v1_messages_batches__batch_id__results_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-jsonl": string;
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
@@ -7787,6 +9376,188 @@ export interface operations {
                         };
                     };
                     "text/event-stream": string;
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    show_response_v1_responses__response_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        created_at: number;
+                        id: string;
+                        model: string;
+                        object: string;
+                        output: {
+                            type: string;
+                        }[];
+                        status: string;
+                        usage: {
+                            input_tokens: number;
+                            output_tokens: number;
+                            total_tokens: number;
+                        };
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    delete_response_v1_responses__response_id__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        deleted: boolean;
+                        id: string;
+                    };
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_input_v1_responses__response_id__input_items_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: Record<string, never>[];
+                        object: string;
+                    };
                 };
             };
             /** @description The request cannot be honoured: what is wrong with it, in a sentence. */

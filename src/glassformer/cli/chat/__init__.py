@@ -28,22 +28,42 @@ def chat(
     template: common.TemplateOption = None,
     file: Annotated[str | None, option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
     model_options: SteerableModelGroup = STEERABLE_MODEL_GROUP,
+    context_shift: Annotated[
+        bool, option("--context-shift", help="Leave the oldest messages out when the context is full, and go on.")
+    ] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves."""
+    source = context.get_parameter_source("model")
+    start_chat(
+        model_options, generation, system=system, template=template, file=file, as_json=as_json, shifts=context_shift,
+        default_model=source is not None and source.name == "DEFAULT",
+    )  # fmt: skip
+
+
+def start_chat(
+    model_options: SteerableModelGroup,
+    generation: GenerationGroup,
+    *,
+    system: str | None = None,
+    template: list[str] | None = None,
+    file: str | None = None,
+    as_json: bool = False,
+    shifts: bool = False,
+    default_model: bool = False,
+) -> None:
+    """A chat until it is left. `default_model`: whether nobody has named one, so that a file's is taken."""
     chosen = generation.settings(as_json=as_json)
     variables = common.template_variables(template)
     from glassformer.cli.chat.conversation import Conversation, Message
     from glassformer.cli.chat.session import Session
 
     saved = None if file is None else Conversation.load(file)
-    source = context.get_parameter_source("model")
-    default_model = source is not None and source.name == "DEFAULT"
     model = replace(model_options, steer=None, clamp=None).load(saved.model if saved is not None and default_model else None)
     with bars.spinner(f"loading {model.name}"):
         model = model.with_prefix_cache()
         about = model.executor.describe()
-    session = Session(model, Conversation(model.name), terminal=sys.stdin.isatty(), as_json=as_json)
+    session = Session(model, Conversation(model.name), terminal=sys.stdin.isatty(), as_json=as_json, shifts=shifts)
     session.steer(model_options.steering)
     if saved is not None:
         session.resume(saved)
@@ -53,8 +73,9 @@ def chat(
         template={**conversation.template, **variables},
         messages=conversation.messages if system is None else (Message("system", system), *conversation.dialogue),
     )
+    chosen_settings = session.check(session.conversation)
+    settings.note_unused_seed(chosen_settings, chosen)
     if session.terminal:
-        chosen_settings = session.check(session.conversation)
         common.note(settings.status_line(session.model, chosen_settings, about, raw=False, steering=session.steering))
         common.note("/help lists the commands, Ctrl-D leaves.")
     if session.no_template_note:

@@ -286,6 +286,16 @@ def clear(session: Session, argument: str) -> None:
     common.note("the conversation starts over.")
 
 
+@command("[on|off]")
+def shift(session: Session, argument: str) -> None:
+    """when the context is full, leave the oldest messages out and go on; alone says whether"""
+    if argument and argument not in ("on", "off"):
+        raise InputError(f"/shift is on or off, not {argument!r}.")
+    session.shifts = argument == "on" if argument else session.shifts
+    text = "the oldest messages are left out when the context is full" if session.shifts else "the context ends the chat"
+    (common.note if argument else partial(print_result, session))(f"{text}.")
+
+
 @command("FILE")
 def save(session: Session, argument: str) -> None:
     """save the conversation: .json to continue it, .md .txt .html to read"""

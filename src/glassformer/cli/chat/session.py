@@ -23,19 +23,24 @@ if TYPE_CHECKING:
 
 LOOK = 10  # candidates of each token that are kept for /why
 PROBE = Message("user", "Hi")  # the message that settings are tried on
+DEFAULT_ROOM = 256  # tokens for an answer, where no setting says how many it may have
 EXCERPT_LENGTH = 50  # characters
-HOW_TO_SHORTEN = "/undo takes the last exchange back, /clear all of them."
+HOW_TO_SHORTEN = "/undo takes the last exchange back, /clear all of them; /shift on leaves the oldest out."
 
 
 class Session:
     """A model and a conversation with it."""
 
-    def __init__(self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
+    def __init__(
+        self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False, shifts: bool = False
+    ) -> None:
         self.model = self._unsteered = model
         self.steering: list[dict[str, Any]] = []
         self.terminal = terminal  # whether stdin is a terminal
         self.as_json = as_json
         self.over = False
+        self.shifts = shifts  # whether the oldest messages are left out when the context is full
+        self._left_out = 0  # messages of the dialogue that the model reads no more
         self.check(conversation)
         self.conversation = conversation
 
@@ -60,6 +65,37 @@ class Session:
             raise InputError(
                 f"the conversation has {len(ids):,} tokens, and the model's context holds {context:,}. {HOW_TO_SHORTEN}"
             ) from error
+
+    def _shifted(self, conversation: Conversation) -> Conversation:
+        """What the model reads of a conversation that is to go on for ever.
+
+        When the context has no more room for an answer, the oldest exchanges are left out, until it is half empty: what is
+        left is read anew then, and not with each message.
+        """
+        if not self.shifts or self.model.start is not None:
+            return conversation
+        dialogue, kept = conversation.dialogue, conversation.messages[: conversation.system is not None]
+        users = [index for index, message in enumerate(dialogue) if message.role == "user"]
+        left_out = min(self._left_out, users[-1] if users else 0)
+
+        def from_message(index: int) -> Conversation:
+            return replace(conversation, messages=(*kept, *dialogue[index:]))
+
+        context = self.model.config.context
+        wanted = self.model.settings.merged(with_implied_sampling(conversation.settings)).max_new_tokens or DEFAULT_ROOM
+        if self._length(from_message(left_out)) + min(wanted, context // 4) > context:
+            further = (index for index in users if index > left_out)
+            left_out = next((at for at in further if self._length(from_message(at)) <= context // 2), max(users, default=0))
+            common.note(
+                f"glass: the context is full; the model reads no more of the first {pluralize(left_out, 'message')}."
+            )
+        self._left_out = left_out
+        return from_message(left_out)
+
+    def _length(self, conversation: Conversation) -> int:
+        """Tokens of a conversation's prompt."""
+        prompt, raw = self._prompt(conversation)
+        return len(self.model.encode(prompt, raw=raw, template=conversation.template)[1])
 
     def _prompt(self, conversation: Conversation) -> tuple[str | Sequence[Mapping[str, Any]], bool]:
         """The prompt, and whether it is raw."""
@@ -105,6 +141,7 @@ class Session:
         """Continue a saved conversation."""
         name = self.model.name
         models = "" if saved.model == name else f" It was held with {saved.model}, and continues with {name}."
+        self._left_out = 0
         self.change(settings=saved.settings, template=saved.template, messages=saved.messages)
         last = f" The last one: {excerpt(saved.dialogue[-1])}" if saved.dialogue else ""
         unanswered = " /retry answers it." if saved.dialogue and saved.last_answer is None else ""
@@ -119,7 +156,7 @@ class Session:
     def answer(self, messages: tuple[Message, ...]) -> None:
         """Answer the last of these, which with the answer become the conversation. An error leaves it as it was."""
         conversation = replace(self.conversation, messages=messages)
-        run = self.prepare(conversation)
+        run = self.prepare(self._shifted(conversation))
         last = self.conversation.last_answer
         if last is not None and last.run is not None and last.finish != "cancelled" and _same_input(last.run, run):
             raise SettingError(f"the answer would be the same again: {_why_same(run)}")
@@ -176,13 +213,17 @@ class Session:
     def _report(self, run: Run) -> None:
         """Print an answer's statistics; with --json, the answer too."""
         if self.as_json:
-            from glassformer.cli.run import run_data
+            from glassformer.cli.run_data import run_data
 
             common.print_json({**run_data(run), "finish": Message.of(run).finish}, flush=True)
         if run.remedy is not None:
             common.note(f"glass: {run.remedy}")
         dim_note(stats_line(run))
-        if self.model.start is None and len(run.prompt_ids) + len(run.steps) >= self.model.config.context:
+        if (
+            not self.shifts
+            and self.model.start is None
+            and len(run.prompt_ids) + len(run.steps) >= self.model.config.context
+        ):
             common.note(f"glass: the model's context is full. {HOW_TO_SHORTEN}")
 
 

@@ -28,6 +28,9 @@ def quantize(
     ] = None,
     perplexity: Annotated[bool, option("--perplexity/--no-perplexity", help="Measure perplexity before and after.")] = True,
     force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False,
+    allow_requantize: Annotated[
+        bool, option("--allow-requantize", help="Pack weights once more that are packed already, which loses more.")
+    ] = False,
     threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -53,10 +56,10 @@ def quantize(
         )
     path = output or Path(f"{model_label(opened)}-{kind.lower()}.gguf")
     with bars.work_bar(f"quantizing {path.name}") as progress:
-        quantize(opened, path, kind, force=force, progress=progress)
+        quantize(opened, path, kind, force=force, allow_requantize=allow_requantize, progress=progress)
     report: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
     common.note(
-        f"{report['from']} {report['bytes_before'] / 1e6:,.1f} MB → {_kind_text(kind, path)} "
+        f"{opened.kind_text} {report['bytes_before'] / 1e6:,.1f} MB → {_kind_text(kind, path)} "
         f"{report['bytes_after'] / 1e6:,.1f} MB, {report['bits']:.2f} bits per weight"
     )
     if len(report["kinds"]) > 1:

@@ -29,6 +29,7 @@ from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
 from glassformer.sites import Watch
 from glassformer.text import Tokenizer
+from glassformer.text.chat.thoughts import OPENING, ThoughtReader
 from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
@@ -39,6 +40,7 @@ from glassformer.text.chat.tool_calls import (
 )
 
 Messages = Sequence[Mapping[str, Any]]
+PROMPT_END = 8  # tokens in which the mark before thoughts may stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,12 @@ def _raise_error(event: Event) -> None:
 
 def _timed_out(context: ServingContext) -> Unavailable:
     return Unavailable(f"the answer did not begin within {context.limits.seconds:g} seconds. Try again later.")
+
+
+def thoughts_of(answer: Answer) -> ThoughtReader:
+    """What tells the thoughts of an answer's first text from the rest; the prompt may have begun them."""
+    ends = answer.model.tokenizer.decode(answer.texts[0].run.prompt_ids[-PROMPT_END:])
+    return ThoughtReader(begun=str(ends).rstrip().endswith(OPENING))
 
 
 def new_id(prefix: str) -> str:

@@ -41,16 +41,19 @@ from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.body import FirstMistake
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
+from glassformer.serving.http.json_bodies import JsonBodies
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
+from glassformer.serving.http.openai import batches, chat, completions, embeddings, errors, files, models, responses
 from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import STOPPING, Registry
 
 ROUTERS = (
-    models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
+    models.router, chat.router, completions.router, embeddings.router, responses.router, files.router, batches.router,
+    *anthropic.ROUTERS,
     *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
     gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
     view_list.router, training_routes.router, monitoring.router, studio.router,
@@ -66,15 +69,15 @@ log = logging.getLogger("glassformer")
 
 def create_app(
     registry: Registry, limits: Limits | None = None, security: Security | None = None, *, guarded: bool = True,
-    access_log: bool = False, training: Path | None = None,
+    access_log: bool = False, training: Path | None = None, permissions: Permissions | None = None,
 ) -> FastAPI:  # fmt: skip
     """The API over a registry of models; not `guarded` where requests were checked before they come here.
 
-    `training`: the folder of one that the studio follows.
+    `training`: the folder of one that the studio follows. `permissions`: what clients may do beyond asking.
     """
     limits, security = limits or registry.limits, security or Security()
     followed = None if training is None else FollowedTraining(training)
-    context = ServingContext(registry, limits, security, Metrics(), followed)
+    context = ServingContext(registry, limits, security, Metrics(), followed, permissions or Permissions())
     app = DocumentedApp(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.dialects = DIALECTS
     app.state.context = context
@@ -83,6 +86,7 @@ def create_app(
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
+    app.add_middleware(JsonBodies, dialects=DIALECTS)
     if guarded:
         app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
     app.add_middleware(RequestLog, metrics=context.metrics, lines=access_log)
@@ -116,6 +120,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         unloading.cancel()
         with suppress(asyncio.CancelledError):
             await unloading
+        await context.close()
         await asyncio.to_thread(context.registry.close)
         context.preparation.close(Unavailable(STOPPING), 0)
 

@@ -14,14 +14,18 @@ from starlette.requests import Request
 
 from glassformer.errors import Unavailable
 from glassformer.runtime.model import Model
+from glassformer.serving.batches import Batches
+from glassformer.serving.file_store import FileStore
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.clients import client_of
-from glassformer.serving.http.errors import ClientDisconnected
+from glassformer.serving.http.errors import ClientDisconnected, HttpError
 from glassformer.serving.http.metrics import Metrics
+from glassformer.serving.http.openai.response_store import ResponseStore
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
+from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
@@ -78,11 +82,27 @@ class ServingContext:
     security: Security
     metrics: Metrics
     training: FollowedTraining | None = None
+    permissions: Permissions = field(default_factory=Permissions)
     deliveries: Deliveries = field(default_factory=Deliveries)
+    _batches: Batches = field(init=False)
+    responses: ResponseStore | None = field(init=False)  # None where the operator does not allow it
+    pulling: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a model is fetched for a client
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preparation = JobThreads("preparation", PREPARING_THREADS, self.limits.queued)
+        self._batches = Batches(FileStore(self.limits.stored_bytes), self.limits.batches)
+        self.responses = ResponseStore(self.limits) if self.permissions.store_responses else None
+
+    @property
+    def batches(self) -> Batches:
+        if not self.permissions.files:
+            raise HttpError(403, "this server keeps no files, so it answers no batches: it is several.", code="not_allowed")
+        return self._batches
+
+    async def close(self) -> None:
+        """Stop what goes on without a client."""
+        await self._batches.close()
 
     async def acquire(self, name: str | None) -> ServedModel:
         """A model for a request, which must release it. Loading happens once, on a thread of its own, however many wait."""

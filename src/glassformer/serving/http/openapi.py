@@ -26,7 +26,7 @@ COMPONENTS = "#/components/schemas/"
 JSON = "application/json"
 PAGE = "application/vnd.glassformer.page+json"
 EVENTS = "text/event-stream"
-METHODS = ("get", "post")
+METHODS = ("get", "head", "post", "delete")
 REFUSED = "The request cannot be honoured: what is wrong with it, in a sentence."
 OTHER_ERROR = "Any other error, in the same form: no key, no such model, a full queue."
 

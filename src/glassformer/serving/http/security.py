@@ -225,7 +225,7 @@ def _with_origin(send: Send, origin: str) -> Send:
 
 def _preflight(headers: Headers) -> Json:
     asked = {
-        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, OPTIONS",
         "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "content-type"),
         "Access-Control-Max-Age": PREFLIGHT_SECONDS,
     }

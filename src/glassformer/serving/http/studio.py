@@ -32,6 +32,12 @@ async def page() -> Response:
     return _file("index.html", "no-cache")
 
 
+@router.head("/", response_class=Response, responses=text_answer("text/html"))
+async def running() -> Response:
+    """That the server runs: what Ollama's clients ask first."""
+    return Response(media_type="text/html")
+
+
 @router.get("/studio/{name}", response_class=Response, responses=text_answer("*/*"))
 async def asset(name: str) -> Response:
     """A script, a style, a picture or the data that the page opens with."""

@@ -1,8 +1,8 @@
 """Anthropic's Messages API."""
 
-from glassformer.serving.http.anthropic import messages
+from glassformer.serving.http.anthropic import batches, messages
 from glassformer.serving.http.anthropic.errors import error_body, error_event
 
-ROUTERS = (messages.router,)
+ROUTERS = (messages.router, batches.router)
 
 __all__ = ["ROUTERS", "error_body", "error_event"]

@@ -69,9 +69,12 @@ class ToolChoice(BaseModel):
 
 
 class Thinking(BaseModel):
+    """Whether the model is to think before it answers; `max_tokens` bounds thoughts and answer together."""
+
     model_config = ConfigDict(extra="allow")
 
-    type: str
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 class OutputFormat(BaseModel):
@@ -119,7 +122,8 @@ class PromptRequest(BaseModel):
     def template_variables(self) -> dict[str, Any]:
         """An answer that the request begins is continued."""
         begun = self.messages[-1].role == "assistant"
-        return {"add_generation_prompt": False, "continue_final_message": True} if begun else {}
+        thinking = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+        return thinking | ({"add_generation_prompt": False, "continue_final_message": True} if begun else {})
 
 
 class MessagesRequest(PromptRequest):
@@ -133,8 +137,6 @@ class MessagesRequest(PromptRequest):
     stream: bool | None = None
 
     def settings(self, limits: Limits) -> dict[str, Any]:
-        if self.thinking is not None and self.thinking.type == "enabled":
-            raise SettingError("thinking cannot be honoured: answers here have no thinking blocks. Leave it out.")
         extra = engine_settings(self.model_extra, NEUTRAL, type(self).model_fields)
         if self.output_config is not None and self.output_config.format is not None:
             extra["json_schema"] = self.output_config.format.json_schema
@@ -144,6 +146,11 @@ class MessagesRequest(PromptRequest):
             limits, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p or None,
             stop=self.stop_sequences, **extra,
         )  # fmt: skip
+
+    @property
+    def thinks(self) -> bool:
+        """Whether thoughts are asked for."""
+        return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
     def choice(self) -> str:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.decoding import Finish
-from glassformer.serving.http.answers import Answer, Piece, start_chat, start_completion
+from glassformer.serving.http.answers import Answer, Piece, start_chat, start_completion, thoughts_of
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json, to_json
 from glassformer.serving.http.ollama.errors import error_line
@@ -20,6 +20,7 @@ from glassformer.serving.http.ollama.names import registry_name
 from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream
+from glassformer.text.chat.thoughts import ThoughtReader
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCall
 
 router = APIRouter(tags=["Ollama"])
@@ -42,12 +43,15 @@ async def chat(request: Request, body: ChatRequest) -> Response:
         request, name, body.conversation(), body.settings(context_of(request).limits), tools=body.functions(),
         template=body.template_variables(),
     )  # fmt: skip
+    reader = thoughts_of(answer) if body.think else None
     if body.stream:
-        return EventStream(answer, lines(answer, body.model, chat_delta(answer), EMPTY_CHAT), error_line, LINES)
+        return EventStream(answer, lines(answer, body.model, chat_delta(answer, reader), EMPTY_CHAT), error_line, LINES)
     try:
         await answer.collect()
         parsed = answer.texts[0].message
-        return Json({**head(body.model), "message": chat_message(parsed.content, parsed.calls), **ending(answer)})
+        thoughts, content = told_apart(reader, parsed.content)
+        message = chat_message(content, parsed.calls, thoughts=thoughts)
+        return Json({**head(body.model), "message": message, **ending(answer)})
     finally:
         await answer.close()
 
@@ -64,11 +68,13 @@ async def generate(request: Request, body: GenerateRequest) -> Response:
         answer = await start_completion(request, name, [body.prompt], settings)
     else:
         answer = await start_chat(request, name, body.conversation(), settings, template=body.template_variables())
+    reader = thoughts_of(answer) if body.think else None
     if body.stream:
-        return EventStream(answer, lines(answer, body.model, text_delta, EMPTY_TEXT), error_line, LINES)
+        return EventStream(answer, lines(answer, body.model, text_delta(reader), EMPTY_TEXT), error_line, LINES)
     try:
         await answer.collect()
-        return Json({**head(body.model), "response": answer.texts[0].text, **ending(answer)})
+        thoughts, text = told_apart(reader, answer.texts[0].text)
+        return Json({**head(body.model), **text_fields(thoughts, text), **ending(answer)})
     finally:
         await answer.close()
 
@@ -88,28 +94,44 @@ async def lines(
     yield to_json({**head(model), **empty, **ending(answer)}) + b"\n"
 
 
-def text_delta(piece: Piece) -> dict[str, Any] | None:
-    return {"response": piece.text} if piece.text else None
+def told_apart(reader: ThoughtReader | None, text: str, *, last: bool = True) -> tuple[str, str]:
+    """The thoughts in a text or a piece of it, if they are asked for, and the answer."""
+    return ("", text) if reader is None else reader.feed(text, last=last)
 
 
-def chat_delta(answer: Answer) -> Callable[[Piece], dict[str, Any] | None]:
-    """What a piece adds to a chat: content as it comes, calls of tools when they are whole."""
+def text_delta(reader: ThoughtReader | None = None) -> Callable[[Piece], dict[str, Any] | None]:
+    """What a piece adds to a text."""
+
+    def fields(piece: Piece) -> dict[str, Any] | None:
+        thoughts, text = told_apart(reader, piece.text, last=piece.finish is not None)
+        return text_fields(thoughts, text) if text or thoughts else None
+
+    return fields
+
+
+def text_fields(thoughts: str, text: str) -> dict[str, Any]:
+    return {"response": text, **({"thinking": thoughts} if thoughts else {})}
+
+
+def chat_delta(answer: Answer, reader: ThoughtReader | None = None) -> Callable[[Piece], dict[str, Any] | None]:
+    """What a piece adds to a chat: thoughts and content as they come, calls of tools when they are whole."""
     sent = 0
 
     def fields(piece: Piece) -> dict[str, Any] | None:
         nonlocal sent
         content = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
+        thoughts, content = told_apart(reader, content, last=piece.finish is not None)
         calls = answer.texts[0].message.calls[sent:]
-        message = chat_message(content, calls, sent)
+        message = chat_message(content, calls, sent, thoughts)
         sent += len(calls)
-        return {"message": message} if content or calls else None
+        return {"message": message} if content or calls or thoughts else None
 
     return fields
 
 
-def chat_message(content: str, calls: tuple[ToolCall, ...] = (), first: int = 0) -> dict[str, Any]:
+def chat_message(content: str, calls: tuple[ToolCall, ...] = (), first: int = 0, thoughts: str = "") -> dict[str, Any]:
     """`first`: the index of the first of these calls in the whole answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": content}
+    message: dict[str, Any] = {"role": "assistant", "content": content, **({"thinking": thoughts} if thoughts else {})}
     if calls:
         message["tool_calls"] = [
             {"id": call.id, "function": {"index": index, "name": call.name, "arguments": json.loads(call.arguments)}}

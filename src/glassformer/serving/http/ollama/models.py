@@ -1,4 +1,4 @@
-"""GET /api/tags, /api/ps, /api/version and POST /api/show, /api/embed: what Ollama's clients ask before they chat."""
+"""GET /api/tags, /api/ps, /api/version and POST /api/show, /api/embed(dings): what Ollama's clients ask before they chat."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from starlette.requests import Request
 
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.errors import Json
 from glassformer.serving.http.ollama.names import LATEST, registry_name
-from glassformer.serving.http.ollama.schemas import EmbedRequest, ShowRequest
+from glassformer.serving.http.ollama.schemas import EmbeddingsRequest, EmbedRequest, ShowRequest
 from glassformer.serving.http.openai.embeddings import embed_inputs
 from glassformer.serving.http.openapi import example_answer
+from glassformer.serving.model_facts import ModelFacts, facts_of
 from glassformer.serving.registry import ModelSource, ServedModel
-from glassformer.text.chat.tool_calls import ToolCallFormat
 
 router = APIRouter(tags=["Ollama"])
 API_VERSION = "0.12.6"  # of Ollama: clients ask whether it has what they need
@@ -67,9 +67,7 @@ async def list_loaded_models(request: Request) -> Json:
 @router.post("/api/show", responses=example_answer({"details": {"family": "llama"}, "capabilities": ["completion"]}))
 async def show_model(request: Request, body: ShowRequest) -> Json:
     """What a model is: its template, its sizes and what it can do. Loads it if need be."""
-    if not (body.model or body.name):
-        raise HttpError(400, "model is missing. Name one of GET /api/tags.", param="model")
-    async with context_of(request).use(registry_name(request, body.model or body.name)) as served:
+    async with context_of(request).use(registry_name(request, body.named)) as served:
         return Json(await asyncio.to_thread(description, served.model))  # without a pass, so in nobody's turn
 
 
@@ -82,7 +80,7 @@ def description(model: Model) -> dict[str, Any]:
         "parameters": "",
         "license": "",
         "template": template,
-        "details": _details(model),
+        "details": _details(facts_of(model.opened)),
         "model_info": {
             "general.architecture": family,
             "general.parameter_count": model.blueprint.parameters,
@@ -99,7 +97,7 @@ def capabilities(model: Model) -> list[str]:
         return ["embedding"]
     tokenizer = model.tokenizer
     thinks = tokenizer.chat_template is not None and "enable_thinking" in tokenizer.template().variables
-    tools = ToolCallFormat.of(tokenizer) is not None
+    tools = tokenizer.chat_template is not None  # one that knows none is told of them in words
     return ["completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])]
 
 
@@ -116,32 +114,38 @@ async def embed(request: Request, body: EmbedRequest) -> Json:
     })  # fmt: skip
 
 
+@router.post("/api/embeddings", responses=example_answer({"embedding": [0.1]}))
+async def embed_one(request: Request, body: EmbeddingsRequest) -> Json:
+    """The older form: a vector for one text; without one, the model is loaded."""
+    name = registry_name(request, body.model)
+    if not body.prompt:
+        async with context_of(request).use(name):
+            return Json({"embedding": []})
+    vectors, _ = await embed_inputs(request, name, [body.prompt], None)
+    return Json({"embedding": vectors[0].tolist()})
+
+
 def _entry(source: ModelSource, name: str, served: ServedModel | None) -> dict[str, Any]:
-    """A model in a list; what is only known of a loaded one is left empty."""
+    """A model in a list."""
     tagged = name if ":" in name else name + LATEST
+    facts = source.facts if served is None else facts_of(served.model.opened)
     return {
         "name": tagged,
         "model": tagged,
-        "size": 0 if served is None else sum(_sizes(served.model)),
+        "size": facts.bytes,
         "digest": sha256(source.name.encode()).hexdigest(),
-        "details": _details(None if served is None else served.model),
+        "details": _details(facts),
     }
 
 
-def _sizes(model: Model) -> list[int]:
-    tensors: Any = getattr(model.opened, "tensors", {})
-    return [tensor.size for tensor in tensors.values()]
-
-
-def _details(model: Model | None) -> dict[str, Any]:
-    family = "" if model is None else model.config.model_type
+def _details(facts: ModelFacts) -> dict[str, Any]:
     return {
         "parent_model": "",
-        "format": "",
-        "family": family,
-        "families": [family] if family else [],
-        "parameter_size": "" if model is None else _count(model.blueprint.parameters),
-        "quantization_level": "",
+        "format": facts.format,
+        "family": facts.family,
+        "families": [facts.family] if facts.family else [],
+        "parameter_size": _count(facts.parameters) if facts.parameters else "",
+        "quantization_level": facts.kind,
     }
 
 

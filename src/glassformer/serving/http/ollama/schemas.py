@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.settings import limited_settings
 from glassformer.serving.limits import Limits
 
@@ -136,12 +137,41 @@ class GenerateRequest(OllamaRequest):
         return [*system, {"role": "user", "content": self.prompt}]
 
 
-class ShowRequest(BaseModel):
-    """POST /api/show"""
+class NamedModelRequest(BaseModel):
+    """What names a model, by either name of the field."""
 
     model: str = ""
-    name: str = ""  # the older name
+    name: str = ""  # the older
+
+    @property
+    def named(self) -> str:
+        if not (self.model or self.name):
+            raise HttpError(400, "model is missing. Name one of GET /api/tags.", param="model")
+        return self.model or self.name
+
+
+class ShowRequest(NamedModelRequest):
+    """POST /api/show"""
+
     verbose: bool = False
+
+
+class PullRequest(NamedModelRequest):
+    """POST /api/pull"""
+
+    stream: bool = True
+    insecure: bool = False  # no other registry is asked than the catalogue's own and the hub
+
+
+class DeleteRequest(NamedModelRequest):
+    """DELETE /api/delete"""
+
+
+class CopyRequest(BaseModel):
+    """POST /api/copy"""
+
+    source: str
+    destination: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?$", max_length=128)]
 
 
 class EmbedRequest(BaseModel):
@@ -151,6 +181,15 @@ class EmbedRequest(BaseModel):
     input: str | Annotated[list[str], Field(min_length=1)]
     truncate: bool = True
     dimensions: Annotated[int, Field(ge=1)] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: Any = None
+
+
+class EmbeddingsRequest(BaseModel):
+    """POST /api/embeddings, the older form: one text."""
+
+    model: str
+    prompt: str = ""
     options: dict[str, Any] | None = None
     keep_alive: Any = None
 

@@ -1,8 +1,11 @@
-"""POST /v1/responses, without a state: nothing is kept between two requests, so each brings its whole conversation."""
+"""/v1/responses. Nothing is kept between two requests, so each brings its whole conversation; unless the operator allows it.
+
+Then an answer is stored, as OpenAI does it, where the request does not say otherwise, and a later request can go on from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -15,7 +18,9 @@ from glassformer.errors import InputError, SettingError
 from glassformer.runtime.request_settings import template_variables
 from glassformer.serving.http.answers import Answer, new_id, start_chat
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.errors import Json, Problem
+from glassformer.serving.http.errors import HttpError, Json, Problem
+from glassformer.serving.http.openai.files import page_of
+from glassformer.serving.http.openai.response_store import ResponseStore, StoredResponse
 from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import engine_settings, limited_settings
@@ -25,6 +30,7 @@ from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
 ALSO_NEUTRAL = (*NEUTRAL, "include", "max_tool_calls", "stream_options", "prompt_cache_options")
+NOT_STORED = "nothing is kept between requests."
 TEXT_PARTS = ("input_text", "output_text", "text")
 
 
@@ -82,18 +88,24 @@ class ResponsesRequest(ApiRequest):
     stream: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: str | None = None
+    store: bool | None = None
     conversation: Any = None
     background: bool | None = None
     prompt: Any = None
     top_logprobs: int | None = None
 
-    def messages(self) -> list[dict[str, Any]]:
-        """The input as messages, those of calls and their results included."""
-        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        for number, item in enumerate(items):
+    def items(self) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+
+    def messages(self, before: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """The input as messages, those of calls and their results included, after those `before` it."""
+        messages = [dict(message) for message in before]
+        for number, item in enumerate(self.items()):
             _add_item(messages, item, f"input item {number}")
         return messages
+
+    def with_instructions(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{"role": "system", "content": self.instructions}, *messages] if self.instructions else messages
 
     def functions(self) -> list[dict[str, Any]]:
         return [tool.as_function() for tool in self.tools or []]
@@ -103,8 +115,8 @@ class ResponsesRequest(ApiRequest):
         return self.tool_choice.name if isinstance(self.tool_choice, NamedFunction) else self.tool_choice or "auto"
 
     def settings(self, limits: Limits) -> dict[str, Any]:
-        stateless = "nothing is kept between requests. Send the whole conversation as input."
-        self.refuse("previous_response_id", "conversation", "prompt", reason=stateless)
+        stateless = f"{NOT_STORED} Send the whole conversation as input."
+        self.refuse("conversation", "prompt", reason=stateless)
         self.refuse("background", reason="answers come with their requests. Leave it out.")
         self.refuse("top_logprobs", reason="ask /v1/chat/completions for log-probabilities.")
         if self.truncation == "auto":
@@ -176,21 +188,77 @@ RESPONSE = {
 async def create_response(request: Request, body: ResponsesRequest) -> Response:
     """The answer to an input, whole or as a stream of server-sent events."""
     settings, parallel = body.settings(context_of(request).limits), body.parallel_tool_calls is not False
+    conversation = Conversation(body, context_of(request).responses)
     answer = await start_chat(
-        request, body.model, body.messages(), settings, tools=body.functions(), tool_choice=body.choice,
-        parallel_tool_calls=parallel, template=body.template_variables(),
+        request, body.model, body.with_instructions(conversation.messages), settings, tools=body.functions(),
+        tool_choice=body.choice, parallel_tool_calls=parallel, template=body.template_variables(),
     )  # fmt: skip
     if body.stream:
-        stream = ResponseStream(answer, body)
+        stream = ResponseStream(answer, body, conversation)
         return EventStream(answer, stream.events(), stream.failed)
     try:
         await answer.collect()
         parsed, status = answer.texts[0].message, _status(answer)
         output = [message_item(new_id("msg_"), parsed.content, status)] if parsed.content or not parsed.calls else []
         output += [call_item(new_id("fc_"), call.id, call.name, call.arguments, "completed") for call in parsed.calls]
-        return Json(response_body(new_id("resp_"), answer, body, status, output))
+        return Json(conversation.keep(response_body(new_id("resp_"), answer, body, status, output), answer))
     finally:
         await answer.close()
+
+
+@router.get("/v1/responses/{response_id}", responses=example_answer(RESPONSE))
+async def show_response(request: Request, response_id: str) -> Json:
+    """A response that is stored."""
+    return Json(_store_of(request).get(response_id).body)
+
+
+@router.get("/v1/responses/{response_id}/input_items", responses=example_answer({"object": "list", "data": [{}]}))
+async def list_input(request: Request, response_id: str) -> Json:
+    """What it answers."""
+    items = _store_of(request).get(response_id).items
+    data = [{"type": "message", **item, "id": item.get("id") or f"item_{index}"} for index, item in enumerate(items)]
+    return Json(page_of(data))
+
+
+@router.delete("/v1/responses/{response_id}", responses=example_answer({"id": "resp_1", "deleted": True}))
+async def delete_response(request: Request, response_id: str) -> Json:
+    """Forget it."""
+    _store_of(request).delete(response_id)
+    return Json({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+def _store_of(request: Request) -> ResponseStore:
+    if (store := context_of(request).responses) is None:
+        raise HttpError(404, f"{NOT_STORED} Start the server with --store-responses.", code="not_found")
+    return store
+
+
+class Conversation:
+    """What a request goes on from, and what is kept of it."""
+
+    def __init__(self, body: ResponsesRequest, store: ResponseStore | None) -> None:
+        self._body, self._store = body, None if body.store is False else store
+        before: Sequence[dict[str, Any]] = ()
+        if body.previous_response_id is not None:
+            if store is None:
+                raise SettingError(
+                    f"previous_response_id cannot be honoured: {NOT_STORED} Send the whole conversation as input, or start "
+                    "the server with --store-responses."
+                )
+            before = store.get(body.previous_response_id).messages
+        self.messages = body.messages(before)
+
+    @property
+    def kept(self) -> bool:
+        return self._store is not None
+
+    def keep(self, response: dict[str, Any], answer: Answer) -> dict[str, Any]:
+        """The response, which is stored if it is to be."""
+        response = {**response, "store": self.kept}
+        if self._store is not None:
+            messages = [*self.messages, answer.texts[0].message.to_dict()]
+            self._store.add(StoredResponse(response, self._body.items(), messages))
+        return response
 
 
 def error_event(problem: Problem, number: int) -> bytes:
@@ -233,7 +301,7 @@ def response_body(
         "model": body.model,
         "output": output,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
         "store": False,
         "temperature": body.temperature,
@@ -263,8 +331,8 @@ def _status(answer: Answer) -> str:
 class ResponseStream:
     """A streamed response: its output items as they grow, each event numbered."""
 
-    def __init__(self, answer: Answer, body: ResponsesRequest) -> None:
-        self._answer, self._body, self._id = answer, body, new_id("resp_")
+    def __init__(self, answer: Answer, body: ResponsesRequest, conversation: Conversation) -> None:
+        self._answer, self._body, self._id, self._conversation = answer, body, new_id("resp_"), conversation
         self._output: list[dict[str, Any]] = []
         self._open: int | str | None = None  # the index of the open call, or 'text'
         self._number = 0
@@ -282,7 +350,7 @@ class ResponseStream:
         status = _status(self._answer)
         for event in self._close("completed" if self._answer.texts[0].called else status):
             yield event
-        yield self._event(f"response.{status}", response=self._response(status))
+        yield self._event(f"response.{status}", response=self._conversation.keep(self._response(status), self._answer))
 
     def failed(self, problem: Problem) -> bytes:
         """The last event of a stream that failed."""
@@ -291,7 +359,8 @@ class ResponseStream:
         return self._event("response.failed", response=failed) + error_event(problem, self._number)
 
     def _response(self, status: str) -> dict[str, Any]:
-        return response_body(self._id, self._answer, self._body, status, list(self._output))
+        response = response_body(self._id, self._answer, self._body, status, list(self._output))
+        return {**response, "store": self._conversation.kept}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         event = sse({"type": kind, "sequence_number": self._number, **fields}, kind)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.errors import TemplateError
 from glassformer.text.chat.tool_calls.format import ToolCallFormat
 from glassformer.text.chat.tool_calls.messages import template_messages, template_tools
 from glassformer.text.chat.tool_calls.parser import ToolCallParser, random_key
+from glassformer.text.chat.tool_calls.plain import PLAIN_FORMAT, plain_messages
 from glassformer.text.tokenizer import Tokenizer
 
 
@@ -52,13 +52,17 @@ def chat_prompt(
     """Messages and tools as OpenAI's clients send them, for the model of a tokenizer.
 
     `tool_choice`: 'none', 'auto', 'required', or the name of one of the tools. `template`: variables of the chat template.
+    Where the template knows no tools, the messages tell of them, and of the calls that there were.
     """
     call_format = ToolCallFormat.of(tokenizer)
-    plain_messages, variables = template_messages(messages, call_format), dict(template or {})
-    if not tools or tool_choice == "none":
-        return ChatPrompt(plain_messages, variables)
-    if call_format is None:
-        raise TemplateError("this model takes no tools: its chat template has no place for them. Leave them out.")
-    variables["tools"] = template_tools(tools)
-    forced = call_format.settings(tokenizer, variables["tools"], tool_choice, parallel_tool_calls)
-    return ChatPrompt(plain_messages, variables, forced, ToolUse(call_format, variables["tools"]))
+    plain, variables = template_messages(messages, call_format), dict(template or {})
+    schemas = [] if tool_choice == "none" else template_tools(tools)
+    if call_format is None and tokenizer.chat_template and plain:  # in words, as the template has no place for them
+        plain = plain_messages(tokenizer, plain, schemas)
+    elif schemas:
+        variables["tools"] = schemas
+    if not schemas:
+        return ChatPrompt(plain, variables)
+    call_format = call_format or PLAIN_FORMAT
+    forced = call_format.settings(tokenizer, schemas, tool_choice, parallel_tool_calls)
+    return ChatPrompt(plain, variables, forced, ToolUse(call_format, schemas))

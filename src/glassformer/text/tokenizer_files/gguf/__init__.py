@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
 from glassformer.garbage_collection import collection_paused
+from glassformer.text.tokenizer_files.gguf import cache
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizers_errors import LibraryErrors
 
@@ -21,6 +23,8 @@ BUILDERS: Mapping[str, str] = {  # by kind: the module here that builds it, impo
     "gemma4": "plain_bpe",
     "whitespace": "plain_bpe",
 }
+SLOW = ("llama",)  # kinds whose merges are not in the file, but have to be found
+LARGE = 30_000  # tokens of a vocabulary for which that takes long
 UNSUPPORTED = {
     "rwkv": "RWKV's greedy match of the longest byte string",
     "plamo2": "PLaMo 2's own Unigram over suffixes",
@@ -30,10 +34,21 @@ UNSUPPORTED = {
 }
 
 
-def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
-    """The library's tokenizer, the special tokens by name (`bos_token`, …), and whether it gives token types."""
+def build(metadata: Mapping[str, Any], kept_in: Path | None = None) -> tuple[Tokenizer, dict[str, str], bool]:
+    """The library's tokenizer, the special tokens by name (`bos_token`, …), and whether it gives token types.
+
+    `kept_in`: a folder where one that takes long to build is kept for the next time.
+    """
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    slow = metadata.get("tokenizer.ggml.model") in SLOW and isinstance(tokens, list) and len(tokens) >= LARGE
+    path = cache.entry_path(kept_in, metadata) if kept_in is not None and slow else None
+    if path is not None and (kept := cache.read(path)) is not None:
+        return *kept, False
     with collection_paused():  # there are as many tuples as merges
-        return _build(metadata)
+        backend, special, token_types = _build(metadata)
+    if path is not None:
+        cache.write(path, backend, special)
+    return backend, special, token_types
 
 
 def _build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
