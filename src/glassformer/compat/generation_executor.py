@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 OWN_ATTRIBUTES = {  # that change no number
-    "training", "recompute", "generation_config", "weight_files", "use_gpu_engine", "name_or_path",
+    "training", "recompute", "offload", "model_tags", "generation_config", "weight_files", "use_gpu_engine", "name_or_path",
     "changes",
 }  # fmt: skip
 note = logging.getLogger("glassformer").warning

@@ -281,6 +281,8 @@ class GenerationConfig(SettingsTable):
         changed = {name: value for name, value in values.items() if name in self.origins or value != getattr(default, name)}
         return {**self.extra, **{name: value for name, value in changed.items() if value is not None}}
 
+    to_diff_dict = to_dict  # its familiar name, under which pipelines ask
+
 
 def empty_prompt_token(settings: GenerationConfig) -> int:
     """The token that stands for no prompt at all."""
