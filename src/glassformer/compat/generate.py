@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.compat.generate_inputs import GenerateInputs, evaluating, read_inputs
 from glassformer.compat.generate_output import GenerateCall, check_cache_room, fill_cache, output_of, pad_rows
-from glassformer.compat.generation_executor import executor_for, release_engine
+from glassformer.compat.generation_executor import executor_for
 from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
@@ -29,16 +29,6 @@ class GenerationMixin:
 
     config: Any
     generation_config: GenerationConfig
-    use_gpu_engine: bool = True  # where the model is on a GPU, and nobody has hooks on it or has changed its modules
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        release_engine(cast(nn.Module, self))  # the parameters move, or change their dtype
-        return super()._apply(fn, recurse)  # type: ignore[misc]
-
-    def train(self, mode: bool = True) -> Any:
-        if mode:
-            release_engine(cast(nn.Module, self))  # its memory is wanted for gradients
-        return super().train(mode)  # type: ignore[misc]
 
     def generate(
         self: Any,
@@ -299,7 +289,8 @@ def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     if assistant is not None:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
-    executor = call.prompts.executor or executor_for(model)
+    looks_inside = call.watch is not None or any(policy.look.memory for policy in call.policies)
+    executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
     with evaluating(model):
         yield from generate(executor, call.policies, assistant, call.watch)
 
