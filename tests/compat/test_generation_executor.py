@@ -73,7 +73,7 @@ def load(folder: Callable[[str], Path]) -> Callable[..., Any]:
 def by_pytorch(model: Any, ids: torch.Tensor = IDS, **settings: Any) -> list[list[int]]:
     model.use_gpu_engine = model.use_cpu_engine = False
     result: list[list[int]] = model.generate(ids, max_new_tokens=4, eos_token_id=None, **settings).tolist()
-    del model.use_gpu_engine, model.use_cpu_engine
+    model.use_gpu_engine = model.use_cpu_engine = True
     return result
 
 
@@ -234,7 +234,9 @@ def take_another_dtype(model: Any) -> None:
         nn.Module.train,
     ],
 )
-def test_what_the_caller_changed_runs_as_modules(change: Callable[[Any], object], load: Callable[..., Any], engine: type[Any]) -> None:
+def test_what_the_caller_changed_runs_as_modules(
+    change: Callable[[Any], object], load: Callable[..., Any], engine: type[Any]
+) -> None:
     model = load()
     assert isinstance(executor_for(model), engine)
     change(model)

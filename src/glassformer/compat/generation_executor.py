@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OWN_ATTRIBUTES = {  # that change no number
     "training", "recompute", "offload", "model_tags", "generation_config", "weight_files", "use_gpu_engine",
-    "use_cpu_engine", "name_or_path", "changes",
+    "name_or_path", "changes",
 }  # fmt: skip
 note = logging.getLogger("glassformer").warning
 
@@ -205,7 +205,12 @@ def own_computation(model: Any, parts: Parts) -> str | None:
     if model.training:
         return "it is in training mode"
     device = model.device
-    if torch.is_autocast_enabled(device.type) or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if (
+        torch.is_autocast_enabled(device.type)
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch.jit.is_tracing()
+    ):
         return "PyTorch's operations are intercepted"
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "every module has a hook"

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,11 +30,14 @@ Place = tuple[int, int]  # an address, and how many bytes
 _expanded: WeakKeyDictionary[nn.Module, dict[str, tuple[StoredTensor, bytes]]] = WeakKeyDictionary()
 
 
-def remember_expanded(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
+def remember_expanded(model: Any, stored: Mapping[str, StoredTensor]) -> None:
     """Remember from which packed tensors the parameters of a model were expanded just now."""
-    values = {name: value for name, value in model.named_parameters(remove_duplicate=False) if name in stored}
-    digests = digests_of(values.values())
-    _expanded[model] = {name: (stored[name], digests[_place(value)]) for name, value in values.items()}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    digests = digests_of(named[name] for name in stored)
+    sources = {id(named[name]): (tensor, digests[_place(named[name])]) for name, tensor in stored.items()}
+    for module in {model, model.base_model}:
+        parameters = module.named_parameters(remove_duplicate=False)
+        _expanded[module] = {name: sources[id(value)] for name, value in parameters if id(value) in sources}
 
 
 class LiveWeights:
@@ -59,7 +63,9 @@ class LiveWeights:
 def live_tensor(name: str, value: Tensor) -> StoredTensor:
     """A parameter as a stored tensor whose bytes are the parameter's own memory."""
     data = _bytes(value)
-    return StoredTensor(name, KINDS[value.dtype], tuple(value.shape), BufferedFile(Path(name), data, live=True), 0, data.size)
+    return StoredTensor(
+        name, KINDS[value.dtype], tuple(value.shape), BufferedFile(Path(name), data, live=True), 0, data.size
+    )
 
 
 def digests_of(values: Iterable[Tensor]) -> dict[Place, bytes]:

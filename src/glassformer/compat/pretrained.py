@@ -161,7 +161,6 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
     familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
     use_gpu_engine: bool = True  # on a GPU, where nobody has hooks on the model or has changed its modules
-    use_cpu_engine: bool = True  # the same on the CPU
     changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled
     config: Any
     generation_config: GenerationConfig
@@ -188,6 +187,16 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
             return output
         with unchanged_weights(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def use_cpu_engine(self) -> bool:
+        """Whether the CPU engine may run the model, where nobody has hooks on it or has changed its modules."""
+        return bool(vars(self).get("_use_cpu_engine", True))
+
+    @use_cpu_engine.setter
+    def use_cpu_engine(self, value: bool) -> None:
+        for module in (self, self.base_model):
+            vars(module)["_use_cpu_engine"] = value
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         release_engine(cast(nn.Module, self))  # the parameters move, or change their dtype
