@@ -77,9 +77,7 @@ def test_trl_trains_as_it_trains_transformers_own(
     tmp_path: Path,
 ) -> None:
     models, tokenizers = load_pair(model_folder(family, "causal"), "causal"), load_tokenizers(tokenizer_folder)
-    runs = [
-        record(make(model, tokenizer, {**COMMON, "gradient_checkpointing": checkpointing, "output_dir": str(tmp_path / name)}))
-        for name, model, tokenizer in zip(("theirs", "ours"), models, tokenizers, strict=True)
-    ]  # fmt: skip
+    arguments = {**COMMON, "gradient_checkpointing": checkpointing, "output_dir": str(tmp_path)}
+    runs = [record(make(*both, arguments)) for both in zip(models, tokenizers, strict=True)]
     assert len(runs[0]) == 6
     assert runs[1] == pytest.approx(runs[0], rel=1e-4, abs=1e-4)

@@ -1,7 +1,7 @@
 """A call of an encoder that the CPU engine answers: token ids in, final states out, and nothing else asked for.
 
-Heads and poolers read the states in PyTorch, as ever. What is odd about the arguments, and every error, is PyTorch's: such calls
-are not answered here.
+Heads and poolers read the states in PyTorch, as ever. Calls with other arguments, and those that end in an error, are
+PyTorch's.
 
 Shapes: ids, mask, types (batch, length); states (batch, length, hidden), zero at padding.
 """

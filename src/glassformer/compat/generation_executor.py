@@ -1,5 +1,4 @@
-"""What runs a live model: an engine where it is just what its class says, the GPU engine on a GPU and the CPU engine elsewhere;
-else PyTorch.
+"""What runs a live model: an engine where it is just what its class says, that of its device; else PyTorch.
 
 An engine computes what a model's class and config say, with the parameters that the model has. Whatever else a caller has
 done to the modules (hooks, adapters, other dtypes) is seen by PyTorch alone, which calls every module, as ever.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
-from glassformer.families import BaseModel
 from glassformer.families.shared.heads import ModelWithHead
 from glassformer.families.shared.seq2seq import shift_right
 from glassformer.hub_upload import upload
