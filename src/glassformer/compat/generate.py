@@ -16,6 +16,8 @@ from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
+from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.engine.plain.torch_threads import by_fastest_threads
 from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import Seq2SeqLM
@@ -300,7 +302,8 @@ def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     looks_inside = call.watch is not None or any(policy.look.memory for policy in call.policies)
     executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
     with evaluating(model):
-        yield from generate(executor, call.policies, assistant, call.watch)
+        steps = generate(executor, call.policies, assistant, call.watch)
+        yield from by_fastest_threads(steps) if model.device.type == "cpu" and isinstance(executor, PlainExecutor) else steps
 
 
 def check_assistant(model: Any, assistant: Any) -> None:
