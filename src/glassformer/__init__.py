@@ -7,7 +7,8 @@ Run a pretrained transformer as fast as the machine allows, and see every step t
     print(model.chat("how are you?"))
 
 Everything here is imported when it is first used, so `import glassformer` is quick and needs no torch. Beside what is
-listed, every family's classes are here by name: `glassformer.BertForMaskedLM`, `glassformer.T5Model`, ….
+listed, every family's classes are here by name: `glassformer.BertForMaskedLM`, `glassformer.T5Model`, …; and so are rules
+and pipelines: `glassformer.TopPLogitsWarper`, `glassformer.TextGenerationPipeline`, ….
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
     from glassformer.compat.collators import DefaultDataCollator as DefaultDataCollator
     from glassformer.compat.collators import default_data_collator as default_data_collator
     from glassformer.compat.pretrained import PretrainedModel as PreTrainedModel
+    from glassformer.compat.processors import EosTokenCriteria as EosTokenCriteria
     from glassformer.compat.processors import LogitsProcessor as LogitsProcessor
     from glassformer.compat.processors import LogitsProcessorList as LogitsProcessorList
+    from glassformer.compat.processors import MaxLengthCriteria as MaxLengthCriteria
+    from glassformer.compat.processors import MaxTimeCriteria as MaxTimeCriteria
     from glassformer.compat.processors import StoppingCriteria as StoppingCriteria
     from glassformer.compat.processors import StoppingCriteriaList as StoppingCriteriaList
+    from glassformer.compat.processors import StopStringCriteria as StopStringCriteria
     from glassformer.compat.processors import set_seed as set_seed
     from glassformer.compat.streamers import AsyncTextIteratorStreamer as AsyncTextIteratorStreamer
     from glassformer.compat.streamers import TextIteratorStreamer as TextIteratorStreamer
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
     from glassformer.sites import Watch as Watch
     from glassformer.tasks import Task as Task
     from glassformer.tasks import pipeline as pipeline
+    from glassformer.text import AddedToken as AddedToken
     from glassformer.text import BatchEncoding as BatchEncoding
     from glassformer.text import Tokenizer as Tokenizer
     from glassformer.views.journey import Journey as Journey
@@ -79,7 +85,8 @@ _HOMES = {
     ),
     "compat.collators": ("DataCollatorForLanguageModeling", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
                          "DataCollatorWithPadding", "DefaultDataCollator", "default_data_collator"),
-    "compat.processors": ("LogitsProcessor", "LogitsProcessorList", "StoppingCriteria", "StoppingCriteriaList", "set_seed"),
+    "compat.processors": ("EosTokenCriteria", "LogitsProcessor", "LogitsProcessorList", "MaxLengthCriteria",
+                          "MaxTimeCriteria", "StopStringCriteria", "StoppingCriteria", "StoppingCriteriaList", "set_seed"),
     "compat.streamers": ("AsyncTextIteratorStreamer", "TextIteratorStreamer", "TextStreamer"),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
@@ -94,7 +101,7 @@ _HOMES = {
     "changes": ("Change", "Where"),
     "sites": ("Watch",),
     "tasks": ("Task", "pipeline"),
-    "text": ("BatchEncoding", "Tokenizer"),
+    "text": ("AddedToken", "BatchEncoding", "Tokenizer"),
     "views.journey": ("Journey",),
 }  # fmt: skip
 _UNDER_OTHER_NAMES = {
@@ -104,9 +111,25 @@ _UNDER_OTHER_NAMES = {
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
 _CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.configs` names
 _TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.tokenizer_names` has them
+_RULE = re.compile(r"\w+Logits(Warper|Processor)|ExponentialDecayLengthPenalty")  # as `compat.processors` makes them
+_PIPELINE = re.compile(r"[A-Z]\w+Pipeline")  # `TextGenerationPipeline` and others, as `tasks` names them
+_ELSEWHERE = {  # names of transformers that are not here, and what to do instead
+    "Trainer TrainingArguments Seq2SeqTrainer TrainerCallback EarlyStoppingCallback":
+        "take transformers' own: it trains these models, with this tokenizer and these collators",
+    "get_linear_schedule_with_warmup HfArgumentParser Adafactor": "take transformers' own: they need no model",
+    "AutoProcessor AutoImageProcessor AutoFeatureExtractor AutoModelForImageTextToText AutoModelForCTC":
+        "models of images and sound are not here",
+    "AutoModelForMultipleChoice AutoModelForNextSentencePrediction": "heads that are not here",
+    "DataCollatorForPermutationLanguageModeling DataCollatorWithFlattening DataCollatorForMultipleChoice":
+        "take transformers' own",
+    "BitsAndBytesConfig GPTQConfig AwqConfig": "packed weights: open a .gguf file, or `glass models quantize`",
+    "EncoderRepetitionPenaltyLogitsProcessor EncoderNoRepeatNGramLogitsProcessor InfNanRemoveLogitsProcessor "
+    "LogitNormalization WatermarkLogitsProcessor": "write a LogitsProcessor of your own",
+}  # fmt: skip
 _HOME = {name: (module, name) for module, names in _HOMES.items() for name in names} | _UNDER_OTHER_NAMES
 
 __all__ = [
+    "AddedToken",
     "AsyncTextIteratorStreamer",
     "AutoConfig",
     "AutoModel",
@@ -128,12 +151,15 @@ __all__ = [
     "DefaultDataCollator",
     "DynamicCache",
     "EncoderDecoderCache",
+    "EosTokenCriteria",
     "Executor",
     "GenerationConfig",
     "GlassError",
     "Journey",
     "LogitsProcessor",
     "LogitsProcessorList",
+    "MaxLengthCriteria",
+    "MaxTimeCriteria",
     "Model",
     "ModelOutput",
     "PreTrainedConfig",
@@ -143,6 +169,7 @@ __all__ = [
     "Run",
     "StaticCache",
     "Step",
+    "StopStringCriteria",
     "StoppingCriteria",
     "StoppingCriteriaList",
     "Task",
@@ -168,6 +195,9 @@ def __getattr__(name: str) -> Any:
         home = importlib.import_module(f"{__name__}.{module}")
         value = getattr(home, attribute) if attribute else home
     else:
+        for names, advice in _ELSEWHERE.items():
+            if name in names.split():  # not an AttributeError, of which `from … import` would not show the words
+                raise ImportError(f"glassformer has no {name}. Instead: {advice}.", name=name)
         value = _of_a_family(name)
         if value is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -176,7 +206,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _of_a_family(name: str) -> Any:
-    """A family's model class, config or tokenizer by its name, or None."""
+    """A family's model class, config or tokenizer, a rule or a pipeline by its name, or None."""
+    if _RULE.fullmatch(name):
+        return getattr(importlib.import_module(f"{__name__}.compat.processors"), name, None)
+    if _PIPELINE.fullmatch(name):
+        return importlib.import_module(f"{__name__}.tasks.familiar_names").find_pipeline(name)
     if _CONFIG.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.configs").find_config(name)
     if _TOKENIZER.fullmatch(name):

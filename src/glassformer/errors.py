@@ -37,7 +37,7 @@ class GlassError(Exception):
     """The root: catch this to catch everything that Glassformer raises on purpose."""
 
 
-class ModelNotFound(GlassError, LookupError):
+class ModelNotFound(GlassError, LookupError, OSError):  # OSError: what scripts for transformers catch
     def __str__(self) -> str:  # LookupError has no quoting habits, but its child KeyError does; stay plain
         return " ".join(str(part) for part in self.args)
 

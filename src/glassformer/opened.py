@@ -28,7 +28,7 @@ from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sente
 from glassformer.checkpoint.stacked_experts import separate_experts
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.checkpoint.training_layout import check_finished
-from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
+from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig, open_by_name
 from glassformer.errors import (
     CheckpointError,
     ConfigError,
@@ -387,4 +387,10 @@ class AutoConfig:
         return config
 
 
+def open_settings(name: str | os.PathLike[str]) -> GenerationConfig:
+    """The generation settings of a model, by its name."""
+    return open_model(name, "config").settings
+
+
 Config.open_by_name = AutoConfig.from_pretrained
+open_by_name[:] = [open_settings]

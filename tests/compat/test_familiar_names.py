@@ -227,6 +227,23 @@ class TestModelParts:
         assert not model.is_gradient_checkpointing
         assert model.train()(ids).past_key_values is not None
 
+    def test_one_block_in_none_cannot_be_recomputed(self) -> None:
+        with pytest.raises(InputError, match="every_n_layers is 0; it must be at least 1"):
+            tiny().gradient_checkpointing_enable(every_n_layers=0)
+
+    def test_tags_are_added_once_to_one_model(self) -> None:
+        model = tiny()
+        model.add_model_tags("trl")
+        model.add_model_tags(["sft", "trl"])
+        assert model.model_tags == ["trl", "sft"]
+        assert tiny().model_tags is None
+
+    def test_there_is_one_attention_which_no_config_holds(self) -> None:
+        model = tiny()
+        model.config._attn_implementation = "flash_attention_2"
+        assert model.config._attn_implementation == "eager"
+        assert "_attn_implementation" not in model.config.to_dict()
+
     def test_gradients_reach_the_embeddings_of_frozen_weights(self) -> None:
         model = tiny()
         model.requires_grad_(False)

@@ -1,6 +1,6 @@
-"""`generate` of a model on a GPU: the engine over the model's own parameters, and PyTorch where the caller changed more.
+"""`generate` of a live model: an engine over the model's own parameters, and PyTorch where the caller changed more.
 
-There is no GPU here, so the engine runs on the CPU, with kernels written in PyTorch.
+There is no GPU here, so the GPU engine runs on the CPU, with kernels written in PyTorch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 import tests.engine.gpu.triton_interpreter  # noqa: F401
 from glassformer.compat import auto, generation_executor
 from glassformer.compat.generation_executor import executor_for
+from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.errors import ExecutorError
@@ -36,12 +37,14 @@ def make_executor(config: Any, blueprint: Any, weights: Any) -> GpuExecutor:
     return GpuExecutor(config, blueprint, weights, device=torch.device("cpu"), kernels=torch_kernels)
 
 
-@pytest.fixture(autouse=True)
-def _engine_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(generation_executor, "_engine_can_run_on", lambda device: True)
-    monkeypatch.setattr(generation_executor, "_check_memory", lambda model, weights: None)
-    monkeypatch.setattr(generation_executor, "_make_executor", make_executor)
-    yield
+@pytest.fixture(autouse=True, params=["gpu", "cpu"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Any]]:
+    """The class of the engine that runs models."""
+    if request.param == "gpu":
+        monkeypatch.setattr(generation_executor, "_engine_can_run_on", lambda device: True)
+        monkeypatch.setattr(generation_executor, "_check_memory", lambda model, weights: None)
+        monkeypatch.setattr(generation_executor, "_make_executor", make_executor)
+    yield GpuExecutor if request.param == "gpu" else CpuExecutor
     generation_executor._engines.clear()
 
 
@@ -68,16 +71,16 @@ def load(folder: Callable[[str], Path]) -> Callable[..., Any]:
 
 
 def by_pytorch(model: Any, ids: torch.Tensor = IDS, **settings: Any) -> list[list[int]]:
-    model.use_gpu_engine = False
+    model.use_gpu_engine = model.use_cpu_engine = False
     result: list[list[int]] = model.generate(ids, max_new_tokens=4, eos_token_id=None, **settings).tolist()
-    del model.use_gpu_engine
+    model.use_gpu_engine = model.use_cpu_engine = True
     return result
 
 
 @pytest.mark.parametrize("family", mostly_swept(FAMILIES, "gpt2", "gemma3_text", "t5"))
-def test_the_engine_writes_what_pytorch_writes(family: str, load: Callable[..., Any]) -> None:
+def test_the_engine_writes_what_pytorch_writes(family: str, load: Callable[..., Any], engine: type[Any]) -> None:
     model = load(family)
-    assert isinstance(executor_for(model), GpuExecutor)
+    assert isinstance(executor_for(model), engine)
     assert model.generate(IDS, max_new_tokens=4, eos_token_id=None).tolist() == by_pytorch(model)
     steps = [step.id for row, step in model.steps(IDS, max_new_tokens=4, eos_token_id=None, look=2) if row == 1]
     assert steps == by_pytorch(model)[1][-4:]
@@ -91,9 +94,13 @@ def test_the_engine_is_kept_between_calls(load: Callable[..., Any]) -> None:
     assert not isinstance(first, PlainExecutor)
 
 
-def test_matrices_that_stand_alone_are_the_parameters_themselves(load: Callable[..., Any]) -> None:
+def test_matrices_that_stand_alone_are_the_parameters_themselves(load: Callable[..., Any], engine: type[Any]) -> None:
     model = load()
     weights = executor_for(model)._weights
+    if engine is CpuExecutor:
+        matrix = model.get_parameter("model.layers.0.mlp.down_proj.weight")
+        assert weights.matrix(("model.layers.0.mlp.down_proj.weight",), tuple(matrix.shape)).data == matrix.data_ptr()
+        return
     for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"):
         assert weights.part(name).data.data_ptr() == model.get_parameter(name).data_ptr()
 
@@ -142,12 +149,12 @@ def put_another_tensor_in_place(model: Any) -> None:
         put_another_tensor_in_place,
     ],
 )
-def test_changed_weights_are_noticed(change: Callable[[Any], None], load: Callable[..., Any]) -> None:
+def test_changed_weights_are_noticed(change: Callable[[Any], None], load: Callable[..., Any], engine: type[Any]) -> None:
     model = load()
     first = executor_for(model)
     change(model)
     second = executor_for(model)
-    assert isinstance(second, GpuExecutor)
+    assert isinstance(second, engine)
     assert second is not first
     assert model.generate(IDS, max_new_tokens=4, eos_token_id=None).tolist() == by_pytorch(model)
 
@@ -227,21 +234,23 @@ def take_another_dtype(model: Any) -> None:
         nn.Module.train,
     ],
 )
-def test_what_the_caller_changed_runs_as_modules(change: Callable[[Any], object], load: Callable[..., Any]) -> None:
+def test_what_the_caller_changed_runs_as_modules(
+    change: Callable[[Any], object], load: Callable[..., Any], engine: type[Any]
+) -> None:
     model = load()
-    assert isinstance(executor_for(model), GpuExecutor)
+    assert isinstance(executor_for(model), engine)
     change(model)
     assert isinstance(executor_for(model), PlainExecutor)
 
 
-def test_hooks_of_all_modules_and_intercepted_operations_run_as_modules(load: Callable[..., Any]) -> None:
+def test_hooks_of_all_modules_and_intercepted_operations_run_as_modules(load: Callable[..., Any], engine: type[Any]) -> None:
     model = load()
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
     assert isinstance(executor_for(model), PlainExecutor)
     handle.remove()
     with torch.autocast("cpu", torch.bfloat16):
         assert isinstance(executor_for(model), PlainExecutor)
-    assert isinstance(executor_for(model), GpuExecutor)
+    assert isinstance(executor_for(model), engine)
 
 
 def test_a_hook_is_called_and_its_removal_brings_the_engine_back(load: Callable[..., Any]) -> None:
@@ -254,11 +263,11 @@ def test_a_hook_is_called_and_its_removal_brings_the_engine_back(load: Callable[
     assert len(calls) == 3
 
 
-def test_attributes_that_compute_nothing_do_not_matter(load: Callable[..., Any]) -> None:
+def test_attributes_that_compute_nothing_do_not_matter(load: Callable[..., Any], engine: type[Any]) -> None:
     model = load()
     model.remark = "mine"
     model.generation_config.max_new_tokens = 5
-    assert isinstance(executor_for(model), GpuExecutor)
+    assert isinstance(executor_for(model), engine)
 
 
 def test_a_model_that_is_dropped_takes_the_engine_with_it(load: Callable[..., Any]) -> None:
@@ -288,29 +297,34 @@ def test_a_copy_has_an_engine_of_its_own(load: Callable[..., Any]) -> None:
     assert executor_for(model) is first
 
 
-def test_an_assistant_runs_in_its_engine_too(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assistant_runs_in_its_engine_too(load: Callable[..., Any], engine: type[Any]) -> None:
     model, assistant = load(), load()
     expected = by_pytorch(model, IDS[:1])
-    made: list[Any] = []
-    monkeypatch.setattr(generation_executor, "_make_executor", lambda *args: (made.append(1), make_executor(*args))[-1])
+    generation_executor._engines.clear()
     result = model.generate(IDS[:1], assistant_model=assistant, max_new_tokens=4, eos_token_id=None)
     assert result.tolist() == expected
-    assert len(made) == 2
+    assert all(isinstance(generation_executor._engines[one].executor, engine) for one in (model, assistant))
 
 
 def test_an_engine_that_cannot_be_made_is_said_once(
-    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    load: Callable[..., Any], engine: type[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(model: Any, weights: Any) -> None:
-        raise ExecutorError("the GPU engine needs 9.0 GB for this model.")
+    def refuse(*args: Any, **named: Any) -> None:
+        raise ExecutorError("the engine needs 9.0 GB for this model.")
 
-    monkeypatch.setattr(generation_executor, "_check_memory", refuse)
+    if engine is GpuExecutor:
+        monkeypatch.setattr(generation_executor, "_check_memory", refuse)
+    else:
+        monkeypatch.setattr("glassformer.engine.cpu.executor.CpuExecutor", refuse)
     model = load()
     for _ in range(2):
         assert isinstance(executor_for(model), PlainExecutor)
-    assert caplog.messages == ["LlamaForCausalLM generates with PyTorch: the GPU engine needs 9.0 GB for this model."]
+    assert caplog.messages == ["LlamaForCausalLM runs on PyTorch: the engine needs 9.0 GB for this model."]
 
 
-def test_without_a_gpu_generate_takes_pytorch(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert isinstance(executor_for(load()), PlainExecutor)
+def test_each_engine_can_be_switched_off(load: Callable[..., Any], engine: type[Any]) -> None:
+    model = load()
+    setattr(model, "use_gpu_engine" if engine is GpuExecutor else "use_cpu_engine", False)
+    assert not isinstance(executor_for(model), engine)
+    if engine is CpuExecutor:
+        assert isinstance(executor_for(model), PlainExecutor)

@@ -33,7 +33,7 @@ from tests.strange_numbers import STRANGE, failures, limited
         ({"max_new_tokens": True}, "whole number"),
         ({"max_length": -3}, "max_length is -3"),
         ({"do_sample": "yes"}, "do_sample is 'yes'; it must be true or false"),
-        ({"do_sample": True, "temperature": 0.0}, "temperature is 0.0; it must be above 0. For the best token"),
+        ({"do_sample": True, "temperature": -1.0}, "temperature is -1.0; it must be above 0"),
         ({"do_sample": True, "temperature": "hot"}, "temperature is 'hot'"),
         ({"do_sample": True, "top_k": -1}, "top_k is -1"),
         ({"do_sample": True, "top_p": 1.5}, "top_p is 1.5; it must be above 0 and at most 1"),

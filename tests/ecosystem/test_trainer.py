@@ -15,6 +15,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 import glassformer
+from glassformer.layers import Block
 from tests.ecosystem.models import TEXTS, load_pair, load_tokenizers, make_batches
 from tests.sweeps import mostly_swept
 
@@ -89,6 +90,24 @@ def test_a_trainer_trains_evaluates_and_saves(
         batch = {name: value for name, value in make_batches("sequence")[0].items() if name == "input_ids"}
         with torch.no_grad():
             torch.testing.assert_close(again(**batch)[0], models.ours.eval()(**batch)[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"every_n_layers": 2}, {"offload": True}], ids=["all", "every other", "offloaded"])
+def test_recomputed_activations_train_alike(
+    options: dict[str, Any], model_folder: Callable[[str, str], Path], tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    models, tokenizers = load_pair(model_folder("bart", "seq2seq"), "seq2seq"), load_tokenizers(tokenizer_folder)
+    shared = {name: value for name, value in options.items() if name != "offload"}  # theirs needs a GPU for it
+    settings = [{"gradient_checkpointing": True, "gradient_checkpointing_kwargs": own} for own in (shared, options)]
+    runs = [
+        losses(trainer_for(model, tokenizer, "seq2seq", tmp_path, transformers, **own))
+        for model, tokenizer, own in zip(models, tokenizers, settings, strict=True)
+    ]
+    assert runs[1] == pytest.approx(runs[0], abs=1e-4)
+    blocks = [module for module in models.ours.modules() if isinstance(module, Block)]
+    every = options.get("every_n_layers", 1)
+    assert [block.recompute for block in blocks] == [number % every == 0 for number in range(len(blocks))]
+    assert all(block.offload == options.get("offload", False) for block in blocks)
 
 
 def test_checkpoints_are_resumed_from_and_the_best_is_loaded(

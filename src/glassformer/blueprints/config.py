@@ -47,6 +47,7 @@ class Config:
     default_fields: ClassVar[Mapping[str, Any]] = {}  # of a config that is made by hand: `LlamaConfig()`
     default_label_count: ClassVar[int] = 2
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
+    _attn_implementation: ClassVar[str] = "eager"  # for trainers, which load a second model of transformers like it
     open_by_name: ClassVar[Callable[..., Config]]  # set by `opened`, which can find checkpoints
 
     vocab_size: int
@@ -141,6 +142,8 @@ class Config:
         name = RENAMED.get(name, name)
         if name in ("name_or_path", "_name_or_path"):
             self.__dict__["_name_or_path"] = value
+        elif name == "_attn_implementation":
+            return
         elif name == "label2id" or self.aliases.get(name, name) in self._field_names:
             self.__dict__.update(self.with_changes({name: value}).__dict__)
         elif name == "rope_theta" and "rope" in self._field_names:

@@ -118,6 +118,7 @@ class BufferedFile:
     path: Path
     buffer: npt.NDArray[np.uint8]
     mapped: MappedFile | None = None  # the file, where the other library has mapped it
+    live: bool = False  # a live model's memory, which may change: nothing that is made of it is kept on the disk
 
     def read_into(self, target: Bytes, offset: int) -> None:
         self.check()

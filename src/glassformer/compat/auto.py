@@ -39,7 +39,11 @@ def model_class(model_type: str, head: str) -> type[Any]:
     generation = (GenerationMixin,) if issubclass(kind, (CausalLM, Seq2SeqLM)) else ()
     seq2seq = (Seq2SeqParts,) if issubclass(kind, Seq2SeqLM) else ()
     name = base.family + base.class_suffixes.get(head, head)
-    body |= {"base_class": model_class(model_type, "Model"), "__doc__": kind.__doc__, "loss_type": head}
+    body |= {
+        "base_class": model_class(model_type, "Model"),
+        "__doc__": kind.__doc__,
+        "loss_type": head if name.endswith(head) else None,
+    }
     return type(name, (*generation, *seq2seq, PretrainedModel, kind), body)
 
 

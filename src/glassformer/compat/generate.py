@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.compat.generate_inputs import GenerateInputs, evaluating, read_inputs
 from glassformer.compat.generate_output import GenerateCall, check_cache_room, fill_cache, output_of, pad_rows
-from glassformer.compat.generation_executor import executor_for, release_engine
+from glassformer.compat.generation_executor import executor_for
 from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
+from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.engine.plain.torch_threads import by_fastest_threads
 from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import Seq2SeqLM
@@ -29,16 +31,6 @@ class GenerationMixin:
 
     config: Any
     generation_config: GenerationConfig
-    use_gpu_engine: bool = True  # where the model is on a GPU, and nobody has hooks on it or has changed its modules
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        release_engine(cast(nn.Module, self))  # the parameters move, or change their dtype
-        return super()._apply(fn, recurse)  # type: ignore[misc]
-
-    def train(self, mode: bool = True) -> Any:
-        if mode:
-            release_engine(cast(nn.Module, self))  # its memory is wanted for gradients
-        return super().train(mode)  # type: ignore[misc]
 
     def generate(
         self: Any,
@@ -68,7 +60,8 @@ class GenerationMixin:
             print(tokenizer.decode(result[0]))
 
         Args:
-            inputs, input_ids: the prompt as token ids, (batch, length). Text must go through the tokenizer first.
+            inputs, input_ids: the prompt as token ids, (batch, length). Text must go through the tokenizer first. Without
+                them a text is begun: after the model's bos_token_id.
             attention_mask: 1 for real tokens, 0 for padding, on either side. Each row comes out as it would alone.
             token_type_ids, labels: accepted, since tokenizers and `Trainer` give them; nothing that generates reads them.
             inputs_embeds: vectors in place of the ids' embeddings, (batch, length, hidden). Without ids, a decoder's output
@@ -96,7 +89,7 @@ class GenerationMixin:
             GenerateOutput that has this as `sequences`, and all else that was requested.
         """
         read = GenerateInputs(
-            _prompt_ids(inputs, input_ids, (inputs_embeds, encoder_outputs)), attention_mask, inputs_embeds,
+            _prompt_ids(self, inputs, input_ids, settings, (inputs_embeds, encoder_outputs)), attention_mask, inputs_embeds,
             decoder_input_ids, encoder_outputs, past_key_values,
         )  # fmt: skip
         call = _prepare_call(self, read, generation_config, tokenizer, settings, watch)
@@ -143,7 +136,7 @@ class GenerationMixin:
     ) -> Iterator[tuple[int, Step]]:
         """The same as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
         what each rule did to them, and what `watch` read where the token was predicted."""
-        read = GenerateInputs(_prompt_ids(inputs, input_ids), attention_mask, None, decoder_input_ids)
+        read = GenerateInputs(_prompt_ids(self, inputs, input_ids, settings), attention_mask, None, decoder_input_ids)
         return _steps(self, _prepare_call(self, read, generation_config, tokenizer, settings, watch, Look.of(look)))
 
     def prepare_inputs_for_generation(
@@ -202,13 +195,20 @@ class GenerationMixin:
         return steps[torch.arange(count), beam_indices.clamp(min=0), chosen].masked_fill(beam_indices < 0, 0.0)
 
 
-def _prompt_ids(inputs: Tensor | None, input_ids: Tensor | None, others: Sequence[Any] = ()) -> Tensor | None:
-    """The prompt, under either of its two argument names; or none, where something else stands for it."""
-    ids = inputs if input_ids is None else input_ids
-    missing = ids is None and all(other is None for other in others)
-    if missing or (inputs is not None and input_ids is not None):
+def _prompt_ids(
+    model: Any, inputs: Tensor | None, input_ids: Tensor | None, settings: dict[str, Any], others: Sequence[Any] = ()
+) -> Tensor | None:
+    """The prompt, under either of its two argument names; or none, where something else stands for it. Without any of them,
+    the token that begins a text."""
+    if inputs is not None and input_ids is not None:
         raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
-    return ids
+    ids = inputs if input_ids is None else input_ids
+    if ids is not None or any(other is not None for other in others):
+        return ids
+    begin = settings.get("bos_token_id", model.generation_config.bos_token_id)
+    if begin is None:
+        raise InputError("give a prompt, generate(**tokens): the model has no token that begins a text (bos_token_id).")
+    return torch.tensor([[begin]], device=model.device)
 
 
 def _prepare_call(
@@ -299,9 +299,11 @@ def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     if assistant is not None:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
-    executor = call.prompts.executor or executor_for(model)
+    looks_inside = call.watch is not None or any(policy.look.memory for policy in call.policies)
+    executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
     with evaluating(model):
-        yield from generate(executor, call.policies, assistant, call.watch)
+        steps = generate(executor, call.policies, assistant, call.watch)
+        yield from by_fastest_threads(steps) if model.device.type == "cpu" and isinstance(executor, PlainExecutor) else steps
 
 
 def check_assistant(model: Any, assistant: Any) -> None:

@@ -1,14 +1,16 @@
-"""What runs a live model in `generate`: the GPU engine where it is on a GPU and just what its class says; else PyTorch.
+"""What runs a live model: an engine where it is just what its class says, that of its device; else PyTorch.
 
-The engine computes what a model's class and config say, with the parameters that the model has. Whatever else a caller has
+An engine computes what a model's class and config say, with the parameters that the model has. Whatever else a caller has
 done to the modules (hooks, adapters, other dtypes) is seen by PyTorch alone, which calls every module, as ever.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,50 +18,73 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from glassformer.blueprints import blueprint
+from glassformer.compat.live_weights import KINDS, LiveWeights
 from glassformer.engine.protocol import Executor
 from glassformer.errors import CheckpointError, ExecutorError
 
 if TYPE_CHECKING:
+    from glassformer.engine.cpu.executor import CpuExecutor
+    from glassformer.engine.cpu.reader import CpuReader
     from glassformer.engine.gpu.executor import GpuExecutor
-    from glassformer.engine.gpu.parameters import ParameterWatch
 
-ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 OWN_ATTRIBUTES = {  # that change no number
-    "training", "recompute", "generation_config", "weight_files", "use_gpu_engine", "name_or_path",
-    "changes",
+    "training", "recompute", "offload", "model_tags", "generation_config", "weight_files", "use_gpu_engine",
+    "name_or_path", "changes",
 }  # fmt: skip
 note = logging.getLogger("glassformer").warning
 
 
+class TensorWatch(Protocol):
+    """Notices when a model's tensors change."""
+
+    def unchanged(self, tensors: dict[str, Tensor]) -> bool: ...
+
+
 @dataclass
 class LiveEngine:
-    """The GPU engine over one model, kept between calls with the numbers that it was made of."""
+    """An engine over one model, kept between calls with the numbers that it was made of."""
 
-    watch: ParameterWatch
-    executor: GpuExecutor | None  # None: it could not be made
+    watch: TensorWatch
+    executor: Any  # None: it could not be made
 
 
 _engines: WeakKeyDictionary[nn.Module, LiveEngine] = WeakKeyDictionary()
 _as_built: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
+atexit.register(_engines.clear)  # native memory is freed while there still is an interpreter
 
 
-def executor_for(model: Any) -> Executor:
-    """What runs a model in `generate` now."""
-    if (executor := _gpu_executor(model)) is not None:
+def executor_for(model: Any, modules_on_cpu: bool = False) -> Executor:
+    """What runs a model in `generate` now.
+
+    `modules_on_cpu`: somebody looks inside or wants a cache, which must have PyTorch's numbers where PyTorch can be as fast.
+    """
+    executor: Executor | None = None
+    if model.use_gpu_engine and _engine_can_run_on(model.device):
+        executor = _live_engine(model, _gpu_engine)
+    elif model.use_cpu_engine and model.device.type == "cpu" and not modules_on_cpu:
+        executor = _live_engine(model, _cpu_engine)
+    if executor is not None:
         return executor
     from glassformer.engine.plain.executor import PlainExecutor
 
     return PlainExecutor(model)
 
 
+def reader_for(base: Any) -> CpuReader | None:
+    """The CPU engine over an encoder, for its states; None where PyTorch computes them."""
+    if not base.use_cpu_engine or base.device.type != "cpu":
+        return None
+    reader: CpuReader | None = _live_engine(base, _cpu_reader)
+    return reader
+
+
 def release_engine(model: nn.Module) -> None:
-    """Give back what is kept on the GPU for a model's next `generate`."""
+    """Give back what is kept for a model's next call."""
     _engines.pop(model, None)
 
 
-def _gpu_executor(model: Any) -> GpuExecutor | None:
-    if not model.use_gpu_engine or not _engine_can_run_on(model.device):
-        return None
+def _live_engine(model: Any, make: Callable[[Any, dict[str, Tensor]], LiveEngine]) -> Any:
+    """The engine over a model as it is now: the one that is kept, unless a number has changed since; or None."""
     parts = Parts.of(model)
     if own_computation(model, parts) is not None:
         return None
@@ -68,22 +93,53 @@ def _gpu_executor(model: Any) -> GpuExecutor | None:
     if live is None or not live.watch.unchanged(tensors):
         live = None
         release_engine(model)  # before there is another
-        _engines[model] = live = _new_engine(model, tensors)
+        _engines[model] = live = make(model, tensors)
     return live.executor
 
 
-def _new_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
+def _made(model: Any, watch: TensorWatch, make: Callable[[], Any]) -> LiveEngine:
+    try:
+        return LiveEngine(watch, make())
+    except (ExecutorError, CheckpointError) as error:
+        note(f"{type(model).__name__} runs on PyTorch: {error}")
+        return LiveEngine(watch, None)
+
+
+def _gpu_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
     from glassformer.engine.gpu.parameters import ParameterTensor, ParameterWatch
 
-    watch = ParameterWatch(tensors)
     weights = {name: ParameterTensor(name, value) for name, value in tensors.items()}
-    try:
+
+    def make() -> GpuExecutor:
         _check_memory(model, weights.values())
-        executor = _make_executor(model.config, blueprint(model.config, model.head_kind), weights)
-    except (ExecutorError, CheckpointError) as error:
-        note(f"{type(model).__name__} generates with PyTorch: {error}")
-        return LiveEngine(watch, None)
-    return LiveEngine(watch, executor)
+        return _make_executor(model.config, blueprint(model.config, model.head_kind), weights)
+
+    return _made(model, ParameterWatch(tensors), make)
+
+
+def _cpu_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
+    weights = LiveWeights(model, tensors)
+
+    def make() -> CpuExecutor:
+        from glassformer.engine.cpu.executor import CpuExecutor
+        from glassformer.engine.cpu.thread_count import fastest_engine
+
+        plan = blueprint(model.config, model.head_kind)
+        return CpuExecutor(model.config, plan, weights.stored, engine=fastest_engine())
+
+    return _made(model, weights, make)
+
+
+def _cpu_reader(base: Any, tensors: dict[str, Tensor]) -> LiveEngine:
+    weights = LiveWeights(base, tensors)
+
+    def make() -> CpuReader:
+        from glassformer.engine.cpu.reader import CpuReader
+        from glassformer.engine.cpu.thread_count import fastest_engine
+
+        return CpuReader(base.config, blueprint(base.config, "base"), weights.stored, engine=fastest_engine())
+
+    return _made(base, weights, make)
 
 
 def _make_executor(config: Any, model_blueprint: Any, weights: Any) -> GpuExecutor:
@@ -120,7 +176,8 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> Parts:
-        modules = {"its base": model.base_model, "its head": model.head_module} | dict(model.named_modules())  # named or not
+        modules = {"its base": model.base_model, "its head": getattr(model, "head_module", model)}  # named or not
+        modules |= {name: module for name, module in model.named_modules() if not _in_pooler(name)}
         tensors = {
             f"{name}.{key}" if name else key: value
             for name, module in modules.items()
@@ -137,12 +194,22 @@ class Parts(NamedTuple):
         return {name: (value.shape, first_names.setdefault(id(value), name)) for name, value in self.tensors.items()}
 
 
+def _in_pooler(name: str) -> bool:
+    """Whether a module is an encoder's pooler, which PyTorch runs whatever gives the states, and which a head may lack."""
+    return name.partition(".")[0] == "pooler"
+
+
 def own_computation(model: Any, parts: Parts) -> str | None:
     """What makes a model compute something else than its class and config say, or what only PyTorch computes; else None."""
     if model.training:
         return "it is in training mode"
     device = model.device
-    if torch.is_autocast_enabled(device.type) or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if (
+        torch.is_autocast_enabled(device.type)
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch.jit.is_tracing()
+    ):
         return "PyTorch's operations are intercepted"
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "every module has a hook"
@@ -151,7 +218,7 @@ def own_computation(model: Any, parts: Parts) -> str | None:
             return f"{name or 'the model'} has a hook"
     for name, value in parts.tensors.items():
         plain = type(value) in (nn.Parameter, Tensor) and value.layout is torch.strided and value.is_contiguous()
-        if not plain or value.dtype not in ENGINE_DTYPES or value.device != device:
+        if not plain or value.dtype not in KINDS or value.device != device:
             return f"{name} is on another device, or of a dtype or class that the engine does not know"
     if model not in _as_built:
         with torch.device("meta"):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
-from glassformer.families import BaseModel
 from glassformer.families.shared.heads import ModelWithHead
 from glassformer.families.shared.seq2seq import shift_right
 from glassformer.hub_upload import upload
@@ -23,9 +22,10 @@ class ModelParts:
     config: Any
     name_or_path: str = ""  # where it was loaded from
     main_input_name = "input_ids"
+    input_modalities = "text"  # asked for by pipelines
     supports_gradient_checkpointing = True
-    loss_type: ClassVar[str | None] = None  # by which `Trainer` knows whether labels are shifted
-    model_tags: ClassVar[Sequence[str] | None] = None  # for a model card
+    loss_type: ClassVar[str | None] = None  # by which `Trainer` counts labels; as there, from the class's name alone
+    model_tags: Sequence[str] | None = None  # for a model card; replaced, never filled
     _keys_to_ignore_on_save: ClassVar[Sequence[str] | None] = None  # read by `Trainer`
 
     @classmethod
@@ -123,20 +123,31 @@ class ModelParts:
 
     # Training -----------------------------------------------------------------------------------------------------------
 
-    def gradient_checkpointing_enable(self: Any, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def gradient_checkpointing_enable(
+        self: Any,
+        gradient_checkpointing_kwargs: dict[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
+    ) -> None:
         """Keep no activations inside the blocks, and compute them again for the gradients: less memory, a third more time.
 
         In training, no cache is filled unless asked for. The keywords of torch's checkpoint are accepted for familiarity.
+
+        Args:
+            every_n_layers: do so in one block of so many: more memory, less time.
+            offload: keep what enters the blocks in the host's memory, not on the GPU.
         """
-        self._set_recomputing(True)
+        if every_n_layers < 1:
+            raise InputError(f"every_n_layers is {every_n_layers}; it must be at least 1.")
+        self._set_recomputing(True, every_n_layers, offload)
 
     def gradient_checkpointing_disable(self: Any) -> None:
         self._set_recomputing(False)
 
-    def _set_recomputing(self: Any, recompute: bool) -> None:
-        for module in (self.base_model, *self.modules()):
-            if isinstance(module, (Block, BaseModel)):
-                module.recompute = recompute
+    def _set_recomputing(self: Any, recompute: bool, every: int = 1, offload: bool = False) -> None:
+        self.base_model.recompute = recompute
+        for number, block in enumerate(module for module in self.modules() if isinstance(module, Block)):
+            block.recompute, block.offload = recompute and number % every == 0, offload
 
     @property
     def is_gradient_checkpointing(self: Any) -> bool:
@@ -151,6 +162,11 @@ class ModelParts:
     @classmethod
     def can_generate(cls) -> bool:
         return hasattr(cls, "generate")
+
+    def add_model_tags(self, tags: str | Sequence[str]) -> None:
+        """Add tags for a model card, which trainers write."""
+        new = (tags,) if isinstance(tags, str) else tags
+        self.model_tags = list(dict.fromkeys((*(self.model_tags or ()), *new)))
 
     def push_to_hub(self: Any, repo_id: str, *, commit_message: str = "Upload model", **options: Any) -> str:
         """Save the model into a repository of the hub, which is made if need be; gives its address.

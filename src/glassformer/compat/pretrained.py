@@ -27,6 +27,9 @@ from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
+from glassformer.compat.encoder_states import encoder_output
+from glassformer.compat.generation_executor import release_engine
+from glassformer.compat.live_weights import remember_expanded
 from glassformer.compat.model_parts import ModelParts
 from glassformer.compat.packed_layers import NOT_LOADED, packable_layers, use_packed
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
@@ -40,6 +43,7 @@ from glassformer.errors import CheckpointError, ConfigError, ExecutorError, Inpu
 from glassformer.familiar_class import FamiliarClass
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.base import WatchLike
+from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.layers import Conv1D, Linear, RMSNorm
 from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
@@ -110,7 +114,7 @@ class FromPretrained:
         with allowing_remote_code(trust_remote_code, opened.name):
             kind = cls.class_for(opened)
         chosen = parse_dtype(dtype if dtype is not None else torch_dtype)
-        model = load(kind, opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
+        model = load(kind, opened, chosen, key_mapping, changes, ignore_mismatched_sizes, for_engine=True)
         if device_map == "auto":
             device_map = "cuda" if torch.cuda.is_available() else None
         try:
@@ -156,6 +160,7 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
+    use_gpu_engine: bool = True  # on a GPU, where nobody has hooks on the model or has changed its modules
     changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled
     config: Any
     generation_config: GenerationConfig
@@ -178,8 +183,29 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
             kwargs["watch"] = self.changed_watch(kwargs.get("watch"))
         if torch.compiler.is_compiling():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        if isinstance(self, Encoder) and (output := encoder_output(self, args, kwargs)) is not None:
+            return output
         with unchanged_weights(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def use_cpu_engine(self) -> bool:
+        """Whether the CPU engine may run the model, where nobody has hooks on it or has changed its modules."""
+        return bool(vars(self).get("_use_cpu_engine", True))
+
+    @use_cpu_engine.setter
+    def use_cpu_engine(self, value: bool) -> None:
+        for module in (self, self.base_model):
+            vars(module)["_use_cpu_engine"] = value
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        release_engine(cast(nn.Module, self))  # the parameters move, or change their dtype
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            release_engine(cast(nn.Module, self))  # its memory is wanted for gradients
+        return super().train(mode)  # type: ignore[misc]
 
     @classmethod
     def default_model_type(cls) -> str:
@@ -269,11 +295,13 @@ def load(
     replace_mismatched: bool = False,
     parts: Mapping[str, Part] | None = None,
     packed: Mapping[str, PackedMatrix] | None = None,
+    for_engine: bool = False,
 ) -> Any:
     """A model of a class, with the weights of an opened checkpoint, ready to run.
 
     `parts`: the weights that this process has a part of, where a model is split among several.
     `packed`: matrices that stay packed, by weight; the model is for passes and gradients of activations then.
+    `for_engine`: remember what the parameters are expanded from, so that the CPU engine can run the model in their place.
     """
     config = opened.config.with_changes(changes or {})
     opened.check_sizes(config)
@@ -284,7 +312,9 @@ def load(
         add_adapters(model, opened.adapter_ranks)
     layers = packable_layers(model, packed or {})
     parts = {**(parts or {}), **dict.fromkeys(layers, NOT_LOADED)}
-    load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts)
+    stored_by_name = load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts)
+    if for_engine and dtype == torch.float32:
+        remember_expanded(model, {name: tensor for name, tensor in stored_by_name.items() if tensor.packed})
     for layer, matrix in layers.values():
         use_packed(layer, matrix)
     model.generation_config = opened.settings
@@ -327,8 +357,9 @@ def load_weights(
     opened: OpenedModel,
     replace_mismatched: bool,
     parts: Mapping[str, Part],
-) -> None:
-    """Give every parameter of a model on the meta device its stored value, and log in one line what did not fit.
+) -> dict[str, StoredTensor]:
+    """Give every parameter of a model on the meta device its stored value, and log in one line what did not fit; the
+    stored tensors by parameter.
 
     `replace_mismatched`: a head's tensor of another size counts as missing, and is initialized anew.
     `parts`: the names of which only a part is read, or nothing, and the parameter is None.
@@ -389,6 +420,7 @@ def load_weights(
     remarks += [f"not used: {join_names(unexpected)}"] if unexpected else []
     if remarks:
         note(f"{path.name if Path(opened.name).exists() else opened.name}: {'; '.join(remarks)}.")
+    return {name: stored[name] for name in own}
 
 
 def _with_tied_names(parts: Mapping[str, Part], expected: Mapping[str, Tensor]) -> Mapping[str, Part]:

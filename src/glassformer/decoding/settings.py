@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, Self, get_type_hints
 
+from glassformer.atomic_files import write_error, write_text
 from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
@@ -28,8 +31,7 @@ LOAD_ARGUMENTS = (  # settings of a model, not of a text
 )  # fmt: skip
 UNSUPPORTED: Mapping[str, Any] = {  # other libraries' settings that are not here, and the value that changes nothing
     **dict.fromkeys((
-        "constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "top_h",
-        "watermarking_config",
+        "constraints", "dola_layers", "force_words_ids", "top_h", "watermarking_config",
     )),
     "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1,
     "remove_invalid_values": False, "renormalize_logits": False, "synced_gpus": False, "token_healing": False,
@@ -64,11 +66,13 @@ SPECIAL_TOKENS = (
     "pad_token_id",
     "decoder_start_token_id",
 )  # that every model has of its own
+GREEDY: Mapping[str, Any] = {"temperature": 1.0, "do_sample": False}  # what a temperature of 0 means
 FORWARD_OUTPUTS = ("output_attentions", "output_hidden_states")  # in a model's config: of every call, not of generation
 LOGPROB_SETTINGS = ("logprobs", "prompt_logprobs")  # that have no place in a text
 GENERATE_ONLY = (  # that only generate can honour
     "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions",
 )  # fmt: skip
+open_by_name: list[Callable[..., GenerationConfig]] = []  # one, from `opened`, which can find checkpoints
 
 
 @dataclass(slots=True, repr=False)
@@ -102,8 +106,8 @@ class GenerationConfig(SettingsTable):
     def from_dict(cls, raw: Mapping[str, Any], where: str = "generation_config.json") -> Self:
         """From `generation_config.json`. What has no effect there may be out of bounds."""
         values = {name: value for name, value in raw.items() if name in SETTINGS and value is not None}
-        if values.get("temperature") == 0:  # how some files say greedy
-            values |= {"temperature": 1.0, "do_sample": False}
+        if values.get("temperature") == 0:
+            values |= GREEDY
         if values.get("top_k") == -1:  # and off
             values["top_k"] = 0
         if not values.get("do_sample"):
@@ -114,6 +118,11 @@ class GenerationConfig(SettingsTable):
         config.origins = {name: (where, value) for name, value in values.items()}
         config.check(f"{where}: ")
         return config
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **settings: Any) -> Self:
+        """The settings of a model, by its path, its catalogue name or its hub id; keywords change some."""
+        return cls.of(open_by_name[0](name)).merged(settings)
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -182,6 +191,8 @@ class GenerationConfig(SettingsTable):
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
         changes = {name: _switched_off(name) if value is None else value for name, value in changes.items()}
+        if changes.get("temperature", self.temperature) == 0:  # the settings of a draw have no effect then
+            changes = {name: value for name, value in changes.items() if SETTINGS[name].needs != "do_sample"} | GREEDY
         config = dataclasses.replace(self, **changes)
         config.origins = {**self.origins, **{name: (THIS_CALL, value) for name, value in changes.items()}}
         if changes.get("max_length") is not None and changes.get("max_new_tokens") is None:
@@ -236,9 +247,8 @@ class GenerationConfig(SettingsTable):
             if value is None or hints[name] is Any:
                 continue
             if not _fits(name, value):
-                fix = f" For the best token each time, {spell('do_sample', False)}." if name == "temperature" else ""
                 subject = f"{where}{name}" if where else spell(name)
-                raise SettingError(f"{subject} is {brief(value)}; it must be {info.expected(hints[name], value)}.{fix}")
+                raise SettingError(f"{subject} is {brief(value)}; it must be {info.expected(hints[name], value)}.")
         if self.mirostat == 1:
             raise SettingError(f"{where}mirostat is 1; only version 2 is here: {spell('mirostat', 2)}.")
 
@@ -287,6 +297,21 @@ class GenerationConfig(SettingsTable):
         default = GenerationConfig()
         changed = {name: value for name, value in values.items() if name in self.origins or value != getattr(default, name)}
         return {**self.extra, **{name: value for name, value in changed.items() if value is not None}}
+
+    to_diff_dict = to_dict  # its familiar name, under which pipelines ask
+
+    def to_json_string(self) -> str:
+        """As the text of `generation_config.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, default=repr) + "\n"
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write `generation_config.json` into a folder, which is made if need be."""
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
+        write_text(path / "generation_config.json", self.to_json_string())
 
 
 def empty_prompt_token(settings: GenerationConfig) -> int:

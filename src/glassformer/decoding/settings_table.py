@@ -238,6 +238,12 @@ class SettingsTable:
         rule=lambda s, ids: constraints.forced_last(as_ids(s.forced_eos_token_id)),
         token_ids=lambda s, ids: as_ids(s.forced_eos_token_id),
     )
+    exponential_decay_length_penalty: Sequence[float] | None = setting(
+        None,
+        "(start, factor): after so many new tokens the score of the end grows by this factor with each token",
+        expects="a pair of a number of tokens and a factor above 0",
+        rule=lambda s, ids: penalties.growing_end(*decay(s.exponential_decay_length_penalty), s.eos),
+    )
     suppress_tokens: Sequence[int] | None = setting(
         None,
         "none of these ids",
@@ -444,6 +450,15 @@ NO_TOKEN = -1  # how some files say that nothing is suppressed
 def as_ids(ids: int | Sequence[int] | None) -> Sequence[int]:
     """None, one id or many, as many."""
     return () if ids is None else (ids,) if isinstance(ids, int) else ids
+
+
+def decay(value: Any) -> tuple[int, float]:
+    """`exponential_decay_length_penalty`, as where it starts and its factor."""
+    if len(value) != 2 or value[0] != int(value[0]) or value[0] < 0 or not value[1] > 0:
+        raise SettingError(
+            f"exponential_decay_length_penalty is {value!r}; it must be a pair of a number of tokens and a factor above 0."
+        )
+    return int(value[0]), float(value[1])
 
 
 def sequence_biases(value: Any) -> dict[tuple[int, ...], float]:

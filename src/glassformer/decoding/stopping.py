@@ -27,9 +27,14 @@ class Finish(Enum):
 Stop: TypeAlias = Callable[[TokenHistory], "Finish | None"]
 
 
+def stop_string_tail(texts: Sequence[str]) -> int:
+    """How many last tokens can hold one of these texts."""
+    return max(len(text.encode()) for text in texts) + SLACK  # a token is a byte at least
+
+
 def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Stop:
     """When the text, prompt not included, holds one of these; they may begin and end inside tokens."""
-    tail = max(len(text.encode()) for text in texts) + SLACK  # a token is a byte at least
+    tail = stop_string_tail(texts)
 
     def stop(history: TokenHistory) -> Finish | None:
         text = decode(history.chosen[-tail:])

@@ -5,10 +5,12 @@ chat/      conversations through a template
 the rest   what it does: inputs, rows and windows, the batch that comes out, ids back to text
 """
 
+from tokenizers import AddedToken
+
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tools import get_json_schema
 from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding
 from glassformer.text.tokenizer import Tokenizer
 
-__all__ = ["BatchEncoding", "ChatTemplate", "Detokenizer", "Tokenizer", "get_json_schema"]
+__all__ = ["AddedToken", "BatchEncoding", "ChatTemplate", "Detokenizer", "Tokenizer", "get_json_schema"]

@@ -79,7 +79,7 @@ class Trainer:
         objective.label_smoothing = settings.label_smoothing
         objective.pad_multiple = 8 if settings.compile else 1
         self.model.to(self.ranks.device)
-        self.model.use_gpu_engine = False  # it would be made anew for each evaluation
+        self.model.use_gpu_engine = self.model.use_cpu_engine = False  # they would be made anew for each evaluation
         if settings.recompute:
             model.gradient_checkpointing_enable()
         self._module = LossOf(model, objective)

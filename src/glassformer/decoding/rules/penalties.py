@@ -50,6 +50,22 @@ def frequency(penalty: float) -> Rule:
     return rule
 
 
+def growing_end(start: int, factor: float, eos: Collection[int]) -> Rule:
+    """After `start` new tokens, what ends the text gains: |score| · (factor^n − 1) at the nth token from there."""
+    ends = np.array(sorted(eos), np.int64)
+
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        if history.step <= start:
+            return shortlist
+        indices = shortlist.indices_of(ends)[0]
+        scores = shortlist.scores[indices]
+        with np.errstate(invalid="ignore", over="ignore"):
+            gains = np.abs(scores) * np.float32(factor ** (history.step - start) - 1)
+        return shortlist.rescored(indices, np.where(np.isfinite(gains), scores + gains, scores))
+
+    return rule
+
+
 def no_repeat_ngram(size: int) -> Rule:
     """Ban what would complete a group of so many tokens that the text has already."""
 

@@ -155,10 +155,23 @@ class NativeWeights(NamedWeights[StoredTensor]):
 
     def _convert(self) -> None:
         pending = {key: converted for key, converted in self._converted.items() if key not in self._bytes}
-        offsets = np.cumsum([0, *(-(-converted.size // ALIGNMENT) * ALIGNMENT for converted in pending.values())]).tolist()
+        for live in (False, True):
+            self._convert_part({key: matrix for key, matrix in pending.items() if self._is_live(key) == live}, live)
+
+    def _is_live(self, key: MatrixKey) -> bool:
+        return any(getattr(self._tensors[name].file, "live", False) for name in key[0])
+
+    def _convert_part(self, pending: Mapping[MatrixKey, ConvertedMatrix], live: bool) -> None:
         if not pending:
             return
-        file_bytes, file = _cached_file(self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets))
+        offsets = np.cumsum([0, *(-(-converted.size // ALIGNMENT) * ALIGNMENT for converted in pending.values())]).tolist()
+        if live:
+            file_bytes, file = np.empty(offsets[-1], np.uint8), None
+            _fill(file_bytes, pending.values(), offsets)
+        else:
+            file_bytes, file = _cached_file(
+                self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets)
+            )
         self._cached += [] if file is None else [file]
         for (key, converted), offset in zip(pending.items(), offsets, strict=False):
             self._bytes[key] = file_bytes[offset : offset + converted.size]

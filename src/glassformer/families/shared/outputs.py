@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from glassformer.errors import did_you_mean
+from glassformer.familiar_class import FamiliarClass
 from glassformer.layers.cache import Cache
 
 Out = TypeVar("Out", bound="ModelOutput")
 
 
 @dataclass
-class ModelOutput(dict[str, Any]):
+class ModelOutput(FamiliarClass, dict[str, Any]):
+    familiar_classes = ("transformers.utils.generic.ModelOutput",)
+
     def __init_subclass__(cls) -> None:
         pytree.register_pytree_node(
             cls,
@@ -40,8 +43,9 @@ class ModelOutput(dict[str, Any]):
             self.update(pairs)
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """The fields that are there, in order."""
-        return tuple(self[f.name] for f in fields(self) if f.name in self)
+        """The fields that are there, in order, and what was added to them."""
+        own = {f.name: None for f in fields(self) if f.name in self}
+        return tuple(self[name] for name in {**own, **self})
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -52,6 +56,8 @@ class ModelOutput(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         setattr(self, name, value)
+        if name not in self.__dataclass_fields__:  # pipelines hand inputs on in an output
+            super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
         self[name]  # raises for a name that is not there
