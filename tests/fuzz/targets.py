@@ -35,6 +35,30 @@ TOOL_TEMPLATE = (
     """{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>"""
     "{% endfor %}{% endfor %}"
 )
+# Chains: what one round makes of X, how the rounds follow each other, and what is made of the last.
+CHAIN_STEPS = (
+    "X | map('upper')", "X | map('list')", "X | map('first')", "X | map('map', 'upper')", "X | select", "X | reject('none')",
+    "X | select('eq', X)", "X | selectattr('a')", "X | rejectattr('a')", "X | batch(2)", "X | batch(3, X)", "X | slice(2)",
+    "X | groupby('a')", "X | unique", "X | unique(attribute='a')", "X | reverse", "X | items", "dict(a=X) | items",
+    "dict(a=X) | dictsort", "dict(a=X).items()", "{'a': X}.values() | select", "[X]", "(X, X)", "{'a': X}",
+    "[X] | map('first')", "[X] | reverse", "[X, X] | sort", "[X] + [X]", "X | first", "X | list", "X | default([X])", "X | sum(start=[])",
+    "X[0]", "namespace(x=X)", "X.x", "cycler(X)", "joiner(X)", "loop", "X | map(attribute='a', default=X)", "X | random", "m",
+)  # fmt: skip
+CHAINS = (
+    "{% set s = namespace(x=START) %}{% for i in range(ROUNDS) %}{% set X = s.x %}{% set s.x = STEP %}{% endfor %}"
+    "{% set X = s.x %}END",
+    "{% set s = namespace(x=START, y=1) %}{% for i in range(ROUNDS) %}{% for a in s.x %}{% set s.y = loop %}{% break %}"
+    "{% endfor %}{% set X = s.y %}{% set s.x = STEP %}{% endfor %}{% set X = s.x %}END",
+    "{% macro m(X, n) %}{% if n %}{{ m(STEP, n - 1) }}{% else %}END{% endif %}{% endmacro %}{{ m(START, ROUNDS) }}",
+    "{% for X in START recursive %}{% if loop.depth < ROUNDS %}{{ loop(STEP) }}{% else %}END{% endif %}{% endfor %}",
+    "{% set s = namespace(x=START) %}{% for i in range(ROUNDS) %}{% set X = s.x %}{% macro m() %}{{ X }}END{% endmacro %}"
+    "{% set s.x = STEP %}{% endfor %}{{ s.x }}",
+)
+CHAIN_ENDS = (
+    "{{ X | list }}", "{{ X | first }}", "{{ X }}", "{% for a in X %}{{ a }}{% endfor %}", "", "{{ X | tojson }}",
+    "{{ X | length }}", "{{ X | join }}", "{{ X == X }}", "{{ X | string }}", "{{ X | pprint }}", "{{ X() }}",
+    "{{ {X: 1} }}",
+)  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "max_new_tokens": 2, "do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.9,
     "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "seed": 7,
@@ -426,6 +450,29 @@ def template(folder: Path) -> Target:
     return Target(lambda: TEMPLATE, lambda draw: mutated_text(TEMPLATE, draw), read)
 
 
+def chained_filters(folder: Path) -> Target:
+    """Filters, containers and loops that read from each other, through namespaces, macros and recursion."""
+    from glassformer.text.chat.template import ChatTemplate
+
+    def chain(form: str, start: str, steps: list[str], rounds: int, end: str) -> str:
+        step = "X"
+        for text in steps:
+            step = text.replace("X", f"({step})")
+        parts = {"START": start, "STEP": step, "ROUNDS": str(rounds), "END": end}
+        for name, text in parts.items():
+            form = form.replace(name, text)
+        return form
+
+    def make(draw: random.Random) -> str:
+        steps = draw.choices(CHAIN_STEPS, k=draw.choice((1, 1, 1, 2, 3)))
+        rounds = draw.choice((2, 7, 30, 45, 45, 300, 300, 3_000)) if draw.random() < 0.99 else 100_000
+        start = draw.choice(("['a', 'b']", "messages", "[[['c']]]", "{'a': 1}", "'text'", "[]", "[{'a': {'a': 1}}]"))
+        return chain(draw.choice(CHAINS), start, steps, rounds, draw.choice(CHAIN_ENDS))
+
+    good = chain(CHAINS[0], "['a', 'b']", ["X | map('upper')"], 7, "{{ X | list }}")
+    return Target(lambda: good, make, lambda source: ChatTemplate(source).render(MESSAGES))
+
+
 def messages(folder: Path) -> Target:
     from glassformer.text.chat.template import ChatTemplate
 
@@ -812,7 +859,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
+        chained_filters,
+               receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
         packed_config, packed_weights, training_metrics, feature_config, feature_weights, feature_archive, steering_vector,
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, reason_of
 from glassformer.regular_files import open_regular
 
 MAX_RATIO = 50  # of bytes unpacked to bytes of the file: numbers hardly shrink
@@ -39,7 +39,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: damaged, or no .npz file ({error}). Fetch it again.") from error
+        raise CheckpointError(f"{path}: damaged, or no .npz file ({reason_of(error)}). Fetch it again.") from error
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> npt.NDArray[np.float32]:

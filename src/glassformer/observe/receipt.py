@@ -27,7 +27,7 @@ from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
-from glassformer.errors import InputError, InputTypeError, SiteError
+from glassformer.errors import InputError, InputTypeError, SiteError, reason_of
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
 from glassformer.typecheck import brief, matches_type
@@ -96,9 +96,9 @@ def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{name} is no receipt that can be read: {error.strerror or error}.") from error
     except UnicodeError as error:  # in the file, or in its name
-        raise InputError(f"{name!r} is no receipt that can be read: it is not text ({error}).") from error
+        raise InputError(f"{name!r} is no receipt that can be read: it is not text ({reason_of(error)}).") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no receipt that can be read: it is not JSON ({error}).") from error
+        raise InputError(f"{name} is no receipt that can be read: it is not JSON ({reason_of(error)}).") from error
     return check_receipt(data, name)
 
 
@@ -200,15 +200,18 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
     """What was changed inside the model."""
     changes = {}
     for site, entry in data["changes"].items():
-        parts = entry["sequence"] if isinstance(entry.get("sequence"), list) else [entry]
-        if function := next((part["function"] for part in parts if isinstance(part, Mapping) and "function" in part), None):
+        sequence = entry.get("sequence") if isinstance(entry, Mapping) else None
+        parts = sequence if isinstance(sequence, list) else [entry]
+        if not all(isinstance(part, Mapping) for part in parts):
+            raise InputError(f"the receipt's change at {site} is damaged: {brief(entry)} is none. Write it again.")
+        if function := next((part["function"] for part in parts if "function" in part), None):
             raise InputError(
                 f"this receipt cannot be replayed: {function}, a function, changed {site}, and no file can hold it."
             )
         try:
             changes[site] = change_from_data(entry)
-        except (TypeError, ValueError, OverflowError, SiteError) as error:
-            raise InputError(f"the receipt's change at {site} is damaged: {error}.") from error
+        except (TypeError, ValueError, OverflowError, LookupError, SiteError) as error:
+            raise InputError(f"the receipt's change at {site} is damaged: {reason_of(error)}. Write it again.") from error
     return changes
 
 
