@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Never, Protocol
 
-MAX_MESSAGE = 4_000  # characters: what a damaged file puts into a message is cut
+MAX_MESSAGE = 8_000  # characters: what a damaged file puts into a message is cut
 
 
 class GlassError(Exception):

@@ -41,8 +41,9 @@ CHAIN_STEPS = (
     "X | select('eq', X)", "X | selectattr('a')", "X | rejectattr('a')", "X | batch(2)", "X | batch(3, X)", "X | slice(2)",
     "X | groupby('a')", "X | unique", "X | unique(attribute='a')", "X | reverse", "X | items", "dict(a=X) | items",
     "dict(a=X) | dictsort", "dict(a=X).items()", "{'a': X}.values() | select", "[X]", "(X, X)", "{'a': X}",
-    "[X] | map('first')", "[X] | reverse", "[X, X] | sort", "[X] + [X]", "X | first", "X | list", "X | default([X])", "X | sum(start=[])",
-    "X[0]", "namespace(x=X)", "X.x", "cycler(X)", "joiner(X)", "loop", "X | map(attribute='a', default=X)", "X | random", "m",
+    "[X] | map('first')", "[X] | reverse", "[X, X] | sort", "[X] + [X]", "X | first", "X | list", "X | default([X])",
+    "X | sum(start=[])", "X[0]", "namespace(x=X)", "X.x", "cycler(X)", "joiner(X)", "loop",
+    "X | map(attribute='a', default=X)", "X | random", "m",
 )  # fmt: skip
 CHAINS = (
     "{% set s = namespace(x=START) %}{% for i in range(ROUNDS) %}{% set X = s.x %}{% set s.x = STEP %}{% endfor %}"

@@ -64,10 +64,14 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
 
 
 def check_quantizable(opened: OpenedModel, kind: str) -> str:
-    """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
+    """The kind as the format spells it; refused if it does not exist, or if weights are packed already.
+
+    An adapter on a packed base is another model than the base, of which there are no other weights: it is packed again.
+    """
     kind = check_kind(kind)
     opened.check_sizes()
-    if packed := [tensor for tensor in opened.tensors.values() if tensor.packed]:
+    packed = [tensor for tensor in opened.tensors.values() if tensor.packed]
+    if packed and not opened.adapters:
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
             f"than {kind} costs. Take the model in BF16, F16 or F32."

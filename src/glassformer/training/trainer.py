@@ -309,12 +309,12 @@ class Trainer:
 
     def _check_divergence(self) -> None:
         first, *recent = self.losses
-        if len(recent) < self.settings.patience or (mean := sum(recent) / len(recent)) <= tolerated_loss(first):
+        if len(recent) < self.settings.patience or min(recent) <= tolerated_loss(first):
             return
         good = [] if self.folder is None else list(self.folder.checkpoints)
         kept = f"The last good checkpoint is that of step {good[-1]}." if good else "No checkpoint was written."
         raise TrainingDiverged(
-            f"step {self.step}: the loss is {mean:,.1f}, and was {first:.2f} at the start: the training has diverged. "
+            f"step {self.step}: the loss is {recent[-1]:,.1f}, and was {first:.2f} at the start: the training has diverged. "
             f"{kept} Begin anew with a lower learning rate than {self.settings.learning_rate:g}, or a longer warmup."
         )
 

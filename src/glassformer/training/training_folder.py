@@ -29,7 +29,7 @@ from torch import Tensor
 
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
 from glassformer.checkpoint.training_layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
-from glassformer.checksums import file_crc32, sealed, unsealed
+from glassformer.checksums import SEAL, file_crc32, sealed, unsealed
 from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError, reason_of
 from glassformer.file_lock import try_lock
 
@@ -172,8 +172,9 @@ class TrainingFolder:
         advice = f"Remove {path}, and --resume goes on from step {earlier[-1]}." if earlier else "Begin the training anew."
         try:
             name = STATE
-            state = unsealed(_object((path / STATE).read_text("utf-8")))
-            if state is None:
+            described = _object((path / STATE).read_text("utf-8"))
+            state = unsealed(described)
+            if state is None or ("files" in described and SEAL not in described):
                 raise ValueError(DAMAGED)
             if not isinstance(state.get("step"), int) or not isinstance(checksums := state.pop("files", {}), dict):
                 raise ValueError("it does not say after which step it was written")
