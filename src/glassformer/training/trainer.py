@@ -281,7 +281,7 @@ class Trainer:
                 for key in MOMENTS
                 if (value := moments.get(f"{name}.{key}")) is not None
             }
-        self.step, self.losses = int(state["step"]), list(state.get("losses", ()))
+        self.step, self.losses = int(state["step"]), state["losses"]
         return True
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:

@@ -176,8 +176,10 @@ class TrainingFolder:
             state = unsealed(described)
             if state is None or ("files" in described and SEAL not in described):
                 raise ValueError(DAMAGED)
-            if not isinstance(state.get("step"), int) or not isinstance(checksums := state.pop("files", {}), dict):
-                raise ValueError("it does not say after which step it was written")
+            checksums, losses = state.pop("files", {}), state.setdefault("losses", [])
+            lists = isinstance(checksums, dict) and isinstance(losses, list)
+            if not lists or state.get("step") != last or not all(isinstance(loss, float) for loss in losses):
+                raise ValueError("it does not say what belongs to it, or is of another step")
             tensors = []
             for name in (WEIGHTS, MOMENTS):
                 if checksums and checksums.get(name) != file_crc32(path / name):
