@@ -206,7 +206,8 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
             raise InputError(f"the receipt's change at {site} is damaged: {brief(entry)} is none. Write it again.")
         if function := next((part["function"] for part in parts if "function" in part), None):
             raise InputError(
-                f"this receipt cannot be replayed: {shortened(str(function), 200)}, a function, changed {site}, and no file can hold it."
+                f"this receipt cannot be replayed: {shortened(str(function), 200)}, a function, changed {site}, and no file "
+                "can hold it."
             )
         try:
             changes[site] = change_from_data(entry)
