@@ -186,7 +186,7 @@ class LazyItems:
 
     def __init__(self, budget: Budget, items: Iterator[Any], sources: Sequence[Any]) -> None:
         self._budget, self._items = budget, items
-        self._levels = 1 + max((source._levels for source in sources if isinstance(source, LazyItems)), default=0)
+        self._levels: int = 1 + max((source._levels for source in sources if isinstance(source, LazyItems)), default=0)
         budget.check_lazy(self._levels)
 
     def __iter__(self) -> Self:
