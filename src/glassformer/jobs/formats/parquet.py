@@ -23,6 +23,10 @@ class ParquetInput(InputFile):
         super().__init__(path)
         try:
             self.table = parquet.ParquetFile(self.file)
+            about = self.table.metadata
+            counts = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+            if min(counts, default=0) < 0 or sum(counts) != about.num_rows:
+                raise ValueError(f"its parts have {sum(counts)} rows, and it says {about.num_rows}")
         except Exception as error:  # pyarrow's own errors and Python's: a damaged file can raise any
             self.close()
             raise InputError(f"{path} is no Parquet file that can be read: {reason_of(error)}.") from error
