@@ -113,6 +113,19 @@ class TestTarget:
             os.umask(mask)
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
+    @pytest.mark.parametrize("what", SAVES)
+    @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+    def test_what_is_saved_follows_the_umask(self, what: str, mask: int, mode: int, tmp_path: Path) -> None:
+        """Also where a library writes through a private file of its own, as safetensors does."""
+        before = os.umask(mask)
+        try:
+            SAVES[what](tmp_path / "saved" if what in ("a model", "a recording", "a tokenizer") else tmp_path)
+        finally:
+            os.umask(before)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+        assert modes
+        assert set(modes.values()) == {mode}, modes
+
     def test_a_link_is_followed(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to("file")
         for text in ("a", "b"):  # a broken link first

@@ -15,8 +15,8 @@ import glassformer
 
 ROOT = Path(glassformer.__file__).parent
 GROUND = {
-    "arguments", "atomic_files", "candidates", "changes", "errors", "familiar_class", "file_lock", "fork_safe_lock",
-    "garbage_collection", "hub_upload", "ownership", "progress", "regular_files", "sites", "typecheck",
+    "arguments", "atomic_files", "candidates", "changes", "checksums", "errors", "familiar_class", "file_lock",
+    "fork_safe_lock", "garbage_collection", "hub_upload", "ownership", "progress", "regular_files", "sites", "typecheck",
 }  # fmt: skip
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}

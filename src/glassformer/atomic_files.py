@@ -75,6 +75,7 @@ def atomic_file(path: Path, mode: int | None = None) -> Iterator[Path]:
         part, descriptor = _locked_file(target, mode)
         try:
             yield part
+            part.chmod(stat.S_IMODE(os.fstat(descriptor).st_mode))  # a library may have put a private file in its place
             _sync(part)
             part.replace(target)
             sync_folder(target.parent)
@@ -330,11 +331,17 @@ def _sync(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Have a file, or all files in a folder, on the disk."""
+    """Have a file, or all files in a folder, on the disk; whoever may read the folder may read its files.
+
+    Some libraries write through private temporary files, whatever the umask says, and safetensors is one of them.
+    """
     if not path.is_dir():
         _sync(path)
         return
+    readers = path.stat().st_mode & 0o666
     for inner in path.iterdir():
+        if inner.is_file() and not inner.is_symlink():
+            inner.chmod(stat.S_IMODE(inner.stat().st_mode) | readers)
         sync_tree(inner)
     sync_folder(path)
 

@@ -258,7 +258,7 @@ def _plain_change(data: Mapping[str, Any]) -> Change:
         if (value := data.get(name)) is not None
     }
     numbers: dict[str, Any] = {
-        name: slice(*value["slice"]) if isinstance(value, Mapping) else value
+        name: _slice_from_data(value["slice"]) if isinstance(value, Mapping) else value
         for name in ("positions", "heads", "neurons")
         if (value := data.get(name)) is not None
     }
@@ -270,6 +270,12 @@ def _plain_change(data: Mapping[str, Any]) -> Change:
 
 def _slice_data(numbers: slice) -> dict[str, Any]:
     return {"slice": [numbers.start, numbers.stop, numbers.step]}
+
+
+def _slice_from_data(bounds: Any) -> slice:
+    found = slice(*bounds)
+    found.indices(1)  # refuses what is no whole number, and a step of 0
+    return found
 
 
 def as_array(value: Any) -> Any:

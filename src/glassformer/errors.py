@@ -17,6 +17,7 @@
     ├── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
     │   ├── NotNumbers                     scores that nothing can be chosen by
     │   └── RankLost                       a process that has a part of the model, and stopped
+    ├── TrainingDiverged   (RuntimeError)  a training whose loss has risen far above where it began
     ├── QueueFull          (RuntimeError)  a scheduler that has as many requests waiting as it may have
     └── Unavailable        (RuntimeError)  a server that is stopping, or took too long
 
@@ -32,9 +33,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Never, Protocol
 
+MAX_MESSAGE = 8_000  # characters: what a damaged file puts into a message is cut
+
 
 class GlassError(Exception):
     """The root: catch this to catch everything that Glassformer raises on purpose."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__(), MAX_MESSAGE)
 
 
 class ModelNotFound(GlassError, LookupError, OSError):  # OSError: what scripts for transformers catch
@@ -87,6 +93,9 @@ class NotNumbers(ExecutorError): ...
 class RankLost(ExecutorError): ...
 
 
+class TrainingDiverged(GlassError, RuntimeError): ...
+
+
 class QueueFull(GlassError, RuntimeError): ...
 
 
@@ -128,6 +137,21 @@ def spelled_by(spelling: Spelling) -> Iterator[None]:
         yield
     finally:
         _spelling.reset(token)
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text without its middle, where it is longer than so many characters.
+
+    >>> shortened("how are you today?", 9)
+    'how … ay?'
+    """
+    head = limit // 2
+    return text if len(text) <= limit else f"{text[:head].rstrip()} … {text[len(text) - (limit - head - 2) :]}"
+
+
+def reason_of(error: BaseException) -> str:
+    """The words of another library's error, for the middle of a sentence: one line, and no longer than one."""
+    return shortened(" ".join(str(error).split()), 200).rstrip(".")
 
 
 SHORTEST_BEGINNING = 3  # letters of a word that are taken for its beginning

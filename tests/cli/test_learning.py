@@ -103,6 +103,7 @@ def test_a_log_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch, capsys:
         "step 3 of 8 · loss 2.000 · 50 tokens/s · 0:50 left",
         "step 4 of 8 · loss 2.000 · held-out 1.500 on 7 examples · 50 tokens/s · 0:40 left",
         "step 7 of 8 · loss 2.000 · held-out 1.500 on 7 examples · 50 tokens/s · 0:10 left",
+        "step 8 of 8 · loss 2.000 · held-out 1.500 on 7 examples · 50 tokens/s · 0:00 left",  # the last one in any case
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_piped_text_follows_the_prompt_of_a_view(verb: str, field: str, tiny_qwe
 def test_piped_text_follows_a_single_text_of_tokens(smollm2: Path) -> None:
     assert json.loads(glass("tokens", "a", "--json", stdin="b\n").stdout)["text"] == "a\nb"
     assert json.loads(glass("tokens", "a", "b", "--json", stdin="c\n").stdout)["texts"] == ["a", "b"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locale of bytes")
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUTF8": "0"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_text_is_utf_8_in_any_locale(variables: dict[str, str], smollm2: Path, tmp_path: Path) -> None:
+    """Arguments, stdin, files' names and what is printed."""
+    code = "from glassformer.cli import main; main()"
+    command = [sys.executable, "-c", code, "tokens", "-m", str(smollm2), "--json"]
+    environment = {**os.environ, "LC_ALL": "C", **variables}
+    for words, piped in ((["café ☕"], ""), (["-"], "café ☕")):
+        done = subprocess.run([*command, *words], input=piped.encode(), env=environment, capture_output=True, check=True)
+        assert json.loads(done.stdout.decode())["text"] == "café ☕"
+    wrong = subprocess.run([*map(os.fsencode, command), b"caf\xe9"], env=environment, capture_output=True)
+    assert wrong.stderr == b"glass: the text holds bytes that are not UTF-8. Convert it first.\n"
 
 
 def test_two_compared_texts_take_nothing_from_stdin(tiny_qwen3: Path) -> None:

@@ -41,7 +41,7 @@ def find(*words: str) -> str:
 
 
 def test_every_command_is_known() -> None:
-    assert len(COMMANDS) == 25
+    assert len(COMMANDS) == 26
     assert {line.split()[0] for line in COMMANDS} == {"glass", "torchrun"}
 
 
@@ -106,6 +106,7 @@ def test_a_model_learns_to_answer_and_what_to_prefer(command_folder: Path) -> No
     assert "the model is in mine. Let it write: glass run -m mine 'Hello'" in shown
     for command in (find("--adapter mine"), find("glass run -m mine")):
         assert glass(command.replace("smollm2", "base"), "-n", "2")
+    assert "mine-q4_k.gguf" in glass(find("quantize mine"), "--no-perplexity")
     assert "the model is in kinder" in glass(find("--preferences").replace("smollm2", "base"), "--steps", "2")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from glassformer.errors import GlassError
+from glassformer.errors import CheckpointError, GlassError
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import feature_of, is_dictionary, read_dictionary, write_dictionary
 from glassformer.features.hook_names import hook_of_site, site_of_hook
@@ -243,6 +243,23 @@ def test_npz_files_that_are_not_opened(tmp_path: Path) -> None:
         archive.writestr("W_enc.npy", cut)
     with pytest.raises(GlassError, match="cut short"):
         read_dictionary(path, "blocks.0.residual")
+
+
+def test_a_damaged_archive_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Names in it, which can be as long as anything, are cut."""
+    path = tmp_path / "params.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("\x01" * 30_000, b"")
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1  # the name in the file is not that of the directory
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="damaged, or no .npz file") as error:
+        read_dictionary(path, "blocks.0.residual")
+    assert len(str(error.value)) < 400 + len(str(path))
+    np.savez(path, **{"x" * 60_000: np.array([{"a": 1}], object)})
+    with pytest.raises(CheckpointError, match="holds object, and no numbers") as error:
+        read_dictionary(path, "blocks.0.residual")
+    assert len(str(error.value)) < 400 + len(str(path))
 
 
 def test_names_of_features() -> None:

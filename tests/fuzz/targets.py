@@ -35,6 +35,31 @@ TOOL_TEMPLATE = (
     """{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>"""
     "{% endfor %}{% endfor %}"
 )
+# Chains: what one round makes of X, how the rounds follow each other, and what is made of the last.
+CHAIN_STEPS = (
+    "X | map('upper')", "X | map('list')", "X | map('first')", "X | map('map', 'upper')", "X | select", "X | reject('none')",
+    "X | select('eq', X)", "X | selectattr('a')", "X | rejectattr('a')", "X | batch(2)", "X | batch(3, X)", "X | slice(2)",
+    "X | groupby('a')", "X | unique", "X | unique(attribute='a')", "X | reverse", "X | items", "dict(a=X) | items",
+    "dict(a=X) | dictsort", "dict(a=X).items()", "{'a': X}.values() | select", "[X]", "(X, X)", "{'a': X}",
+    "[X] | map('first')", "[X] | reverse", "[X, X] | sort", "[X] + [X]", "X | first", "X | list", "X | default([X])",
+    "X | sum(start=[])", "X[0]", "namespace(x=X)", "X.x", "cycler(X)", "joiner(X)", "loop",
+    "X | map(attribute='a', default=X)", "X | random", "m",
+)  # fmt: skip
+CHAINS = (
+    "{% set s = namespace(x=START) %}{% for i in range(ROUNDS) %}{% set X = s.x %}{% set s.x = STEP %}{% endfor %}"
+    "{% set X = s.x %}END",
+    "{% set s = namespace(x=START, y=1) %}{% for i in range(ROUNDS) %}{% for a in s.x %}{% set s.y = loop %}{% break %}"
+    "{% endfor %}{% set X = s.y %}{% set s.x = STEP %}{% endfor %}{% set X = s.x %}END",
+    "{% macro m(X, n) %}{% if n %}{{ m(STEP, n - 1) }}{% else %}END{% endif %}{% endmacro %}{{ m(START, ROUNDS) }}",
+    "{% for X in START recursive %}{% if loop.depth < ROUNDS %}{{ loop(STEP) }}{% else %}END{% endif %}{% endfor %}",
+    "{% set s = namespace(x=START) %}{% for i in range(ROUNDS) %}{% set X = s.x %}{% macro m() %}{{ X }}END{% endmacro %}"
+    "{% set s.x = STEP %}{% endfor %}{{ s.x }}",
+)
+CHAIN_ENDS = (
+    "{{ X | list }}", "{{ X | first }}", "{{ X }}", "{% for a in X %}{{ a }}{% endfor %}", "", "{{ X | tojson }}",
+    "{{ X | length }}", "{{ X | join }}", "{{ X == X }}", "{{ X | string }}", "{{ X | pprint }}", "{{ X() }}",
+    "{{ {X: 1} }}",
+)  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "max_new_tokens": 2, "do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.9,
     "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "seed": 7,
@@ -46,6 +71,7 @@ BEAMS: dict[str, Any] = {
     "max_new_tokens": 2, "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.8, "early_stopping": True,
     "diversity_penalty": 0.0, "no_repeat_ngram_size": 2, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+LONGEST_MESSAGE = 2_000  # characters: some list all names that there are
 SCHEMA: dict[str, Any] = {
     "type": "object", "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0}},
     "required": ["name"], "additionalProperties": False, "$defs": {"list": {"type": "array", "items": {"enum": [1, "a"]}}},
@@ -426,6 +452,29 @@ def template(folder: Path) -> Target:
     return Target(lambda: TEMPLATE, lambda draw: mutated_text(TEMPLATE, draw), read)
 
 
+def chained_filters(folder: Path) -> Target:
+    """Filters, containers and loops that read from each other, through namespaces, macros and recursion."""
+    from glassformer.text.chat.template import ChatTemplate
+
+    def chain(form: str, start: str, steps: list[str], rounds: int, end: str) -> str:
+        step = "X"
+        for text in steps:
+            step = text.replace("X", f"({step})")
+        parts = {"START": start, "STEP": step, "ROUNDS": str(rounds), "END": end}
+        for name, text in parts.items():
+            form = form.replace(name, text)
+        return form
+
+    def make(draw: random.Random) -> str:
+        steps = draw.choices(CHAIN_STEPS, k=draw.choice((1, 1, 1, 2, 3)))
+        rounds = draw.choice((2, 7, 30, 45, 45, 300, 300, 3_000)) if draw.random() < 0.99 else 100_000
+        start = draw.choice(("['a', 'b']", "messages", "[[['c']]]", "{'a': 1}", "'text'", "[]", "[{'a': {'a': 1}}]"))
+        return chain(draw.choice(CHAINS), start, steps, rounds, draw.choice(CHAIN_ENDS))
+
+    good = chain(CHAINS[0], "['a', 'b']", ["X | map('upper')"], 7, "{{ X | list }}")
+    return Target(lambda: good, make, lambda source: ChatTemplate(source).render(MESSAGES))
+
+
 def messages(folder: Path) -> Target:
     from glassformer.text.chat.template import ChatTemplate
 
@@ -437,10 +486,17 @@ def receipt(folder: Path) -> Target:
     import glassformer
 
     model = glassformer.load(write_llama(folder), executor="cpu")
-    run = model.watch("the dog", raw=True, max_new_tokens=3, do_sample=True, seed=1)
-    run.save(folder / "run.json")
-    seed = json.loads((folder / "run.json").read_text("utf-8"))
-    return json_file_target(folder, "run.json", [seed], lambda path: model.replay(path / "run.json"))
+    changes = {
+        "blocks.0.residual": glassformer.Change(scale=0.5, positions=slice(0, 2), maximum=3.0),
+        "blocks.0.attention.heads": glassformer.Change(scale=0.0, heads=[1]),
+        "blocks.0.mlp.update": glassformer.Change(shift=[0.5] * 16, positions=[1]),
+    }
+    seeds = []
+    for changed in (model, model.changed(changes)):
+        run = changed.watch("the dog", raw=True, max_new_tokens=3, do_sample=True, seed=1)
+        run.save(folder / "run.json")
+        seeds.append(json.loads((folder / "run.json").read_text("utf-8")))
+    return json_file_target(folder, "run.json", seeds, lambda path: bounded(lambda: model.replay(path / "run.json")))
 
 
 def job_row(folder: Path) -> Target:
@@ -497,6 +553,136 @@ def job_row(folder: Path) -> Target:
         {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": tooled},
     ]
     return json_target(seeds, read)
+
+
+def bounded(read: Callable[[], object]) -> object:
+    """What is read; a message that refuses it is a sentence, and not as long as the file."""
+    from glassformer.errors import GlassError
+
+    try:
+        return read()
+    except GlassError as error:
+        if len(str(error)) >= LONGEST_MESSAGE:
+            raise AssertionError(f"a message of {len(str(error)):,} characters") from error
+        raise
+
+
+def run_rows(folder: Path, source: Path) -> object:
+    """A whole job, into lines and into a table: every row has its answer, and the second run finds nothing to do."""
+    import glassformer
+    from glassformer.jobs import run_job
+
+    model = _job_model(folder)
+    for name in ("out.jsonl", "out.parquet"):
+        for file in folder.glob("out.*"):
+            file.unlink()
+        summary = run_job(model, source, folder / name, max_new_tokens=1, seed=1)
+        assert run_job(model, source, folder / name, max_new_tokens=1, seed=1).resumed == summary.rows
+        if name == "out.jsonl":
+            lines = (folder / name).read_text("utf-8").splitlines()
+            assert [json.loads(line, parse_constant=lambda word: 1 / 0).keys() >= {"id"} for line in lines] == [
+                True
+            ] * summary.rows
+    if summary.failed == summary.rows:
+        raise glassformer.errors.InputError("no row has an answer")
+    return summary
+
+
+@cache
+def _job_model(folder: Path) -> Any:
+    import glassformer
+
+    return glassformer.load(write_llama(folder), executor="cpu")
+
+
+def rows(folder: Path) -> Target:
+    """Files of rows: whatever a line holds, it has an answer or an error, and the job ends."""
+    plain: list[Any] = [
+        {"id": "a", "prompt": TEXT, "raw": True, "metadata": {"n": 1.5, "text": "x"}},
+        {"id": 3, "prompt": "the", "raw": True, "metadata": [1, 2]},
+        "the dog",
+        {"ids": [5, 6], "metadata": None},
+    ]
+    source = folder / "rows" / "in.jsonl"
+    source.parent.mkdir()
+
+    def make(draw: random.Random) -> bytes:
+        if draw.random() < 0.4:
+            return mutated_bytes(b"\n".join(map(dumped, plain)), draw)
+        return b"\n".join(dumped(mutated_json(row, draw) if draw.random() < 0.5 else row) for row in plain)
+
+    def read(data: bytes) -> object:
+        source.write_bytes(data)
+        return bounded(lambda: run_rows(folder, source))
+
+    return Target(lambda: b"\n".join(map(dumped, plain)), make, read)
+
+
+def parquet_rows(folder: Path) -> Target:
+    """Tables of rows, damaged in their bytes or with cells that JSON cannot represent."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def table(rows: list[dict[str, Any]]) -> bytes:
+        written = io.BytesIO()
+        parquet.write_table(pa.Table.from_pylist(rows), written)
+        return written.getvalue()
+
+    good: list[dict[str, Any]] = [
+        {"id": f"row {number}", "prompt": "the", "raw": True, "metadata": [{"a": number / 2, "b": None}]}
+        for number in range(4)
+    ]
+    odd = (float("nan"), float("inf"), 2**62, b"\xff", "\u202e", 1e-320, None, [], [[1]], {"x": {"y": None}})
+    source = folder / "rows" / "in.parquet"
+    source.parent.mkdir()
+
+    def make(draw: random.Random) -> bytes:
+        if draw.random() < 0.6:
+            return mutated_bytes(table(good), draw)
+        name, value = draw.choice(("id", "prompt", "metadata", "seed", "new")), draw.choice(odd)
+        return table([{**row, name: value} for row in good])
+
+    def read(data: bytes) -> object:
+        source.unlink(missing_ok=True)
+        source.write_bytes(data)
+        return bounded(lambda: run_rows(folder, source))
+
+    return Target(lambda: table(good), make, read)
+
+
+def training_checkpoint(folder: Path) -> Target:
+    """A checkpoint's files: with checksums no damaged one is taken up; without, a value or an error."""
+    from glassformer.training.trainer import Trainer
+    from glassformer.training.training_folder import TrainingFolder
+    from tests.training.models import SETTINGS, language_model, tiny_model
+
+    training = TrainingFolder(folder)
+    trainer = Trainer(tiny_model(), language_model(), SETTINGS, training)
+    trainer.train_step()
+    path = trainer.save().path
+    names = ("state.json", "weights.safetensors", "optimizer.safetensors")
+    whole = {name: (path / name).read_bytes() for name in names}
+    older = {**whole, "state.json": b'{"step": 1, "epoch": 0.1, "losses": [3.5]}'}
+
+    def make(draw: random.Random) -> tuple[bool, dict[str, bytes]]:
+        files, name = draw.choice((whole, older)), draw.choice(names)
+        return files is whole, {**files, name: mutated_bytes(files[name], draw)}
+
+    def read(case: tuple[bool, dict[str, bytes]]) -> object:
+        sealed, files = case
+        for name, data in files.items():
+            (path / name).unlink(missing_ok=True)
+            (path / name).write_bytes(data)
+        assert bounded(trainer.resume)
+        if sealed:
+            state = json.loads(files["state.json"])
+            whole_state = {name: value for name, value in json.loads(whole["state.json"]).items() if name in state}
+            assert {**files, "state.json": state} == {**whole, "state.json": whole_state}, (
+                "a damaged checkpoint was taken up"
+            )
+        return trainer.step
+
+    return Target(lambda: (True, whole), make, read)
 
 
 def json_schema(folder: Path) -> Target:
@@ -812,7 +998,9 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, job_row, json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
+        chained_filters,
+               receipt, job_row, rows, parquet_rows, training_checkpoint,
+        json_schema, tool_call, screen, prefix, adapter_config, adapter_weights, gguf_adapter,
         packed_config, packed_weights, training_metrics, feature_config, feature_weights, feature_archive, steering_vector,
     )
 }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,32 @@ def test_odd_lines_are_errors_in_their_places(tmp_path: Path) -> None:
     assert third == "in.jsonl, line 5: not UTF-8 text (invalid start byte). Convert it first."
     assert fourth.startswith("in.jsonl, line 6: not valid JSON (Expecting property name")
     assert deep.startswith("in.jsonl, line 8: not valid JSON (")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ('{"metadata": NaN}', "the row holds NaN or Infinity, which are no numbers of JSON. Leave them out, or write null."),
+        ('{"metadata": {"a": [-Infinity]}}', "the row holds NaN or Infinity"),
+        ('{"metadata": 1e999}', "the row holds NaN or Infinity"),
+        ('{"metadata": ' + "[" * 101 + "]" * 101 + "}", "the row is nested more than 100 levels deep."),
+        ('{"metadata": ' + "[" * 95 + "]" * 95 + "}", None),
+        ('{"metadata": ' + "[[],{}]," * 0 + "[" + ",".join(["[]"] * 200) + "]}", None),  # wide, not deep
+        ('{"metadata": "\\ud800"}', None),
+        ('{"id": 1, "id": 2}', None),
+        ('{"metadata": ' + "9" * 4000 + "}", None),
+    ],
+)
+def test_what_json_cannot_represent_is_a_problem_of_its_row(row: str, problem: str | None) -> None:
+    found = input_rows.row_problem(json.loads(row))
+    assert str(found).startswith(problem) if problem else found is None
+
+
+def test_what_a_table_holds_beside_json_is_a_problem() -> None:
+    found = input_rows.row_problem({"metadata": [date(2024, 1, 1)]})
+    assert str(found) == (
+        "the row holds what JSON cannot represent (Object of type date is not JSON serializable). Write it as a text."
+    )
 
 
 def test_a_huge_line_is_skipped_without_being_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

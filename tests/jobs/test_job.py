@@ -45,6 +45,36 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ODD_ROWS = (
+    '{"id": "nan", "prompt": "hi", "metadata": NaN}',
+    '{"id": "inf", "prompt": "hi", "metadata": [1e999, -Infinity]}',
+    '{"id": "deep", "prompt": "hi", "metadata": ' + "[" * 300 + "]" * 300 + "}",
+    '{"id": "long", "prompt": "hi", "metadata": ' + "9" * 5000 + "}",
+    '{"id": ' + "[9]" * 1 + ', "prompt": "hi", "metadata": NaN}',
+    '{"id": "half \\ud800", "prompt": "hi", "metadata": ["\\udfff", 123456789012345678901234567890]}',
+    '{"id": "twice", "id": "once", "prompt": "hi"}',
+    '{"id": "once", "prompt": "hi", "metadata": {"a": 1.5}}',
+    '{"id": 7, "prompt": "hi"}',
+)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_rows_that_json_cannot_represent_are_error_rows(suffix: str, tmp_path: Path) -> None:
+    """The others go on, and the job ends: also when it is run again."""
+    (tmp_path / "in.jsonl").write_text("\n".join(ODD_ROWS))
+    for _ in range(2):
+        summary = run_job(chat_model(), tmp_path / "in.jsonl", tmp_path / f"out{suffix}", max_new_tokens=2)
+        assert (summary.rows, summary.failed) == (9, 6)
+    if suffix == ".jsonl":
+        answers = read_rows(tmp_path / "out.jsonl")
+        ids = [answer["id"] for answer in answers]
+        assert ids == ["nan", "inf", "deep", 3, 4, "half \ud800", "once", "once", 7]
+        assert [answer["error"] is None for answer in answers] == [False] * 5 + [True, True, False, True]
+        assert answers[5]["metadata"] == ["\udfff", 123456789012345678901234567890]
+        assert "the row holds NaN or Infinity" in answers[0]["error"]
+        assert all(len(answer["error"] or "") < 400 for answer in answers)
+
+
 # Answers ---------------------------------------------------------------------------------------------------------------
 
 

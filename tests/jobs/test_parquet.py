@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import glassformer
 from glassformer.errors import ExecutorError, InputError
 from glassformer.jobs import run_job
 from glassformer.jobs.formats.parquet import write_parquet
+from glassformer.jobs.job import open_input
+from tests.fuzz.mutations import mutated_bytes
 from tests.jobs.models import GREEDY, SAMPLED, chat_model, read_rows, write_rows
 from tests.observe.models import encoder
 
@@ -68,6 +73,44 @@ def test_values_of_several_types_are_json(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "empty.parquet").num_rows == 0
     write_parquet(tmp_path / "lists.parquet", lambda: [{"a": []}, {"a": [1.5]}])
     assert parquet.read_table(tmp_path / "lists.parquet")["a"].to_pylist() == [[], [1.5]]
+
+
+def test_cells_that_json_cannot_represent_are_error_rows(tmp_path: Path) -> None:
+    cells = [{"prompt": "hi", "metadata": value} for value in (0.5, float("nan"), float("inf"))]
+    parquet.write_table(pa.Table.from_pylist(cells), tmp_path / "in.parquet")
+    assert run_job(chat_model(), tmp_path / "in.parquet", tmp_path / "out.jsonl", max_new_tokens=2).failed == 2
+    assert read_rows(tmp_path / "out.jsonl")[0]["metadata"] == 0.5
+    dates = [{"prompt": "hi", "metadata": datetime(2024, 1, 1)}, {"prompt": "hi", "metadata": None}]
+    parquet.write_table(pa.Table.from_pylist(dates), tmp_path / "dates.parquet")
+    assert run_job(chat_model(), tmp_path / "dates.parquet", tmp_path / "dates.jsonl", max_new_tokens=2).failed == 1
+
+
+def test_long_numbers_and_halves_of_letters_have_a_column(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": 2**40, "b": [1, 2**40], "c": 2**70, "d": "x\ud83d", "metadata": [0.1]},
+        {"a": 1, "b": [2], "c": 1, "d": "\ud83d\ude00", "metadata": []},
+    ]
+    write_parquet(tmp_path / "out.parquet", lambda: rows)
+    assert parquet.read_table(tmp_path / "out.parquet").to_pylist() == [
+        {"a": 2**40, "b": [1, 2**40], "c": str(2**70), "d": "x\ufffd", "metadata": [0.1]},
+        {"a": 1, "b": [2], "c": "1", "d": "\U0001f600", "metadata": []},
+    ]
+
+
+def test_a_damaged_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist([{"prompt": f"row {number}"} for number in range(50)]), tmp_path / "in.parquet")
+    whole = (tmp_path / "in.parquet").read_bytes()
+    draw = random.Random(5)
+    messages = []
+    for _ in range(150):
+        (tmp_path / "bad.parquet").write_bytes(mutated_bytes(whole, draw))
+        try:
+            with closing(open_input(tmp_path / "bad.parquet")) as source:
+                assert len(list(source.values())) == source.count()
+        except InputError as error:
+            messages.append(str(error).removeprefix(str(tmp_path)))
+    assert messages
+    assert max(map(len, messages)) < 300
 
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:

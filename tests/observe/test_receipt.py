@@ -144,8 +144,9 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     def refused(what: Any, message: str) -> None:
         path = tmp_path / "bad.json"
         path.write_text(what if isinstance(what, str) else json.dumps(what))
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as error:
             model.replay(path)
+        assert len(str(error.value)) < 500
 
     refused("{", "is no receipt that can be read")
     refused("[]", "is no receipt of a run: it has no schema")
@@ -166,6 +167,14 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     refused(
         {**good, "changes": {"blocks.0.residual": {"scale": "x"}}}, "the receipt's change at blocks.0.residual is damaged"
     )
+    damaged = "the receipt's change at blocks.0.residual is damaged: "
+    entries: list[tuple[Any, str]] = [
+        (5, "5 is none. Write it again"), ("x", "'x' is none"), (None, "None is none"), ([], r"\[\] is none"),
+        ({"sequence": [3]}, ".* is none"), ({"sequence": 3}, ""), ({"positions": {"cut": [0]}}, ""),
+        ({"heads": {"slice": 3}}, ""), ({"positions": {"slice": ["x"]}}, ""), ({"x" * 10_000: 1}, "there is no xxx"),
+    ]  # fmt: skip
+    for entry, words in entries:
+        refused({**good, "changes": {"blocks.0.residual": entry}}, damaged + words)
     refused({**good, "settings": {"top_k": 5}}, "its settings.top_k is missing, or of the wrong type")
     refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
     with pytest.raises(InputError, match="is no receipt that can be read"):

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
+from glassformer.adapters.peft_writer import LoraDescription, write_adapter
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.errors import CheckpointError, GlassError, InputError
@@ -250,6 +251,43 @@ def test_several_eos_tokens_are_exported(tmp_path: Path) -> None:
     (tmp_path / "folder" / "generation_config.json").write_text(json.dumps(settings))
     found = exported(tmp_path / "folder", tmp_path / "x.gguf").metadata
     assert [found[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "eot", "eom")] == [end, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("family", "modules"),
+    [
+        ("llama", ("self_attn.q_proj", "mlp.down_proj")),  # whose queries' rows have another order in GGUF
+        ("qwen2", ("self_attn.v_proj", "mlp.up_proj")),
+        ("gemma2", ("self_attn.o_proj", "mlp.gate_proj")),
+        ("gemma3_text", ("self_attn.k_proj", "mlp.down_proj")),
+        ("olmo3", ("self_attn.o_proj", "mlp.up_proj")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+def test_an_adapter_on_a_packed_base_is_packed_again(
+    family: str, modules: tuple[str, ...], kind: str, make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    """Merged into the expanded base: each tensor is that of the merged model, rounded once."""
+    exported(make_checkpoint(family), tmp_path / "base.gguf", "Q8_0")
+    base, draw = open_model(tmp_path / "base.gguf"), np.random.default_rng(3)
+    shapes = {f"model.layers.1.{name}": base.tensors[f"model.layers.1.{name}.weight"].shape for name in modules}
+    updates = {
+        name: (draw.standard_normal((2, inputs)) * 0.1, draw.standard_normal((outputs, 2)) * 0.1)
+        for name, (outputs, inputs) in shapes.items()
+    }
+    updates = {name: (a.astype(np.float32), b.astype(np.float32)) for name, (a, b) in updates.items()}
+    write_adapter(tmp_path / "mine", LoraDescription(str(tmp_path / "base.gguf"), 2, 4.0, list(updates)), updates)
+    merged = open_model(tmp_path / "mine")
+    exported(tmp_path / "mine", tmp_path / "mine.gguf", kind)
+    again = open_model(tmp_path / "mine.gguf")
+    for name, tensor in again.tensors.items():
+        wanted, found = merged.tensors[name].to_float32(), tensor.to_float32()
+        error = np.abs(found - wanted).max()
+        assert error <= (0 if tensor.kind == "F32" else 0.01 if tensor.kind == "Q8_0" else 0.12) * np.abs(wanted).max(), name
+    for name, (a, b) in updates.items():
+        plain = base.tensors[f"{name}.weight"].to_float32()
+        found = again.tensors[f"{name}.weight"].to_float32() - plain
+        assert np.corrcoef(found.ravel(), (2 * b @ a).ravel())[0, 1] > 0.9  # alpha is twice the rank
 
 
 def test_odd_row_widths_fall_back_to_another_kind(tmp_path: Path) -> None:

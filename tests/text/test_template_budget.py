@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -162,6 +163,44 @@ def test_template_values_nested_too_deeply(value: str) -> None:
         ChatTemplate(repeated("(ns.x,)", 20000, "(1,)") + "{{ " + value + " }}").render([user("Hi!")])
 
 
+LAZY = "its lazy filters, such as map, read from each other more than 40 levels deep"
+CHAINS = {
+    **{
+        f"ns.x | {name}": LAZY
+        for name in (
+            "map('upper')", "select", "reject('none')", "selectattr('a')", "rejectattr('a')", "batch(2)", "slice(2)",
+        )
+    },
+    "ns.x | unique": None,  # reads one by one, and keeps what it has seen
+    "dict(a=ns.x) | items": None,  # holds the others, and never reads them
+    "[ns.x] | map('first')": LAZY,
+    "[ns.x] | reverse": None,
+    "(ns.x, ns.x) | select": None,
+    "[ns.x | list] | select": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", CHAINS)
+def test_a_chain_of_lazy_filters_ends_no_process(step: str) -> None:
+    source = repeated(step, 30_000, "['a', 'b']") + "{{ ns.x | first }}"
+    if CHAINS[step] is not None:
+        with pytest.raises(TemplateError, match=CHAINS[step]):
+            ChatTemplate(source).render([user("Hi!")])
+    else:
+        with suppress(TemplateError):
+            ChatTemplate(source).render([user("Hi!")])
+
+
+def test_lazy_filters_are_as_lazy_as_ever() -> None:
+    chain = "['a', 'b', 'c']" + " | map('upper') | select" * 15
+    assert ChatTemplate("{{ " + chain + " | join }}").render([user("Hi!")]) == "ABC"
+    assert ChatTemplate("{{ 'yes' if [] | select }}").render([user("Hi!")]) == "yes"  # nobody has looked whether it is empty
+    assert (
+        ChatTemplate("{% set x = 'abc' | map('upper') %}{{ x | first }}{{ x | list }}").render([user("Hi!")])
+        == "A['B', 'C']"
+    )
+
+
 def test_template_number_too_long_to_parse() -> None:
     with pytest.raises(TemplateError, match="the chat template cannot be parsed: it has a number with too many digits"):
         ChatTemplate("{{ " + "9" * 10000 + " }}").render([user("Hi!")])
@@ -174,7 +213,8 @@ HIDDEN = {
     "a planted name by mapping": ("{% set n = namespace({'__init__': 1}) %}", FORBIDDEN + "a namespace takes no name"),
     "the class of dicts": ("{{ dict.mro() }}", "_Dict has no 'mro'"),
     "what the environment holds": ("{{ self._TemplateReference__context.environment }}", FORBIDDEN),
-    "a filter's insides": ("{{ (messages | map('upper')).gi_frame.f_globals }}", FORBIDDEN),
+    "a filter's insides": ("{{ (messages | map('upper'))._items.gi_frame }}", FORBIDDEN),
+    "a filter's budget": ("{{ (messages | map('upper'))._budget.left }}", FORBIDDEN),
     "a macro's insides": ("{% macro f() %}{% endmacro %}{{ f._func.__globals__ }}", FORBIDDEN),
     "a loop's insides": ("{% for m in messages %}{{ loop._recurse.x }}{{ loop._iterable.x }}{% endfor %}", FORBIDDEN),
 }  # fmt: skip

@@ -213,8 +213,12 @@ def test_rows_that_are_too_long_are_left_out_with_a_note(tmp_path: Path, caplog:
 def test_settings_follow_from_the_rows(tmp_path: Path) -> None:
     asked = ChatRequest(data="x", init="y", epochs=2)
     settings = asked.training_settings(100, None)
-    assert (settings.steps, settings.batch_size, settings.learning_rate) == (13, 16, 2e-5)
-    assert asked.training_settings(5, None).batch_size == 5
+    assert (settings.steps, settings.batch_size, settings.learning_rate) == (50, 4, 2e-5)
+    assert (asked.training_settings(2000, None).batch_size, asked.training_settings(2000, None).save_every) == (16, 250)
+    few = ChatRequest(data="x", init="y", epochs=6).training_settings(20, None)
+    assert (few.steps, few.batch_size) == (60, 2)  # and not 8 updates
+    told = ChatRequest(data="x", init="y", settings={"steps": 9}).training_settings(20, None)
+    assert (told.steps, told.batch_size) == (9, 16)
     with pytest.raises(SettingError, match="epochs and steps both say"):
         ChatRequest(data="x", init="y", epochs=2, settings={"steps": 3})
     with pytest.raises(SettingError, match="epochs=-1 is not above 0"):

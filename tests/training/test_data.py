@@ -77,8 +77,15 @@ def test_a_large_vocabulary_needs_32_bits(tmp_path: Path) -> None:
 def test_a_token_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     write_token_file(tmp_path, [[1, 2, 3]], 10, "x")
     (tmp_path / "tokens.bin").write_bytes(b"\1\0")
-    with pytest.raises(CheckpointError, match="is not whole"):
+    with pytest.raises(CheckpointError, match="is damaged or not whole. Delete the folder"):
         read_token_file(tmp_path)
+    (tmp_path / "tokens.bin").write_bytes(b"\1\0\2\0\7\0")  # one bit is another
+    with pytest.raises(CheckpointError, match="is damaged or not whole. Delete the folder"):
+        read_token_file(tmp_path)
+    about = json.loads((tmp_path / "tokens.json").read_text())
+    del about["crc32"]  # as older ones have none
+    (tmp_path / "tokens.json").write_text(json.dumps(about))
+    assert read_token_file(tmp_path)[0].tolist() == [1, 2, 7]
     (tmp_path / "tokens.json").write_text("[]")
     with pytest.raises(CheckpointError, match="holds no readable token file"):
         read_token_file(tmp_path)

@@ -132,7 +132,7 @@ def test_a_model_that_knows_all_labels_keeps_its_head(small_preset: Any, tmp_pat
     before = first.trainer.model.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in training.trainer.model.state_dict().items())
     settings = training.trainer.settings
-    assert (settings.steps, settings.learning_rate, settings.warmup_steps) == (3, 5e-5, 1)  # three passes over 8 rows
+    assert (settings.steps, settings.learning_rate, settings.warmup_steps) == (24, 5e-5, 3)  # three passes over 8 rows
 
 
 def test_a_model_that_does_not_gets_another(small_preset: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import CheckpointError, NotNumbers, SettingError, WriteError
+from glassformer.errors import CheckpointError, NotNumbers, SettingError, TrainingDiverged, WriteError
 from glassformer.training.events import Evaluated, Saved, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.settings import TrainingSettings
@@ -109,13 +110,109 @@ def test_a_training_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
     assert trainer.step == 1
 
 
-def test_only_the_last_checkpoints_keep_what_a_training_goes_on_from(tmp_path: Path) -> None:
+def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     trained(folder=tmp_path)
-    files = {
-        step: sorted(file.name for file in path.iterdir()) for step, path in TrainingFolder(tmp_path).checkpoints.items()
-    }
-    assert [step for step, names in files.items() if "optimizer.safetensors" in names] == [4, 6]
-    assert all("weights.safetensors" in names for names in files.values())
+    assert list(TrainingFolder(tmp_path).checkpoints) == [4, 6]
+
+
+def test_checkpoints_are_written_by_the_clock_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("glassformer.training.trainer.time.monotonic", lambda: now[0])
+    settings = replace(SETTINGS, save_every=100, save_minutes=5)
+    trainer = Trainer(tiny_model(), language_model(), settings, TrainingFolder(tmp_path))
+    saved = []
+    for event in trainer.run():
+        now[0] += 130.0 * isinstance(event, StepDone)  # after three steps the last checkpoint is five minutes ago
+        saved += [event.step] if isinstance(event, Saved) else []
+    assert saved == [3, 6]
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_not_taken_up(name: str, tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    trained(folder=tmp_path)
+    path = folder.checkpoints[6] / name
+    whole = path.read_bytes()
+    places = range(0, len(whole), max(1, len(whole) // 40))
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        if name == "state.json" and json.loads(whole) == _json_or_none(damaged):
+            continue  # white space
+        with pytest.raises(
+            CheckpointError, match=rf"step-00000006/{name}: .*Remove .*6, and --resume goes on from step 4\."
+        ):
+            Trainer(tiny_model(), language_model(), SETTINGS, folder).resume()
+    path.unlink()
+    if name != "optimizer.safetensors":  # without it, it is none to go on from
+        with pytest.raises(CheckpointError, match=name):
+            folder.latest()
+    shutil.rmtree(folder.checkpoints[6])
+    again = Trainer(tiny_model(), language_model(), SETTINGS, folder)
+    assert again.resume()
+    assert again.step == 4
+    (folder.checkpoints[4] / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(
+        CheckpointError, match=r"step-00000004/weights.safetensors: cannot be read .* Begin the training anew"
+    ):
+        folder.latest()
+
+
+def _json_or_none(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+def test_a_checkpoint_without_checksums_is_an_older_one(tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    unbroken, _ = trained(folder=tmp_path)
+    shutil.rmtree(folder.checkpoints[6])
+    (folder.checkpoints[4] / "state.json").write_text('{"step": 4, "epoch": 0.5}')
+    again = Trainer(tiny_model(), language_model(), SETTINGS, folder)
+    assert again.resume()
+    list(again.run())
+    assert same(again, unbroken)
+
+
+def test_a_training_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    folder.begin({"request": {"learning_rate": 0.0002}, "data": ("x", 1)})
+    assert folder.read_about() == {"request": {"learning_rate": 0.0002}, "data": ["x", 1]}
+    text = (tmp_path / "training.json").read_text()
+    (tmp_path / "training.json").write_text(text.replace("0.0002", "0.0006"))
+    with pytest.raises(CheckpointError, match=r"training.json: damaged, or changed .* remove its \"crc32\""):
+        folder.read_about()
+    (tmp_path / "training.json").write_text('{"request": {}}')  # of an older version
+    assert folder.read_about() == {"request": {}}
+
+
+def test_a_training_that_diverges_is_stopped_and_keeps_what_was_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrainingFolder(tmp_path)
+    settings = replace(SETTINGS, steps=40, save_every=2, learning_rate=0.25)
+    trainer = Trainer(tiny_model(), language_model(), settings, folder)
+    rise = trainer.objective.loss
+
+    def worse(model: Any, batch: Any) -> torch.Tensor:
+        return rise(model, batch) * (1 if trainer.step < 5 else 700)
+
+    monkeypatch.setattr(trainer.objective, "loss", worse)
+    events = []
+    message = r"^step 15: the loss is 2,\d{3}\.\d, and was 3\.\d\d at the start: the training has diverged\. The last good "
+    with pytest.raises(TrainingDiverged, match=message + r"checkpoint is that of step 4\. Begin anew with a lower .* 0\.25"):
+        events.extend(trainer.run())
+    assert list(folder.checkpoints) == [2, 4]
+
+
+def test_a_bad_batch_is_no_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tiny_model(), language_model(), replace(SETTINGS, steps=40, learning_rate=0.0))
+    usual = trainer.objective.loss
+    monkeypatch.setattr(trainer.objective, "loss", lambda *args: usual(*args) * (3 if trainer.step % 10 == 7 else 1))
+    assert len([event for event in trainer.run() if isinstance(event, StepDone)]) == 40
 
 
 def test_numbers_that_are_none_are_traced_to_their_site() -> None:
@@ -154,7 +251,7 @@ def test_another_model_or_other_settings_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="its checkpoints are of another model"):
         other.resume()
     (folder.checkpoints[6] / "weights.safetensors").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match=r"step-00000006: cannot be read .*Remove it"):
+    with pytest.raises(CheckpointError, match=r"step-00000006.weights.safetensors: cannot be read .*Remove "):
         Trainer(tiny_model(), language_model(), SETTINGS, folder).resume()
     (tmp_path / "training.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -18,7 +18,7 @@ from glassformer.checkpoint.dequantization import FLOAT8_KINDS
 from glassformer.checkpoint.quantized import expand_quantized, quantization_method
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, reason_of
 from glassformer.regular_files import FETCH_AGAIN, read_regular
 
 WEIGHTS = (  # the best first
@@ -38,7 +38,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
+        raise CheckpointError(f"{path}: not valid JSON ({reason_of(error)}). Fetch it again.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__} where an object belongs. Fetch it again.")
     return value
@@ -149,7 +149,7 @@ def read_safetensors(path: Path, advice: str = "") -> dict[str, StoredTensor]:
         length = int.from_bytes(file.buffer[:8], "little")
         header = json.loads(file.buffer[8 : 8 + length])
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged or cut short ({error}). {advice}") from error
+        raise CheckpointError(f"{path}: damaged or cut short ({reason_of(error)}). {advice}") from error
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":

@@ -7,6 +7,7 @@ is whole.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from glassformer.atomic_files import atomic_file
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
-from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Layout, StoredTensor
+from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
 from glassformer.errors import InputError
 from glassformer.progress import NamedProgress
 
@@ -64,8 +65,7 @@ class OutputTensor:
 def stored_rows(stored: StoredTensor) -> RowReader:
     """The rows of a stored tensor, in the order that they have in their file; packed ones are expanded."""
     shape = stored.shape if stored.layout is None else stored.layout.stored_shape(stored.shape)
-    plain = PLAIN_KINDS.get(stored.kind)
-    width = quantized_size(stored.kind, shape[-1:]) if plain is None else shape[-1] * plain
+    width = stored.size // math.prod(shape[:-1])  # bytes
 
     def rows(first: int, last: int) -> Floats:
         piece = stored.bytes[first * width : last * width]

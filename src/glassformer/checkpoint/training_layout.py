@@ -8,6 +8,7 @@ from pathlib import Path
 from glassformer.errors import CheckpointError
 
 ABOUT, METRICS, CURVES, LOCK = "training.json", "metrics.jsonl", "curves.html", ".training.lock"
+THREADS = "threads.json"
 RESULTS = ("config.json", "adapter_config.json")  # one of them is there when the training is over
 CHECKPOINTS, SNAPSHOTS = "checkpoints", "snapshots"
 STEP = re.compile(r"step-(\d{8})")

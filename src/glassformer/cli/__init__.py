@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 from glassformer.garbage_collection import collect_rarely
@@ -20,6 +21,7 @@ _AGAIN = 0.05  # seconds after which an interrupt that had to wait is tried agai
 
 def main() -> None:
     """The entry point of `glass`: runs the verb, and turns every expected error into one sentence."""
+    _use_utf8()
     collect_rarely()
     import click
 
@@ -61,6 +63,16 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _use_utf8() -> None:
+    """Begin anew in Python's UTF-8 mode where the locale has another encoding: LC_ALL=C says nothing about a text.
+
+    Python chose the encoding of arguments, file names and streams before any of this ran.
+    """
+    if sys.platform != "win32" and sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        with suppress(OSError):
+            os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _print_error(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
@@ -56,6 +57,9 @@ class TrainingGroup(OptionGroup):
     shard: Annotated[bool, option(help="Split weights and optimizer among processes (FSDP); no samples.")] = False
     evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
     save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
+    save_minutes: Annotated[float | None, option(help="Minutes after which a checkpoint is written too (default: 10).")] = (
+        None
+    )
     snapshots: Annotated[
         int | None, option(help="Models kept on the way, for glass learning (default: up to 16).", minimum=0)
     ] = None
@@ -105,18 +109,20 @@ def train(
     With --init a model that exists is trained further: on text, on conversations, or on pairs of answers of which one is
     preferred; all of it, or with --lora a small adapter beside it.
 
-    What a training needs to go on is on the disk: stop it with Ctrl-C, or pull the plug, and --resume ends with the same
-    weights. Several processes share the work under torchrun.
+    What a training needs to go on is on the disk: stop it with Ctrl-C or SIGTERM, or pull the plug, and --resume ends with
+    the same weights. Without --threads their number is measured, and kept with the training. A training whose loss rises far
+    above where it began is stopped. Several processes share the work under torchrun.
     """
     common.use_threads(threads)
     common.log_to_stderr()
     from glassformer.checkpoint.training_layout import CURVES
-    from glassformer.cli.training_display import reports
+    from glassformer.cli.training_display import plan, reports
     from glassformer.observe.training_log import read_training
     from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.task_training import TaskRequest
     from glassformer.training.text_training import TextRequest
+    from glassformer.training.threads import use_threads
     from glassformer.training.training_folder import TrainingFolder
 
     folder = TrainingFolder(out)
@@ -156,7 +162,12 @@ def train(
         with bars.download_bar() as progress:
             prepared = request.prepare(folder, ranks, resume, progress)
         trainer = prepared.trainer
-        with reports(trainer.settings.steps, trainer.step, as_json) as report, stopped_by_interrupt(trainer):
+        use_threads(trainer, threads)
+        if ranks.first:
+            common.note(f"glass: {plan(trainer)}.")
+        if ranks.first and resume:
+            common.note(f"glass: going on after step {trainer.step:,} of {trainer.settings.steps:,}.")
+        with reports(trainer.settings.steps, trainer.step, as_json) as report, stopped_by_signals(trainer) as stopped:
             for event in trainer.run():
                 if ranks.first:
                     report(event)
@@ -167,6 +178,8 @@ def train(
                 curves.save(out / CURVES)
         if trainer.step < trainer.settings.steps:
             common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
+            if stopped == [signal.SIGTERM]:
+                sys.exit(128 + signal.SIGTERM)
             raise KeyboardInterrupt
         prepared.write(out)
         if ranks.first:
@@ -177,17 +190,24 @@ def train(
 
 
 @contextmanager
-def stopped_by_interrupt(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C ends a training after its step, with a checkpoint; a second one at once."""
+def stopped_by_signals(trainer: Trainer) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end a training after its step, with a checkpoint; a second one at once. Gives what came."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
 
     def stop(number: int, frame: object) -> None:
         trainer.stopping = True
-        signal.signal(signal.SIGINT, before)
+        came.append(number)
+        restore()
         common.note("glass: stopping after this step…")
 
-    before = signal.getsignal(signal.SIGINT)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
     try:
-        signal.signal(signal.SIGINT, stop)
-        yield
+        for number in before:
+            signal.signal(number, stop)
+        yield came
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassformer.cli import common
 from glassformer.page.format import escape_control, pluralize
 from glassformer.training.events import Evaluated, Event, Sampled, StepDone
+
+if TYPE_CHECKING:
+    from glassformer.training.trainer import Trainer
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # columns of the curve
@@ -52,20 +55,39 @@ class TrainingDisplay:
         seconds = sum(step.seconds for step in self.recent)
         speed = sum(step.tokens for step in self.recent) / seconds
         left = (time.perf_counter() - self.started) / max(1, self.step - self.first) * (self.steps - self.step)
-        parts = [f"step {self.step} of {self.steps}", f"loss {loss:.3f}", *self.held_out()]
+        parts = [f"step {self.step} of {self.steps}", f"loss {_short(loss)}", *self.held_out()]
         return " · ".join([*parts, f"{speed:,.0f} tokens/s", f"{clock(left)} left"])
 
     def held_out(self) -> list[str]:
         """The last evaluation, in words."""
         if self.evaluated is None:
             return []
-        measures = [f"{value:.3f} {name.replace('_', ' ')}" for name, value in self.evaluated.measures.items()]
-        *parts, last = [f"held-out {self.evaluated.loss:.3f}", *measures]
+        measures = [f"{_short(value)} {name.replace('_', ' ')}" for name, value in self.evaluated.measures.items()]
+        *parts, last = [f"held-out {_short(self.evaluated.loss)}", *measures]
         return [*parts, f"{last} on {pluralize(self.evaluated.examples, 'example')}"]
 
     def curve(self) -> str:
         """The losses from the first step to now, each column the mean of some."""
         return curve(self.losses, WIDTH)
+
+
+def _short(value: float) -> str:
+    """A measure with three decimals; a perplexity can have hundreds of digits.
+
+    >>> _short(2.5), _short(1e300)
+    ('2.500', '1e+300')
+    """
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def plan(trainer: Trainer) -> str:
+    """What lies ahead."""
+    settings, objective = trainer.settings, trainer.objective
+    epochs = settings.steps * settings.batch_size / objective.examples
+    return (
+        f"{pluralize(objective.examples, objective.unit)} to learn from, {objective.held_out:,} held out; "
+        f"{pluralize(settings.steps, 'update')} of {pluralize(settings.batch_size, objective.unit)}, {epochs:.1f} epochs"
+    )
 
 
 def curve(values: Sequence[float], width: int) -> str:
@@ -101,23 +123,35 @@ def reports(steps: int, done: int, as_json: bool) -> Iterator[Callable[[Event], 
         with _live(display) as update:
             yield update
     else:
-        yield LinePrinter(display)
+        printer = LinePrinter(display)
+        try:
+            yield printer
+        finally:
+            printer.finish()
 
 
 class LinePrinter:
     """Prints evaluations and samples, and between them how far the training is, so that a log is never silent for long."""
 
     def __init__(self, display: TrainingDisplay) -> None:
-        self.display, self.printed = display, display.started
+        self.display, self.printed, self.step = display, display.started, display.first
 
     def __call__(self, event: Event) -> None:
         self.display.add(event)
         now = time.perf_counter()
         if isinstance(event, Evaluated) or (isinstance(event, StepDone) and now - self.printed >= QUIET):
-            common.note(self.display.status())
-            self.printed = now
+            self._print(now)
         elif isinstance(event, Sampled):
             common.note(f"  {escape_control(event.text)!r}")
+
+    def finish(self) -> None:
+        """The last loss is printed in any case."""
+        if self.step != self.display.step:
+            self._print(time.perf_counter())
+
+    def _print(self, now: float) -> None:
+        common.note(self.display.status())
+        self.printed, self.step = now, self.display.step
 
 
 @contextmanager

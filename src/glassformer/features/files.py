@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from glassformer.atomic_files import write_bytes, write_text
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError, InputError, reason_of
 from glassformer.features.dictionary import FeatureDictionary, Gate, Normalization
 from glassformer.features.hook_names import hook_of_site, site_of_hook
 from glassformer.features.npz_file import read_npz
@@ -63,7 +63,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not JSON ({error}). Fetch it again.") from error
+        raise CheckpointError(f"{path}: is not JSON ({reason_of(error)}). Fetch it again.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: holds {brief(config)} in the place of fields. Fetch it again.")
     metadata = config.get("metadata")

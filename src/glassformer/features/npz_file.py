@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, reason_of, shortened
 from glassformer.regular_files import open_regular
+from glassformer.typecheck import brief
 
 MAX_RATIO = 50  # of bytes unpacked to bytes of the file: numbers hardly shrink
 LEAST_ROOM = 1 << 24  # bytes that a small file may unpack to whatever its size
@@ -39,7 +40,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: damaged, or no .npz file ({error}). Fetch it again.") from error
+        raise CheckpointError(f"{path}: damaged, or no .npz file ({reason_of(error)}). Fetch it again.") from error
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> npt.NDArray[np.float32]:
@@ -47,9 +48,10 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> npt
     stream = io.BytesIO(data)
     shape, fortran, dtype = _header(stream)
     if dtype.kind not in "fiu" or any(size < 0 for size in shape):
-        raise CheckpointError(f"{path}: {member.filename!r} holds {dtype}, and no numbers. It is not opened.")
+        kind = shortened(str(dtype), 60)
+        raise CheckpointError(f"{path}: {brief(member.filename)} holds {kind}, and no numbers. It is not opened.")
     if math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
-        raise CheckpointError(f"{path}: {member.filename!r} is cut short or damaged. Fetch it again.")
+        raise CheckpointError(f"{path}: {brief(member.filename)} is cut short or damaged. Fetch it again.")
     values = np.frombuffer(data, dtype, offset=stream.tell()).astype(np.float32)
     return values.reshape(shape, order="F" if fortran else "C")
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, reason_of
 from glassformer.ownership import NotCopied
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 MAX_LINE = 1 << 26  # bytes: more than any context holds
+MAX_LEVELS = 100  # of lists within lists: what the ledger holds must be read again wherever the job goes on
 BLOCK = 1 << 20
 
 
@@ -69,6 +70,32 @@ class InputFile(NotCopied, ABC):
         return status.st_size, status.st_mtime_ns
 
 
+def row_problem(value: Any) -> InputError | None:
+    """Why a row cannot come back in JSON: NaN, a table's dates or bytes, lists within lists without end."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+        most = text.count("[") + text.count("{")
+        if most <= MAX_LEVELS or _levels(value) <= MAX_LEVELS:
+            return None
+    except ValueError:
+        return InputError("the row holds NaN or Infinity, which are no numbers of JSON. Leave them out, or write null.")
+    except TypeError as error:
+        return InputError(f"the row holds what JSON cannot represent ({reason_of(error)}). Write it as a text.")
+    except RecursionError:
+        pass
+    return InputError(f"the row is nested more than {MAX_LEVELS} levels deep. Write what is inside as a text.")
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects are nested."""
+    levels, inner = 0, [value]
+    while inner:
+        levels += 1
+        held = (item.values() if isinstance(item, dict) else item for item in inner if isinstance(item, (dict, list)))
+        inner = [item for items in held for item in items]
+    return levels - 1
+
+
 class LinesFile(InputFile):
     """A row on each line; lines of blanks are none."""
 
@@ -92,7 +119,7 @@ class LinesFile(InputFile):
         except UnicodeDecodeError as error:
             return InputError(f"{where}: not UTF-8 text ({error.reason}). Convert it first.")
         except (ValueError, RecursionError) as error:
-            return InputError(f"{where}: not valid JSON ({error}).")
+            return InputError(f"{where}: not valid JSON ({reason_of(error)}).")
 
     def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         """The lines that are not blank, numbered from 1; None for one that is too long to be held in memory."""

@@ -21,13 +21,14 @@ from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import Row, RowFormat
-from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile
+from glassformer.jobs.formats.row_format import Row, RowFormat, RowId
+from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile, row_problem
 from glassformer.jobs.ledger import Ledger
 from glassformer.observe.fingerprint import differences
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
 from glassformer.tasks.task import Task
+from glassformer.typecheck import brief
 
 LEDGER_SUFFIX = ".ledger"
 OUTPUT_SUFFIXES = (*JSON_SUFFIXES, ".parquet")
@@ -213,17 +214,18 @@ def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[Row]:
     """The rows with their ids, each of which must be a row's own."""
     ids = set()
     for number, value in enumerate(source.values()):
+        row_id: RowId = number
         if isinstance(value, GlassError):
-            yield Row(number, number, None, value)
+            yield Row(number, row_id, None, value)
             continue
+        problem: GlassError | None = row_problem(value)
+        held = value if problem is None else None
         try:
             own = row_format.id_of(value)
+            row_id = number if own is None else own
+            if row_id in ids:
+                raise InputError(f"the id {brief(row_id)} is that of an earlier row. Give it another.")
+            ids.add(row_id)
         except GlassError as error:
-            yield Row(number, number, value, error)
-            continue
-        row_id = number if own is None else own
-        if row_id in ids:
-            yield Row(number, row_id, value, InputError(f"the id {row_id!r} is that of an earlier row. Give it another."))
-            continue
-        ids.add(row_id)
-        yield Row(number, row_id, value)
+            problem = problem or error
+        yield Row(number, row_id, held, problem)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from glassformer.atomic_files import write_text
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, spell
+from glassformer.errors import CheckpointError, InputError, reason_of, spell
 from glassformer.typecheck import matches_type
 
 FORMAT = "glassformer.activations/1"
@@ -72,7 +72,7 @@ def read_index(folder: Path) -> Index:
     except OSError as error:
         raise InputError(f"{folder} holds no activations: {INDEX} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged ({error}). Record the activations again.") from error
+        raise InputError(f"{path}: damaged ({reason_of(error)}). Record the activations again.") from error
     try:
         if data.pop("format") != FORMAT:
             raise ValueError("it is of another format")
@@ -86,7 +86,7 @@ def read_index(folder: Path) -> Index:
         if not (matches_type(index.dtype, StoredDtype) and matches_type(index.positions, Kept)):
             raise ValueError("its dtype or positions are unknown")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not an index of activations ({error}). Record them again.") from error
+        raise InputError(f"{path}: not an index of activations ({reason_of(error)}). Record them again.") from error
     return index
 
 

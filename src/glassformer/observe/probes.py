@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.arguments import checked_class
-from glassformer.errors import InputError, SiteError, did_you_mean
+from glassformer.errors import InputError, SiteError, did_you_mean, reason_of
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
@@ -124,7 +124,7 @@ def load_probes(path: str | os.PathLike[str], model: ModelLike) -> TrainedProbes
             if probe.weight.shape != (len(labels), int(np.prod(shapes[site]))) or probe.bias.shape != (len(labels),):
                 raise ValueError(site)
     except (KeyError, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: damaged ({error}). Train the probes again.") from error
+        raise InputError(f"{file}: damaged ({reason_of(error)}). Train the probes again.") from error
     return TrainedProbes(model, tuple(labels), position, probes)
 
 

@@ -27,7 +27,7 @@ from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
-from glassformer.errors import InputError, InputTypeError, SiteError
+from glassformer.errors import InputError, InputTypeError, SiteError, reason_of, shortened
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
 from glassformer.typecheck import brief, matches_type
@@ -96,9 +96,9 @@ def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{name} is no receipt that can be read: {error.strerror or error}.") from error
     except UnicodeError as error:  # in the file, or in its name
-        raise InputError(f"{name!r} is no receipt that can be read: it is not text ({error}).") from error
+        raise InputError(f"{name!r} is no receipt that can be read: it is not text ({reason_of(error)}).") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no receipt that can be read: it is not JSON ({error}).") from error
+        raise InputError(f"{name} is no receipt that can be read: it is not JSON ({reason_of(error)}).") from error
     return check_receipt(data, name)
 
 
@@ -106,10 +106,10 @@ def check_receipt(data: Any, name: str) -> dict[str, Any]:
     """A receipt's data, checked: its schema, and the types of all that it holds."""
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != SCHEMA:
-        reason = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
+        reason = f"it is {brief(schema)}" if isinstance(schema, str) else "it has no schema"
         raise InputError(f"{name} is no receipt of a run: {reason}, not {SCHEMA!r}. Write one with run.save(…) or --save.")
     if (field := misfit(data, Receipt)) is not None:
-        raise InputError(f"{name} is damaged: its {field} is missing, or of the wrong type. Write it again.")
+        raise InputError(f"{name} is damaged: its {shortened(field, 100)} is missing, or of the wrong type. Write it again.")
     if data["finish"] not in (None, *(finish.value for finish in Finish)):
         raise InputError(f"{name} is damaged: its finish is {brief(data['finish'])}. Write it again.")
     if not data["steps"] or not data["prompt_ids"]:
@@ -174,7 +174,7 @@ def check_weights(data: Mapping[str, Any], model: ModelLike) -> None:
     own = weight_hash(model)
     if data.get("weights") != own:
         raise InputError(
-            f"this receipt was written with other weights of {data['model']} "
+            f"this receipt was written with other weights of {shortened(data['model'], 200)} "
             f"({str(data.get('weights'))[:12]}…, here {str(own)[:12]}…). Fetch those, or compare: glass compare --other."
         )
 
@@ -187,7 +187,7 @@ def receipt_settings(data: Mapping[str, Any]) -> dict[str, Any]:
             continue
         value = entry["value"]
         if isinstance(value, str) and value.startswith("<"):
-            raise InputError(f"this receipt cannot be replayed: {name} was {value}, which no file can hold.")
+            raise InputError(f"this receipt cannot be replayed: {name} was {shortened(value, 200)}, which no file can hold.")
         settings[name] = value
     if data.get("negative_ids") is not None:
         settings["negative_prompt_ids"] = data["negative_ids"]
@@ -200,15 +200,19 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
     """What was changed inside the model."""
     changes = {}
     for site, entry in data["changes"].items():
-        parts = entry["sequence"] if isinstance(entry.get("sequence"), list) else [entry]
-        if function := next((part["function"] for part in parts if isinstance(part, Mapping) and "function" in part), None):
+        sequence = entry.get("sequence") if isinstance(entry, Mapping) else None
+        parts = sequence if isinstance(sequence, list) else [entry]
+        if not all(isinstance(part, Mapping) for part in parts):
+            raise InputError(f"the receipt's change at {site} is damaged: {brief(entry)} is none. Write it again.")
+        if function := next((part["function"] for part in parts if "function" in part), None):
             raise InputError(
-                f"this receipt cannot be replayed: {function}, a function, changed {site}, and no file can hold it."
+                f"this receipt cannot be replayed: {shortened(str(function), 200)}, a function, changed {site}, and no file "
+                "can hold it."
             )
         try:
             changes[site] = change_from_data(entry)
-        except (TypeError, ValueError, OverflowError, SiteError) as error:
-            raise InputError(f"the receipt's change at {site} is damaged: {error}.") from error
+        except (TypeError, ValueError, OverflowError, LookupError, SiteError) as error:
+            raise InputError(f"the receipt's change at {site} is damaged: {reason_of(error)}. Write it again.") from error
     return changes
 
 

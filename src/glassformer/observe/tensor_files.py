@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from glassformer.atomic_files import atomic_file, write_error
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError, InputError, reason_of
 from glassformer.observe.protocols import Floats, ModelLike
 
 
@@ -28,7 +28,7 @@ def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
     except SafetensorError as error:  # its errors of writing are no OSError
         raise write_error(path, str(error)) from error
     except ValueError as error:  # a name that no file can have
-        raise InputError(f"{str(path)!r} cannot be written: {error}.") from error
+        raise InputError(f"{str(path)!r} cannot be written: {reason_of(error)}.") from error
 
 
 def model_metadata(model: ModelLike, kind: str, **more: str) -> dict[str, str]:
@@ -46,7 +46,7 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
         with safe_open(path, framework="np") as file:
             metadata: dict[str, str] = file.metadata() or {}
     except (CheckpointError, OSError, SafetensorError, UnicodeEncodeError) as error:
-        raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({error}).") from error
+        raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({reason_of(error)}).") from error
     if metadata.get("format") != kind:
         raise InputError(f"{path}: not a {what} file of this version. Train one.")
     if metadata.get("weights") != model.weights_digest:

@@ -66,11 +66,13 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
 def check_quantizable(opened: OpenedModel, kind: str, *, packed_too: bool = False, advice: str = "") -> str:
     """The kind as the format spells it; refused if it does not exist, or if weights are packed already.
 
-    `packed_too`: those are expanded and packed once more; `advice`: how to ask for that.
+    `packed_too`: those are expanded and packed once more; `advice`: how to ask for that. An adapter on a packed base is
+    another model than the base, of which there are no other weights: it is packed again without being asked.
     """
     kind = check_kind(kind)
     opened.check_sizes()
-    if not packed_too and (packed := [tensor for tensor in opened.tensors.values() if tensor.packed]):
+    packed = [tensor for tensor in opened.tensors.values() if tensor.packed]
+    if packed and not packed_too and not opened.adapters:
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
             f"than {kind} costs. Take the model in BF16, F16 or F32.{advice}"

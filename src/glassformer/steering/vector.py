@@ -21,7 +21,7 @@ from glassformer.atomic_files import write_bytes
 from glassformer.blueprints import Blueprint
 from glassformer.changes import Change
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, SettingError
+from glassformer.errors import CheckpointError, InputError, SettingError, reason_of
 from glassformer.regular_files import open_regular
 from glassformer.steering.control_vector import read_control_vector
 from glassformer.steering.token_axis import token_site
@@ -117,7 +117,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
         with safe_open(path, framework="np") as file:
             metadata: dict[str, str] = file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged or cut short ({error}). Make it again.") from error
+        raise CheckpointError(f"{path}: damaged or cut short ({reason_of(error)}). Make it again.") from error
     return metadata
 
 

@@ -57,5 +57,8 @@ def check_inputs(batch: Sequence[Any], single: bool, words: bool) -> None:
 
 def refuse_lone_surrogates(text: Any, what: str, where: str = "") -> None:
     """Raise for half a character, which Python's texts can hold and UTF-8 cannot."""
-    if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError(f"{what} holds a lone surrogate, which is no character{where}. Repair its encoding first.")
+    if not isinstance(text, str) or not (halves := [mark for mark in text if "\ud800" <= mark <= "\udfff"]):
+        return
+    if all("\udc80" <= half <= "\udcff" for half in halves):  # as Python reads bytes of a command that are no text
+        raise InputError(f"{what} holds bytes that are not UTF-8{where}. Convert it first.")
+    raise InputError(f"{what} holds a lone surrogate, which is no character{where}. Repair its encoding first.")

@@ -28,7 +28,7 @@ from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.ranks import Ranks
 from glassformer.training.reference import reference_log_probabilities
 from glassformer.training.rows import Row, read_rows, split_rows
-from glassformer.training.settings import TrainingSettings
+from glassformer.training.settings import TrainingSettings, batch_size_for
 from glassformer.training.start_model import load_start_model
 from glassformer.training.trained_model import writers_of
 from glassformer.training.trainer import Trainer
@@ -39,6 +39,7 @@ note = logging.getLogger("glassformer").warning
 USAGE = "Let it write: glass run -m {folder} 'Hello'"
 SAMPLE_TOKENS = 100
 EVALUATIONS = 10  # on the way, unless the settings say otherwise
+BATCH_SIZE = 16  # of many rows
 Example = TypeVar("Example")
 
 
@@ -117,11 +118,14 @@ class FineTuningRequest(ABC):
 
     def training_settings(self, examples: int, lora: LoraSettings | None) -> TrainingSettings:
         """The usual settings for so many examples, and the request's changes to them."""
-        batch_size = self.settings.get("batch_size", min(16, examples))
-        steps = self.settings.get("steps") or math.ceil((self.epochs or self.EPOCHS) * examples / batch_size)
-        every = max(1, steps // EVALUATIONS)
-        usual = TrainingSettings(
-            steps=steps, batch_size=batch_size, weight_decay=0.01, beta2=0.999, evaluate_every=every, save_every=every,
+        seen = (self.epochs or self.EPOCHS) * examples
+        most = min(BATCH_SIZE, examples)
+        usual_size = most if "steps" in self.settings else batch_size_for(seen, most)
+        batch_size = self.settings.get("batch_size", usual_size)
+        steps = self.settings.get("steps") or math.ceil(seen / batch_size)
+        usual = TrainingSettings(  # saved by the clock, and at the end
+            steps=steps, batch_size=batch_size, weight_decay=0.01, beta2=0.999, save_every=steps,
+            evaluate_every=max(1, steps // EVALUATIONS),
             learning_rate=self.LEARNING_RATE if lora is None else self.LORA_LEARNING_RATE,
         )  # fmt: skip
         return replace(usual, **self.settings)

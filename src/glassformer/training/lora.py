@@ -102,11 +102,17 @@ def lora_layers(model: nn.Module) -> dict[str, Any]:
 
 
 def write_lora(
-    folder: Path, model: nn.Module, lora: LoraSettings, base: str, weights: Mapping[str, Tensor] | None = None
+    folder: Path,
+    model: nn.Module,
+    lora: LoraSettings,
+    base: str,
+    weights: Mapping[str, Tensor] | None = None,
+    half: bool = False,
 ) -> None:
     """A trained model's updates in peft's format.
 
     `base`: the name of the model that was trained. `weights`: by name, where this process has only a part of them.
+    `half`: in float16.
     """
     layers = lora_layers(model)
     base_name = os.fspath(Path(base).resolve()) if Path(base).exists() else base  # opened from anywhere
@@ -117,7 +123,7 @@ def write_lora(
     tensors = {**dict(model.named_parameters()), **(weights or {})}
 
     def matrix(name: str) -> Any:
-        return tensors[name].detach().float().cpu().numpy()
+        return tensors[name].detach().to("cpu", torch.float16 if half else torch.float32).numpy()
 
     updates = {name: (matrix(f"{name}.lora_A.weight"), matrix(f"{name}.lora_B.weight")) for name in layers}
     write_adapter(folder, description, updates)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from glassformer.atomic_files import atomic_file
+from glassformer.checksums import crc32_text
 from glassformer.training.objectives.objective import Batch
 from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.sharding import dealt
@@ -21,7 +25,7 @@ def reference_log_probabilities(trainer: Trainer, objective: Preferences) -> tup
     source = hashlib.sha256(f"{objective.source} {trainer.settings.precision}".encode()).hexdigest()[:16]
     path = None if trainer.folder is None else trainer.folder.path / f"reference-{source}.safetensors"
     counts = (objective.examples, objective.held_out)
-    stored = {} if path is None or not path.exists() else safetensors.torch.load_file(path)
+    stored = {} if path is None else _stored(path)
     own = tuple(stored.get(name, torch.zeros(0)) for name in ("pairs", "held_out"))
     whole = all(tensor.shape == (count, 2) for tensor, count in zip(own, counts, strict=True))
     found = trainer.ranks.sum(torch.tensor(float(whole), device=trainer.ranks.device))
@@ -31,8 +35,24 @@ def reference_log_probabilities(trainer: Trainer, objective: Preferences) -> tup
     if path is not None and trainer.ranks.first:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
-            safetensors.torch.save_file({"pairs": pairs, "held_out": held_out}, os.fspath(temporary))
+            tensors = {"pairs": pairs, "held_out": held_out}
+            safetensors.torch.save_file(tensors, os.fspath(temporary), {"crc32": _checksum(tensors)})
     return pairs, held_out
+
+
+def _stored(path: Path) -> dict[str, Tensor]:
+    """What an earlier run has computed; nothing if it is damaged, so that it is computed again."""
+    try:
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            expected = (file.metadata() or {}).get("crc32")
+    except (OSError, safetensors.SafetensorError):
+        return {}
+    return tensors if expected in (None, _checksum(tensors)) else {}
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    return crc32_text(b"".join(tensors[name].contiguous().numpy().tobytes() for name in sorted(tensors)))
 
 
 @torch.no_grad()

@@ -15,8 +15,20 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "final_learning_rate": (0, 1), "warmup_steps": (0, 10**9), "weight_decay": (0, 10), "beta1": (0, 1), "beta2": (0, 1),
     "epsilon": (0, 1), "clip_norm": (0, math.inf), "label_smoothing": (0, 0.99), "seed": (0, 2**63 - 1),
     "evaluate_every": (1, 10**9), "evaluation_examples": (1, 10**9), "save_every": (1, 10**9),
-    "snapshots": (0, 1000),
+    "save_minutes": (0.01, 10**6), "snapshots": (0, 1000),
 }  # fmt: skip
+
+
+MIN_UPDATES = 50  # as far as there are rows: a few updates teach little, whatever they are the mean of
+
+
+def batch_size_for(seen: float, most: int) -> int:
+    """Rows in a step, where so many are seen in all: fewer of few rows, so that they make a sensible number of updates.
+
+    >>> batch_size_for(120, 16), batch_size_for(40, 16), batch_size_for(3000, 16)
+    (2, 1, 16)
+    """
+    return max(1, min(most, int(seen / MIN_UPDATES)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +55,7 @@ class TrainingSettings:
     evaluate_every: int = 200  # steps
     evaluation_examples: int = 1024  # held-out ones, at most, on the way; all of them at the end
     save_every: int = 200
+    save_minutes: float = 10.0  # after which a checkpoint is written too, however few steps there were
     snapshots: int | None = None  # models that are kept on the way; None: as many as take up little space, 16 at most
 
     def __post_init__(self) -> None:
@@ -64,6 +77,11 @@ class TrainingSettings:
     @property
     def warmup(self) -> int:
         return max(1, self.steps // 50) if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def patience(self) -> int:
+        """Steps over which a loss far above the first is waited for to come down."""
+        return max(1, min(20, self.steps // 4))
 
     def learning_rate_at(self, step: int) -> float:
         """Of a step, counted from 0: a straight rise, then half a cosine down to its last value."""

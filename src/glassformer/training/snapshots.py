@@ -21,6 +21,7 @@ from glassformer.training.settings import TrainingSettings
 from glassformer.training.trained_model import ModelWriter, write_half
 
 DEFAULT_COUNT = 16
+FEW, STEPS_EACH = 4, 4  # of a short training: so many, or one for so many steps
 DEFAULT_BYTES = 2_000_000_000  # of all, unless their number is given
 
 
@@ -71,7 +72,8 @@ class Snapshots:
         count = self.settings.snapshots
         if count is None:
             size = 2 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-            count = max(2, min(DEFAULT_COUNT, DEFAULT_BYTES // max(1, size)))
+            wanted = min(DEFAULT_COUNT, max(FEW, self.settings.steps // STEPS_EACH))
+            count = max(2, min(wanted, DEFAULT_BYTES // max(1, size)))
         return frozenset(snapshot_steps(self.settings.steps, self.settings.evaluate_every, count))
 
     def keep(self, step: int, model: Any) -> Path:

@@ -25,7 +25,7 @@ from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import Preset, config_of, find_family, find_preset, first_known
 from glassformer.training.ranks import Ranks
 from glassformer.training.rows import Row, read_rows, split_rows
-from glassformer.training.settings import TrainingSettings
+from glassformer.training.settings import TrainingSettings, batch_size_for
 from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit
 from glassformer.training.training_folder import TrainingFolder
 
@@ -135,12 +135,20 @@ class TaskRequest:
 
     def _settings(self, preset: Preset, examples: int) -> TrainingSettings:
         """The preset's, with a longer rise; of a model that is trained further, a few gentle passes over the rows."""
-        size = self.settings.get("batch_size", preset.settings.batch_size)
         further = self.init is not None
+        size = preset.settings.batch_size
+        if further and "steps" not in self.settings:
+            size = batch_size_for(EPOCHS * examples, size)
+        size = self.settings.get("batch_size", size)
         steps = self.settings.get("steps", math.ceil(EPOCHS * examples / size) if further else preset.settings.steps)
         every = max(1, math.ceil(steps / EPOCHS))
-        gentle = {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "evaluate_every": every, "save_every": every}
-        changes = {"steps": steps, "warmup_steps": math.ceil(steps * WARMUP), **(gentle if further else {})}
+        gentle = {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "evaluate_every": every, "save_every": steps}
+        changes = {
+            "steps": steps,
+            "batch_size": size,
+            "warmup_steps": math.ceil(steps * WARMUP),
+            **(gentle if further else {}),
+        }
         return replace(preset.settings, **{**changes, **self.settings})
 
     def _model(self, kind: TaskKind, architecture: str, sized: Preset, tokenizer: Tokenizer, labels: Labels | None) -> Any:

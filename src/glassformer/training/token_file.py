@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.atomic_files import atomic_file, write_text
+from glassformer.checksums import file_crc32
 from glassformer.errors import CheckpointError
 
 Ids = npt.NDArray[Any]
@@ -28,6 +29,7 @@ class TokenFileInfo:
     dtype: str
     vocabulary: int  # every id is below
     source: str  # a fingerprint of the texts and the tokenizer
+    crc32: str | None = None  # of the file of ids; older ones have none
 
 
 def write_token_file(folder: Path, chunks: Iterable[Iterable[int]], vocabulary: int, source: str) -> None:
@@ -40,7 +42,10 @@ def write_token_file(folder: Path, chunks: Iterable[Iterable[int]], vocabulary: 
             ids = np.fromiter(chunk, dtype)
             ids.tofile(file)
             count += len(ids)
-    write_text(folder / DESCRIPTION, json.dumps(asdict(TokenFileInfo(count, dtype.name, vocabulary, source)), indent=1))
+        file.flush()
+        checksum = file_crc32(path)
+    info = TokenFileInfo(count, dtype.name, vocabulary, source, checksum)
+    write_text(folder / DESCRIPTION, json.dumps(asdict(info), indent=1))
 
 
 def read_token_file(folder: Path) -> tuple[Ids, TokenFileInfo]:
@@ -48,10 +53,11 @@ def read_token_file(folder: Path) -> tuple[Ids, TokenFileInfo]:
     try:
         info = TokenFileInfo(**json.loads((folder / DESCRIPTION).read_text("utf-8")))
         ids: Ids = np.memmap(folder / TOKENS, np.dtype(info.dtype), mode="r") if info.tokens else np.zeros(0, info.dtype)
+        damaged = info.crc32 is not None and file_crc32(folder / TOKENS) != info.crc32
     except (OSError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{folder}: holds no readable token file ({error}). Delete it, and it is made anew."
         ) from error
-    if len(ids) != info.tokens or info.dtype not in ("uint16", "uint32"):
-        raise CheckpointError(f"{folder}: its token file is not whole. Delete it, and it is made anew.")
+    if damaged or len(ids) != info.tokens or info.dtype not in ("uint16", "uint32"):
+        raise CheckpointError(f"{folder}: its token file is damaged or not whole. Delete the folder, and it is made anew.")
     return ids, info

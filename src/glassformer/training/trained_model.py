@@ -51,6 +51,15 @@ def lora_writer(lora: LoraSettings, base: str, merge: bool) -> ModelWriter:
     return write
 
 
+def lora_snapshot_writer(lora: LoraSettings, base: str) -> ModelWriter:
+    """Writes the updates alone, in half of the space; the tokenizer is the base's."""
+
+    def write(folder: Path, model: Any, tokenizer: Tokenizer, weights: Weights | None = None) -> None:
+        write_lora(folder, model, lora, base, weights, half=True)
+
+    return write
+
+
 @dataclass(frozen=True)
 class ModelWriters:
     """How a training's model is written: when it is trained, and on the way."""
@@ -66,7 +75,7 @@ def writers_of(lora: LoraSettings | None, base: str | None, merge: bool) -> Mode
     """Of a model that is trained itself, or of updates beside a base."""
     if lora is None or base is None:
         return WHOLE_MODEL
-    return ModelWriters(lora_writer(lora, base, merge), lora_writer(lora, base, merge=False))
+    return ModelWriters(lora_writer(lora, base, merge), lora_snapshot_writer(lora, base))
 
 
 def h_params(config: Any) -> dict[str, Any]:

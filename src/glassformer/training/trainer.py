@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from glassformer.errors import CheckpointError, NotNumbers
+from glassformer.errors import CheckpointError, NotNumbers, TrainingDiverged
 from glassformer.layers.linear import has_fast_matmul
 from glassformer.training.event_files import EventFiles
 from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone
@@ -88,6 +88,8 @@ class Trainer:
         self.optimizer = make_optimizer(model.parameters(), settings)
         self.order = ExampleOrder(objective.examples, settings.batch_size, settings.seed)
         self.step = 0  # done so far
+        self.losses: list[float] = []  # of the first step, and of the last few
+        self._saved_at = time.monotonic()
         self._event_files: EventFiles | None = None  # begun with the first event
         self.stopping = False  # set from elsewhere: end after this step, with a checkpoint
         if settings.precision == "bfloat16" and self.ranks.device.type == "cpu" and not has_fast_matmul(torch.bfloat16):
@@ -105,18 +107,33 @@ class Trainer:
         settings = self.settings
         if self.step == 0:
             yield from map(self._write, self.snapshot())
+        self._saved_at = time.monotonic()
         while self.step < settings.steps:
             yield self._write(self.train_step())
+            self._check_divergence()
             yield from map(self._write, self.snapshot())
             last = self.step == settings.steps
-            if self.stopping and not last:
+            stopping, overdue = self._agree(self.stopping, self._overdue)
+            if stopping and not last:
                 if self.folder is not None:
                     yield self._write(self.save())
                 return
             if last or self.step % settings.evaluate_every == 0:
                 yield from map(self._write, self.evaluate())
-            if self.folder is not None and (last or self.step % settings.save_every == 0):
+            due = last or overdue or self.step % settings.save_every == 0
+            if self.folder is not None and due and not self.diverging:
                 yield self._write(self.save())
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether the last checkpoint is too long ago, by the clock of the process that writes them."""
+        return self.ranks.first and time.monotonic() - self._saved_at >= 60 * self.settings.save_minutes
+
+    def _agree(self, *wishes: bool) -> list[bool]:
+        """What any process wishes, all of them do: each saves a part, or waits for the others."""
+        if self.ranks.count == 1:
+            return list(wishes)
+        return (self.ranks.sum(torch.tensor(wishes, dtype=torch.float32, device=self.ranks.device)) > 0).tolist()
 
     def train_step(self) -> StepDone:
         """One update of the weights."""
@@ -141,9 +158,19 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        self.losses = [*self.losses[:1], *[*self.losses[1:], mean][-settings.patience :]]
         tokens = int(self._sum(sum(batch.tokens for batch in batches)))
         seconds = time.perf_counter() - started
         return StepDone(self.step, mean, rate, size, tokens, seconds, self.order.epoch(self.step))
+
+    def rehearse(self, examples: int) -> None:
+        """A part of the next step that changes nothing, to see how long it takes."""
+        self.model.train()
+        self.objective.step_seed = _mixed(self.settings.seed, self.step)
+        batch = self.objective.batch(self.order.at(self.step)[:examples].tolist()).to(self.ranks.device)
+        with self._precision():
+            self._loss(batch.inputs, batch.targets).backward()
+        self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def evaluate(self) -> Iterator[Evaluated | Sampled]:
@@ -225,11 +252,13 @@ class Trainer:
         assert self.folder is not None
         weights, moments = self.weights(), self._moments()  # parts of them come from all processes
         if self.ranks.first:
-            path = self.folder.save(self.step, weights, moments, {"epoch": self.order.epoch(self.step)})
+            state = {"epoch": self.order.epoch(self.step), "losses": self.losses}
+            path = self.folder.save(self.step, weights, moments, state)
             self.folder.keep_latest(KEPT_STATES)
         else:
             path = self.folder.path
         self.ranks.wait()
+        self._saved_at = time.monotonic()
         return Saved(self.step, path)
 
     def resume(self) -> bool:
@@ -252,7 +281,7 @@ class Trainer:
                 for key in MOMENTS
                 if (value := moments.get(f"{name}.{key}")) is not None
             }
-        self.step = int(state["step"])
+        self.step, self.losses = int(state["step"]), state["losses"]
         return True
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
@@ -270,6 +299,24 @@ class Trainer:
             for key in MOMENTS
             if key in state.get(parameter, {})
         }
+
+    # When a training goes wrong -------------------------------------------------------------------------------------
+
+    @property
+    def diverging(self) -> bool:
+        """Whether the last loss is far above the first: what is worse than the beginning is not kept."""
+        return len(self.losses) > 1 and self.losses[-1] > tolerated_loss(self.losses[0])
+
+    def _check_divergence(self) -> None:
+        first, *recent = self.losses
+        if len(recent) < self.settings.patience or min(recent) <= tolerated_loss(first):
+            return
+        good = [] if self.folder is None else list(self.folder.checkpoints)
+        kept = f"The last good checkpoint is that of step {good[-1]}." if good else "No checkpoint was written."
+        raise TrainingDiverged(
+            f"step {self.step}: the loss is {recent[-1]:,.1f}, and was {first:.2f} at the start: the training has diverged. "
+            f"{kept} Begin anew with a lower learning rate than {self.settings.learning_rate:g}, or a longer warmup."
+        )
 
     # When numbers are none --------------------------------------------------------------------------------------------
 
@@ -291,6 +338,15 @@ class Trainer:
         return (
             f"step {step + 1}: the loss is no number, for examples {rows}; the first site that is none is {site}. {advice}"
         )
+
+
+def tolerated_loss(first: float) -> float:
+    """What a loss may rise to: batches differ, and a high learning rate does harm at first that a model recovers from.
+
+    >>> tolerated_loss(1.5), tolerated_loss(10.5)
+    (5.5, 21.0)
+    """
+    return first + max(4.0, first)
 
 
 @contextmanager

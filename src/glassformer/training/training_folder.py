@@ -1,14 +1,16 @@
 """The folder of a training: what it is, how far it has come, and what can be taken up again after whatever happened.
 
     training.json                  the model's config, the settings and what the data are
+    threads.json                   how many threads it is computed with
     metrics.jsonl                  a line for each report
     checkpoints/step-00000200/     the weights and the optimizer's state after so many steps
     snapshots/step-00000064/       the model after so many steps, to look at
     curves.html                    the losses, as a picture
     config.json, model.safetensors, …   the model, when the training is over
 
-A checkpoint is written under a hidden name and renamed when it is on the disk, so every `step-…` is whole. One process at
-a time writes: the system drops its lock when it ends, in whatever way.
+A checkpoint is written under a hidden name and renamed when it is on the disk, so every `step-…` is whole; its files have
+checksums, so that none is taken up that the disk has damaged since. One process at a time writes: the system drops its lock
+when it ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from torch import Tensor
 
 from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
 from glassformer.checkpoint.training_layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
-from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError
+from glassformer.checksums import SEAL, file_crc32, sealed, unsealed
+from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError, reason_of
 from glassformer.file_lock import try_lock
 
 EARLY = (LOCK, "tokenizer", "tokens")  # what is made before a training begins
+DAMAGED = "damaged: its checksum is not the one that was written"
 WEIGHTS, MOMENTS, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -82,15 +86,22 @@ class TrainingFolder:
                 f"{self.path}: holds a training already. Go on with it by --resume, or choose another folder."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / ABOUT, json.dumps(about, indent=1))
+        write_text(self.path / ABOUT, json.dumps(sealed(json.loads(json.dumps(about))), indent=1))
 
     def read_about(self) -> dict[str, Any]:
         try:
-            about: dict[str, Any] = json.loads((self.path / ABOUT).read_text("utf-8"))
+            about: dict[str, Any] | None = unsealed(_object((self.path / ABOUT).read_text("utf-8")))
         except FileNotFoundError:
             raise SettingError(f"{self.path}: holds no training to go on with. Leave --resume out to begin one.") from None
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / ABOUT}: cannot be read ({error}). Begin the training anew.") from error
+            raise CheckpointError(
+                f"{self.path / ABOUT}: cannot be read ({reason_of(error)}). Begin the training anew."
+            ) from error
+        if about is None:
+            raise CheckpointError(
+                f"{self.path / ABOUT}: damaged, or changed since the training was begun: its checksum does not fit. Put it "
+                'back as it was; or remove its "crc32", and it is taken as it is.'
+            )
         return about
 
     def check_same(self, about: Mapping[str, Any]) -> None:
@@ -134,7 +145,9 @@ class TrainingFolder:
                 inner.mkdir()
                 safetensors.torch.save_file(_contiguous(weights), inner / WEIGHTS)
                 safetensors.torch.save_file(_contiguous(moments), inner / MOMENTS)
-                (inner / STATE).write_text(json.dumps({"step": step, **state}, indent=1), "utf-8")
+                checksums = {name: file_crc32(inner / name) for name in (WEIGHTS, MOMENTS)}
+                described = sealed({"step": step, **state, "files": checksums})
+                (inner / STATE).write_text(json.dumps(described, indent=1), "utf-8")
                 sync_tree(inner)
                 inner.rename(target)
                 sync_folder(folder)
@@ -145,24 +158,36 @@ class TrainingFolder:
         return target
 
     def keep_latest(self, count: int) -> None:
-        """Remove the optimizer's state of all but the last checkpoints; the weights stay, to see how the model learned."""
+        """Remove all but the last checkpoints: how the model learned is to be seen in its snapshots."""
         for path in list(self.checkpoints.values())[:-count]:
-            with suppress(FileNotFoundError):
-                (path / MOMENTS).unlink()
+            shutil.rmtree(path, ignore_errors=True)
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
         """The weights, the optimizer's state and the rest of the last checkpoint, if there is one."""
-        for path in reversed(self.checkpoints.values()):
-            if (path / MOMENTS).exists():
-                try:
-                    state: dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
-                    tensors = [safetensors.torch.load_file(path / name) for name in (WEIGHTS, MOMENTS)]
-                except (OSError, ValueError, safetensors.SafetensorError) as error:
-                    raise CheckpointError(
-                        f"{path}: cannot be read ({error}). Remove it, and the training goes on from the one before."
-                    ) from error
-                return tensors[0], tensors[1], state
-        return None
+        steps = [step for step, path in self.checkpoints.items() if (path / MOMENTS).exists()]
+        if not steps:
+            return None
+        *earlier, last = steps
+        path = self.checkpoints[last]
+        advice = f"Remove {path}, and --resume goes on from step {earlier[-1]}." if earlier else "Begin the training anew."
+        try:
+            name = STATE
+            described = _object((path / STATE).read_text("utf-8"))
+            state = unsealed(described)
+            if state is None or ("files" in described and SEAL not in described):
+                raise ValueError(DAMAGED)
+            checksums, losses = state.pop("files", {}), state.setdefault("losses", [])
+            lists = isinstance(checksums, dict) and isinstance(losses, list)
+            if not lists or state.get("step") != last or not all(isinstance(loss, float) for loss in losses):
+                raise ValueError("it does not say what belongs to it, or is of another step")
+            tensors = []
+            for name in (WEIGHTS, MOMENTS):
+                if checksums and checksums.get(name) != file_crc32(path / name):
+                    raise ValueError(DAMAGED)
+                tensors.append(safetensors.torch.load_file(path / name))
+        except (OSError, ValueError, RecursionError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{path / name}: cannot be read ({reason_of(error)}). {advice}") from error
+        return tensors[0], tensors[1], state
 
     def clear(self) -> None:
         """Remove all checkpoints."""
@@ -199,6 +224,12 @@ class TrainingFolder:
                 file.write(json.dumps({**line, "time": time.time()}) + "\n")
         except OSError as error:
             raise write_error(self.path / METRICS, error) from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    if not isinstance(value := json.loads(text), dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -148,7 +148,8 @@ class OpenAIBatch(RowFormat):
     def error_answer(self, row: Row, error: GlassError) -> JsonObject:
         if not isinstance(row.value, Mapping):  # there is no request that could have a response
             failure = {"code": "invalid_request", "message": str(error)}
-            return {"id": _request_id(row), "custom_id": None, "response": None, "error": failure}
+            custom_id = row.id if isinstance(row.id, str) else None
+            return {"id": _request_id(row), "custom_id": custom_id, "response": None, "error": failure}
         body = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
         return self._response(row, 400, body)
 

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ExecutorError, InputError
+from glassformer.errors import ExecutorError, InputError, reason_of
 from glassformer.jobs.input_rows import InputFile
 from glassformer.page.format import to_json
 
@@ -19,7 +19,7 @@ class ParquetInput(InputFile):
     """A row of the table is a row of the input; an empty cell is a field that is not there."""
 
     def __init__(self, path: Path) -> None:
-        pa, parquet = import_pyarrow()
+        _, parquet = import_pyarrow()
         super().__init__(path)
         try:
             self.table = parquet.ParquetFile(self.file)
@@ -27,24 +27,23 @@ class ParquetInput(InputFile):
             counts = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             if min(counts, default=0) < 0 or sum(counts) != about.num_rows:
                 raise ValueError(f"its parts have {sum(counts)} rows, and it says {about.num_rows}")
-            about = self.table.metadata
-            counts = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
-            if min(counts, default=0) < 0 or sum(counts) != about.num_rows:
-                raise ValueError(f"its parts have {sum(counts)} rows, and it says {about.num_rows}")
-        except (pa.ArrowException, OSError) as error:
+        except Exception as error:  # pyarrow's own errors and Python's: a damaged file can raise any
             self.close()
-            raise InputError(f"{path} is no Parquet file that can be read: {error}.") from error
+            raise InputError(f"{path} is no Parquet file that can be read: {reason_of(error)}.") from error
 
     def count(self) -> int:
         return int(self.table.metadata.num_rows)
 
     def values(self) -> Iterator[Any]:
-        pa, _ = import_pyarrow()
+        rows = 0
         try:
             for batch in self.table.iter_batches(BATCH):
+                rows += batch.num_rows
                 yield from map(without_nulls, batch.to_pylist())
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path} is damaged: {error}. Write it again.") from error
+            if rows != self.count():
+                raise ValueError(f"it has {rows} rows, and says {self.count()}")
+        except Exception as error:
+            raise InputError(f"{self.path} is damaged: {reason_of(error)}. Write it again.") from error
 
 
 def without_nulls(value: Any) -> Any:
@@ -84,7 +83,9 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
 
 def _kind(value: Any) -> str:
     if isinstance(value, list):
-        return f"list of {' '.join(sorted({_kind(item) for item in value}))}"
+        return f"list of {' '.join(sorted(_widest({_kind(item) for item in value})))}"
+    if isinstance(value, int) and not -(2**31) <= value < 2**31:
+        return "long" if -(2**63) <= value < 2**63 else "object"
     kinds = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
     return kinds.get(type(value), "object")
 
@@ -98,16 +99,26 @@ def _column_type(name: str, kinds: set[str]) -> Any:
     simple = {
         "bool": pa.bool_(),
         "int": pa.int64(),
+        "long": pa.int64(),
         "float": pa.float64(),
         "list of int": pa.list_(pa.int32()),
-        "list of float": pa.list_(pa.float32()),
+        "list of long": pa.list_(pa.int64()),
+        "list of float": pa.list_(pa.float64() if name == "metadata" else pa.float32()),  # which comes back as it is
     }
     kinds = kinds - {EMPTY_LIST} if any(kind.startswith(EMPTY_LIST) and kind != EMPTY_LIST for kind in kinds) else kinds
+    kinds = _widest(kinds)
     return simple.get(next(iter(kinds)), pa.string()) if len(kinds) == 1 else pa.string()
 
 
+def _widest(kinds: set[str]) -> set[str]:
+    """Kinds of values without those that another of them holds."""
+    return kinds - {kind.replace("long", "int") for kind in kinds if kind.endswith("long")}
+
+
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str | None) else to_json(value)
+    if isinstance(value, str):  # halves of surrogate pairs, which JSON can escape and UTF-8 cannot hold
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return None if value is None else to_json(value)
 
 
 def import_pyarrow() -> tuple[Any, Any]:

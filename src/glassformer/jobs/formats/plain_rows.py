@@ -17,6 +17,7 @@ from glassformer.errors import GlassError, InputError, InputTypeError
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
 from glassformer.runtime.request_settings import template_variables
 from glassformer.runtime.run import Run, logprob_data
+from glassformer.typecheck import brief
 
 PROMPTS = ("prompt", "messages", "ids")
 TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort")
@@ -41,7 +42,7 @@ class PlainRows(RowFormat):
             raise InputError(f"a row has a prompt, messages or ids; {has}.")
         (kind,) = prompts
         if not isinstance(value[kind], str if kind == "prompt" else list):
-            raise InputTypeError(f"{kind} must be {'a text' if kind == 'prompt' else 'a list'}, not {value[kind]!r}.")
+            raise InputTypeError(f"{kind} must be {'a text' if kind == 'prompt' else 'a list'}, not {brief(value[kind])}.")
         keywords = {name: item for name, item in value.items() if name not in OWN_FIELDS}
         variables = template_variables(*(keywords.pop(name, None) for name in TEMPLATE_FIELDS))
         template = keywords.get("template")

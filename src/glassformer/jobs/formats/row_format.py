@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from glassformer.errors import GlassError, InputError
 from glassformer.runtime.run import Run
 from glassformer.text.chat.tool_calls import ToolUse
+from glassformer.typecheck import brief
 
 RowId: TypeAlias = int | str
 JsonObject: TypeAlias = dict[str, Any]
@@ -70,7 +71,7 @@ def check_id(value: Any, name: str) -> RowId | None:
     """A row's own id: a text, or a whole number."""
     if value is None or (isinstance(value, (str, int)) and not isinstance(value, bool)):
         return value
-    raise InputError(f"{name} is {value!r}; it must be a text or a whole number.")
+    raise InputError(f"{name} is {brief(value)}; it must be a text or a whole number.")
 
 
 def usage(runs: Sequence[Run]) -> JsonObject:

@@ -150,7 +150,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise BudgetExceeded(f"its macros or loops call each other more than {MAX_CALLS} levels deep")
         result = super().call(__context, __obj, *args, **options)
         budget.calls -= 1  # an error ends the rendering, so that only a return counts
-        return budget.charge_result(result)
+        return budget.charge_result(result, *args, *options.values())
 
     def call_binop(self, context: RenderContext, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
         context.budget.charge_operator(operator, left, right)
@@ -172,7 +172,7 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         else:
             first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[wants]
             result = function(first, value, *args, **options)
-        return context.budget.charge_result(result)
+        return context.budget.charge_result(result, value, *args, *options.values())
 
     return jinja2.pass_context(metered)
 

@@ -12,7 +12,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized, ValuesView
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import jinja2
 from jinja2.runtime import LoopContext, Macro
@@ -26,6 +26,7 @@ MAX_BITS = 2**16  # in one whole number
 MAX_WIDTH = 10_000  # what a format may pad to
 MAX_CALLS = 40  # of macros and recursive loops within each other: each takes some of the thread's stack
 MAX_LEVELS = 200  # of lists within lists
+MAX_LAZY = 40  # of lazy filters that read from each other: each takes some of the thread's stack, also when it is freed
 
 # Filters whose cost does not depend on the size of their input, and those that only walk along it.
 FREE_FILTERS = {"length", "count", "default", "d", "first", "last", "attr", "safe", "random"}
@@ -39,10 +40,11 @@ class BudgetExceeded(jinja2.TemplateRuntimeError):
 class Budget:
     """What is left to spend in one rendering."""
 
-    __slots__ = ("calls", "left")
+    __slots__ = ("calls", "left", "pulls")
 
     def __init__(self, inputs: Any = None) -> None:
         self.calls = 0  # those within which it is just now
+        self.pulls = 0  # of lazy filters from each other, likewise
         self.left = 2**62
         self.left = ALLOWANCE + PER_INPUT_UNIT * self.charge_value(inputs)
 
@@ -102,20 +104,19 @@ class Budget:
             length = 0
         self.spend(1 + cost * length)
 
-    def charge_result(self, value: Any) -> Any:
-        """Pay for an operation's result, and return it."""
+    def charge_result(self, value: Any, *sources: Any) -> Any:
+        """Pay for the result of an operation on `sources`, and return it."""
         if isinstance(value, (str, bytes)):
             self.charge_text(len(value))
         elif isinstance(value, (list, tuple, dict)):
             self.spend(len(value))
-        elif isinstance(value, Iterator):
-            return self._counted(value)
+        elif isinstance(value, Iterator) and not isinstance(value, LazyItems):
+            return LazyItems(self, value, sources)
         return value
 
-    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.spend(1)
-            yield item
+    def check_lazy(self, levels: int) -> None:
+        if levels > MAX_LAZY:
+            raise BudgetExceeded(f"its lazy filters, such as map, read from each other more than {MAX_LAZY} levels deep")
 
     # Before each kind of operation ------------------------------------------------------------------------------
 
@@ -172,6 +173,34 @@ class Budget:
         size, arguments_size = self.charge_value(owner), self.charge_value(args)
         if rule := RULES.get(name):
             self.spend(rule(owner, args, size, arguments_size))
+
+
+class LazyItems:
+    """An iterator that pays for each item, and knows how many others stand behind it.
+
+    A chain of iterators takes the stack, level by level, when an item is pulled through it and when it is freed. Levels
+    are counted as it grows; one behind which others are hidden, such as in a list, is found when it is read.
+    """
+
+    __slots__ = ("_budget", "_items", "_levels")  # underscored: no template can spell them
+
+    def __init__(self, budget: Budget, items: Iterator[Any], sources: Sequence[Any]) -> None:
+        self._budget, self._items = budget, items
+        self._levels: int = 1 + max((source._levels for source in sources if isinstance(source, LazyItems)), default=0)
+        budget.check_lazy(self._levels)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        budget = self._budget
+        budget.spend(1)
+        budget.pulls += 1
+        try:
+            budget.check_lazy(budget.pulls)
+            return next(self._items)
+        finally:
+            budget.pulls -= 1
 
 
 # What an operation costs beyond reading what it is given ------------------------------------------------------------

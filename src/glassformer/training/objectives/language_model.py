@@ -20,6 +20,7 @@ from glassformer.training.token_file import Ids
 
 class LanguageModel(Objective):
     head = "causal"
+    unit = "window"
 
     def __init__(self, ids: Ids, length: int, held_out: Ids, token_sizes: Ids, source: str) -> None:
         """`token_sizes`: how many bytes of text each id is, for bits per byte. `source`: the token file's."""

@@ -54,6 +54,7 @@ class Objective(ABC):
     """Examples are numbered; `held_out` ones are never trained on."""
 
     head: ClassVar[Head]  # of the model that it needs
+    unit: ClassVar[str] = "row"  # what an example is
     summed: ClassVar[tuple[str, ...]] = ("loss",)  # what `sums` gives
     label_smoothing: float = 0.0
     pad_multiple: int = 1  # padded batches are as long as a multiple of this: few shapes are compiled, not many

@@ -24,6 +24,8 @@ HELD_OUT_SEED = 1 << 63  # above the seeds of all steps
 class TokenWindows(Objective):
     """Examples are windows, with the tokens around them that the tokenizer puts around a text."""
 
+    unit = "window"
+
     def __init__(self, tokenizer: Tokenizer, ids: Ids, length: int, held_out: Ids, source: str) -> None:
         """`length`: of a window, the tokens around it included. `source`: the token file's fingerprint."""
         self.tokenizer, self.ids, self.held_out_ids, self.source = tokenizer, ids, held_out, source
