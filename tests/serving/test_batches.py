@@ -278,6 +278,37 @@ def test_a_server_of_several_keeps_no_files(sources: tuple[ModelSource, ...]) ->
         assert "keeps no files" in response.json()["error"]["message"]
 
 
+def test_files_and_batches_are_for_the_client_alone_that_left_them(sources: tuple[ModelSource, ...]) -> None:
+    app = create_app(Registry(sources, Limits(stop_seconds=1)), security=Security(api_key="mine,yours"))
+    with (
+        serving(app) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="mine", max_retries=0) as mine,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="yours", max_retries=0) as yours,
+        anthropic.Anthropic(base_url=address, api_key="mine", max_retries=0) as my_messages,
+        anthropic.Anthropic(base_url=address, api_key="yours", max_retries=0) as your_messages,
+    ):
+        batch = ended(mine, started(mine, row("a")))
+        messages = my_messages.messages.batches.create(
+            requests=[{"custom_id": "a", "params": {"model": "tiny", "messages": MESSAGES, "max_tokens": 2}}]
+        )
+        for file_id in (batch.input_file_id, batch.output_file_id):
+            assert mine.files.content(file_id).text
+            for look in (yours.files.content, yours.files.retrieve, yours.files.delete):
+                with pytest.raises(openai.NotFoundError):
+                    look(file_id)
+        assert (len(mine.files.list().data), len(mine.batches.list().data)) == (2, 1)
+        assert (yours.files.list().data, yours.batches.list().data) == ([], [])
+        for ask in (yours.batches.retrieve, yours.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                ask(batch.id)
+        with pytest.raises(openai.NotFoundError):
+            yours.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+        assert [each.id for each in my_messages.messages.batches.list()] == [messages.id]
+        assert list(your_messages.messages.batches.list()) == []
+        with pytest.raises(anthropic.NotFoundError):
+            your_messages.messages.batches.retrieve(messages.id)
+
+
 def test_the_oldest_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
@@ -288,10 +319,10 @@ def test_the_oldest_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     async def run() -> list[str]:
         batches = Batches(FileStore(2**20), 10)
         for number in range(4):
-            batch = module.Batch(f"b{number}", "x", _answer, lambda row, outcome: {}, frozenset(), {})
+            batch = module.Batch(f"b{number}", "somebody", "x", _answer, lambda row, outcome: {}, frozenset(), {})
             batches.start(batch, b"")
             await asyncio.gather(*batches._tasks)
-        kept = [batch.id for batch in batches.list("x")]
+        kept = [batch.id for batch in batches.list("somebody", "x")]
         await batches.close()
         return kept
 

@@ -46,6 +46,7 @@ class Batch:
     """Requests that are being answered, or were."""
 
     id: str
+    owner: str  # the client that alone may see it
     kind: str  # whose form it has: a dialect's
     ask: Ask
     output: Output
@@ -84,7 +85,7 @@ class Batches:
             raise QueueFull(f"{unfinished} batches wait already, and no more may. Try again later.")
         while len(self._batches) >= MAX_KEPT:
             self.delete(next(each for each in self._batches.values() if each.done).id)
-        source = self.store.add(f"{batch.id}.jsonl", "rows", rows)
+        source = self.store.add(batch.owner, f"{batch.id}.jsonl", "rows", rows)
         self._batches[batch.id] = batch
         loop = asyncio.get_running_loop()
         engine = RouteEngine(batch, self.store, loop)
@@ -92,14 +93,14 @@ class Batches:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def get(self, kind: str, batch_id: str) -> Batch:
-        if (batch := self._batches.get(batch_id)) is None or batch.kind != kind:
+    def get(self, owner: str, kind: str, batch_id: str) -> Batch:
+        if (batch := self._batches.get(batch_id)) is None or (batch.owner, batch.kind) != (owner, kind):
             raise InputError(f"there is no batch {batch_id!r} here. Batches are gone when the server stops.")
         return batch
 
-    def list(self, kind: str) -> list[Batch]:
-        """Those of a dialect, the newest first."""
-        return [batch for batch in reversed(self._batches.values()) if batch.kind == kind]
+    def list(self, owner: str, kind: str) -> list[Batch]:
+        """A client's of a dialect, the newest first."""
+        return [batch for batch in reversed(self._batches.values()) if (batch.owner, batch.kind) == (owner, kind)]
 
     def cancel(self, batch: Batch) -> None:
         """Ask no more of its rows."""

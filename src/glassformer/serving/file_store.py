@@ -19,6 +19,7 @@ SMALLEST = 4096  # bytes that a file counts for, at least, so that there cannot 
 @dataclass(frozen=True)
 class StoredFile:
     id: str
+    owner: str  # the client that alone may see it
     name: str  # as the client calls it
     purpose: str
     path: Path
@@ -39,19 +40,19 @@ class FileStore:
         self._lock = threading.Lock()
         self._folder: Path | None = None
 
-    def add(self, name: str, purpose: str, content: bytes) -> StoredFile:
+    def add(self, owner: str, name: str, purpose: str, content: bytes) -> StoredFile:
         """Keep a file; refused where there is no room."""
         with self._lock:
             if max(len(content), SMALLEST) > self.room:
                 raise QueueFull(f"files take {self.max_bytes:,} bytes here at most, and there is no room. Delete some.")
             path = self._new_path()
             path.write_bytes(content)
-            return self._keep(name, purpose, path)
+            return self._keep(owner, name, purpose, path)
 
-    def adopt(self, name: str, purpose: str, path: Path) -> StoredFile:
+    def adopt(self, owner: str, name: str, purpose: str, path: Path) -> StoredFile:
         """Keep a file that was made in the folder, for which there was room."""
         with self._lock:
-            return self._keep(name, purpose, path.rename(self._new_path()))
+            return self._keep(owner, name, purpose, path.rename(self._new_path()))
 
     def get(self, file_id: str) -> StoredFile:
         with self._lock:
@@ -67,9 +68,9 @@ class FileStore:
             self._files.pop(file_id, None)
         file.path.unlink(missing_ok=True)
 
-    def files(self) -> list[StoredFile]:
+    def files(self, owner: str) -> list[StoredFile]:
         with self._lock:
-            return list(self._files.values())
+            return [file for file in self._files.values() if file.owner == owner]
 
     @property
     def room(self) -> int:
@@ -93,7 +94,7 @@ class FileStore:
     def _new_path(self) -> Path:
         return self.folder / f"file-{secrets.token_hex(12)}.jsonl"
 
-    def _keep(self, name: str, purpose: str, path: Path) -> StoredFile:
-        file = StoredFile(path.stem, name, purpose, path, path.stat().st_size)
+    def _keep(self, owner: str, name: str, purpose: str, path: Path) -> StoredFile:
+        file = StoredFile(path.stem, owner, name, purpose, path, path.stat().st_size)
         self._files[file.id] = file
         return file

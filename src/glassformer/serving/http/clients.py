@@ -120,7 +120,7 @@ def key_digest(key: str) -> str:
 def client_of(request: Request) -> str:
     """Whom a scheduler is to be fair to."""
     host, port = request.scope.get("client") or ("", 0)
-    name = _owner(request.scope)
+    name = owner_of(request.scope)
     return f"{host}:{port}" if name == LOOPBACK else name
 
 
@@ -131,7 +131,7 @@ def cache_salt(scope: Scope, body: Any) -> str:
     if isinstance(metadata := fields.get("metadata"), Mapping):
         users.append(metadata.get("user_id"))  # as Anthropic's clients send it
     named = [user if isinstance(user, str) else None for user in users]
-    return blake2b(to_json([_owner(scope), *named]), digest_size=16).hexdigest()
+    return blake2b(to_json([owner_of(scope), *named]), digest_size=16).hexdigest()
 
 
 async def request_salt(request: Request) -> str:
@@ -143,7 +143,7 @@ async def request_salt(request: Request) -> str:
     return cache_salt(request.scope, body)
 
 
-def _owner(scope: Scope) -> str:
-    """The client: by its key, or by its address."""
+def owner_of(scope: Scope) -> str:
+    """The client: by its key, or by its address. What it leaves with a server is for it alone."""
     host, _ = scope.get("client") or ("", 0)
     return f"key {key}" if (key := scope.get(CLIENT_KEY)) else peer_name(host)

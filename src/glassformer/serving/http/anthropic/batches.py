@@ -14,6 +14,7 @@ from glassformer.errors import InputError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.serving.batches import Batch, Outcome, new_batch_id
 from glassformer.serving.http.anthropic.errors import error_body
+from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json, Problem, to_json
 from glassformer.serving.http.openapi import example_answer, text_answer
@@ -51,7 +52,15 @@ async def create_batch(request: Request, body: BatchRequest) -> Json:
         to_json({"custom_id": each.custom_id, "method": "POST", "url": PATH, "body": each.params}) + b"\n"
         for each in body.requests
     )
-    batch = Batch(new_batch_id("msgbatch_"), KIND, asking_as(request), output_row, frozenset({PATH}), {"total": len(ids)})
+    batch = Batch(
+        new_batch_id("msgbatch_"),
+        owner_of(request.scope),
+        KIND,
+        asking_as(request),
+        output_row,
+        frozenset({PATH}),
+        {"total": len(ids)},
+    )
     context_of(request).batches.start(batch, rows)
     return Json(batch_object(request, batch))
 
@@ -59,7 +68,7 @@ async def create_batch(request: Request, body: BatchRequest) -> Json:
 @router.get("/v1/messages/batches", responses=example_answer({"data": [BATCH], "has_more": False}))
 async def list_batches(request: Request) -> Json:
     """The batches, the newest first."""
-    data = [batch_object(request, batch) for batch in context_of(request).batches.list(KIND)]
+    data = [batch_object(request, batch) for batch in context_of(request).batches.list(owner_of(request.scope), KIND)]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return Json({"data": data, "has_more": False, **ends})
 
@@ -100,7 +109,7 @@ async def delete_batch(request: Request, batch_id: str) -> Json:
 
 def _found(request: Request, batch_id: str) -> Batch:
     try:
-        return context_of(request).batches.get(KIND, batch_id)
+        return context_of(request).batches.get(owner_of(request.scope), KIND, batch_id)
     except InputError as error:
         raise HttpError(404, str(error), code="not_found") from None
 

@@ -14,6 +14,7 @@ from glassformer.jobs.formats.row_format import Row
 from glassformer.serving.batches import CANCELLED, NO_ROOM, Batch, Outcome, new_batch_id
 from glassformer.serving.file_store import FileStore
 from glassformer.serving.http.answers import new_id
+from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openai.files import found, page_of
@@ -49,7 +50,13 @@ async def create_batch(request: Request, body: BatchRequest) -> Json:
     batches = context_of(request).batches
     rows = found(request, body.input_file_id).path.read_bytes()
     batch = Batch(
-        new_batch_id("batch_"), KIND, asking_as(request), output_row, frozenset({body.endpoint}), body.model_dump()
+        new_batch_id("batch_"),
+        owner_of(request.scope),
+        KIND,
+        asking_as(request),
+        output_row,
+        frozenset({body.endpoint}),
+        body.model_dump(),
     )
     batches.start(batch, rows, lambda batch: split_answers(batches.store, batch))
     return Json(batch_object(batch))
@@ -58,7 +65,7 @@ async def create_batch(request: Request, body: BatchRequest) -> Json:
 @router.get("/v1/batches", responses=example_answer({"object": "list", "data": [BATCH]}))
 async def list_batches(request: Request) -> Json:
     """The batches, the newest first."""
-    return Json(page_of([batch_object(batch) for batch in context_of(request).batches.list(KIND)]))
+    return Json(page_of([batch_object(batch) for batch in context_of(request).batches.list(owner_of(request.scope), KIND)]))
 
 
 @router.get("/v1/batches/{batch_id}", responses=example_answer(BATCH))
@@ -77,7 +84,7 @@ async def cancel_batch(request: Request, batch_id: str) -> Json:
 
 def _found(request: Request, batch_id: str) -> Batch:
     try:
-        return context_of(request).batches.get(KIND, batch_id)
+        return context_of(request).batches.get(owner_of(request.scope), KIND, batch_id)
     except InputError as error:
         raise HttpError(404, str(error), code="not_found") from None
 
@@ -108,7 +115,7 @@ def split_answers(store: FileStore, batch: Batch) -> None:
         if kept:
             part = store.folder / f"{batch.id}-{name}"
             part.write_bytes(b"".join(kept))
-            batch.files[name] = store.adopt(f"{batch.id}_{name}.jsonl", "batch_output", part).id
+            batch.files[name] = store.adopt(batch.owner, f"{batch.id}_{name}.jsonl", "batch_output", part).id
 
 
 def batch_object(batch: Batch) -> dict[str, Any]:

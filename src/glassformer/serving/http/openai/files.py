@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, Response
 
 from glassformer.errors import InputError
 from glassformer.serving.file_store import FileStore, StoredFile
+from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.multipart import parts_of
@@ -50,13 +51,13 @@ async def upload_file(request: Request) -> Json:
     if (purpose := parts["purpose"].content.decode("utf-8", "replace")) != "batch":
         raise HttpError(400, f"the purpose is {purpose!r}; files are for batches here: 'batch'.", param="purpose")
     name = parts["file"].filename or "file.jsonl"
-    return Json(file_object(store.add(name[:256], purpose, parts["file"].content)))
+    return Json(file_object(store.add(owner_of(request.scope), name[:256], purpose, parts["file"].content)))
 
 
 @router.get("/v1/files", responses=example_answer({"object": "list", "data": [FILE]}))
 async def list_files(request: Request) -> Json:
     """The files, those that batches have made included."""
-    data = [file_object(file) for file in store_of(request).files() if file.purpose in PURPOSES]
+    data = [file_object(file) for file in store_of(request).files(owner_of(request.scope)) if file.purpose in PURPOSES]
     return Json(page_of(data))
 
 
@@ -88,7 +89,7 @@ def found(request: Request, file_id: str) -> StoredFile:
         file = store_of(request).get(file_id)
     except InputError as error:
         raise HttpError(404, str(error), code="not_found") from None
-    if file.purpose not in PURPOSES:
+    if file.purpose not in PURPOSES or file.owner != owner_of(request.scope):
         raise HttpError(404, f"there is no file {file_id!r} here.", code="not_found")
     return file
 
