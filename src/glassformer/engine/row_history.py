@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from glassformer.blueprints.rope import Rope
 from glassformer.changes import Change, FunctionChange, parts_of
@@ -190,7 +190,8 @@ class RereadRows:
         )
 
 
-class RowSteps(NamedTuple):
+@dataclass(frozen=True)
+class RowSteps:
     """Tokens that an executor chooses for a row, one in each pass."""
 
     row: HasHistory

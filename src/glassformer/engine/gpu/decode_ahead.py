@@ -234,7 +234,7 @@ class StepDecoder:
             for first in range(0, len(group), SIZES[-1])
         ]
         waits = [
-            self._enqueue_group(*([values[number] for number in part] for values in (rows, tokens, choices)), draws[part])
+            self._enqueue_group([rows[n] for n in part], [tokens[n] for n in part], [choices[n] for n in part], draws[part])
             for part in parts
         ]
 

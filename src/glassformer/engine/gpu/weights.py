@@ -117,8 +117,8 @@ class DeviceWeights(NamedWeights[EngineTensor]):
 
     def _part(self, table: Table) -> MatrixPart:
         if isinstance(table, SinusoidTable):
-            values = self.stored_or(table.stored, table.shape, table.values)
-            return MatrixPart("F32", torch.from_numpy(values), table.shape)
+            positions = self.stored_or(table.stored, table.shape, table.values)
+            return MatrixPart("F32", torch.from_numpy(positions), table.shape)
         tensors = [self.stored(name) for name in table.names]
         for tensor in tensors:
             check_size(tensor)
