@@ -34,13 +34,15 @@ SAME: dict[str, str] = {  # where names are looked for: the names
         NoRepeatNGramLogitsProcessor NoBadWordsLogitsProcessor SequenceBiasLogitsProcessor
         PrefixConstrainedLogitsProcessor MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor
         ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor SuppressTokensLogitsProcessor
-        SuppressTokensAtBeginLogitsProcessor ExponentialDecayLengthPenalty PreTrainedConfig PreTrainedModel PreTrainedTokenizerBase PreTrainedTokenizerFast StaticCache
+        SuppressTokensAtBeginLogitsProcessor ExponentialDecayLengthPenalty PreTrainedConfig PreTrainedModel
+        PreTrainedTokenizerBase PreTrainedTokenizerFast StaticCache
         StoppingCriteria StoppingCriteriaList TextIteratorStreamer TextStreamer default_data_collator logging pipeline
         set_seed BertConfig BertForMaskedLM BertModel BertTokenizer GPT2LMHeadModel GPT2Tokenizer LlamaConfig
         LlamaForCausalLM Qwen3ForCausalLM T5ForConditionalGeneration T5Tokenizer
     """,
     "model": """
-        add_model_tags base_model can_generate compute_transition_scores config device dtype enable_input_require_grads eval forward
+        add_model_tags
+        base_model can_generate compute_transition_scores config device dtype enable_input_require_grads eval forward
         from_pretrained generate generation_config get_input_embeddings get_memory_footprint get_output_embeddings
         gradient_checkpointing_disable gradient_checkpointing_enable is_gradient_checkpointing main_input_name
         name_or_path named_parameters num_parameters prepare_inputs_for_generation push_to_hub resize_token_embeddings
