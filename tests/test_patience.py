@@ -48,7 +48,7 @@ def test_ctrl_c_is_heard_in_the_background_too() -> None:
 
 
 def seconds(node: ast.expr | None) -> float:
-    return node.value if isinstance(node, ast.Constant) and type(node.value) in (int, float) else 0.0
+    return float(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0.0
 
 
 def fixed_limits(path: Path) -> list[str]:

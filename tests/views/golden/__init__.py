@@ -46,7 +46,7 @@ def with_floats(value: Any, change: Callable[[float], float]) -> Any:
 def recorded(name: str, view: Any) -> Any:
     """The view with the fractions of its file, which are those that it has, but for the order in which sums were made."""
     file, found = FOLDER / f"{name}.json", list[float]()
-    with_floats(view, lambda number: (found.append(number), number)[1])
+    with_floats(view, lambda number: found.append(number) or number)  # type: ignore[func-returns-value]
     if os.environ.get("GLASS_GOLDEN") == "write" and found:
         file.write_text(json.dumps(found) + "\n", "utf-8", newline="\n")
     numbers = json.loads(file.read_text("utf-8")) if file.exists() else []
