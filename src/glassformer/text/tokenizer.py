@@ -92,6 +92,14 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
 
     is_fast = True  # as transformers has it
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was computed on the way: so a used tokenizer is pickled as a new one, and `datasets` knows it again."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(type(self), name, None), cached_property)
+        }
+
     @property
     def class_stems(self) -> tuple[str, ...]:
         """The class that its files name, without what all names end in: "Bert"; none where they name none."""
