@@ -72,7 +72,7 @@ def made(kind: Any) -> Any:
         return kind(**{
             field.name: () if own in str(field.type) else made(hints[field.name])
             for field in fields(kind)
-            if field.init and field.default is MISSING and field.default_factory is MISSING
+            if field.init and (field.metadata.get("stored", True) or field.default is field.default_factory is MISSING)
         })  # fmt: skip
     return {str: "a", int: 1, float: 0.5, bool: True, bytes: b"a"}.get(kind)
 
