@@ -125,7 +125,8 @@ def centred_attribution(token: int, against: int | None) -> tuple[Any, Any]:
 @pytest.mark.parametrize("against", [None, 9])
 @pytest.mark.parametrize("centred", [False, True])
 def test_direct_logit_attribution(centred: bool, against: int | None) -> None:
-    view = both("gpt2").model.read(TEXT).attribution(-1, 5, against, metric="logit" if against is None else "lead", centred=centred)
+    metric: Any = "logit" if against is None else "lead"
+    view = both("gpt2").model.read(TEXT).attribution(-1, 5, against, metric=metric, centred=centred)
     heads, parts = (centred_attribution if centred else direct_attribution)(5, against)
     ours = np.zeros(heads.shape)
     for head in view.heads:
