@@ -202,7 +202,11 @@ class TestCompareRuns:
         model = both("gpt2").model
         greedy, other, sampled = (
             model.watch("the cat", max_new_tokens=2, **settings)
-            for settings in ({}, {"change": {"blocks.1.mlp.update": Change(scale=0)}}, {"temperature": 2.0, "seed": 1})
+            for settings in (
+                {},
+                {"change": {"blocks.1.mlp.update": Change(scale=0)}},
+                {"do_sample": True, "temperature": 2.0},
+            )
         )
         shown = str(compare_runs(greedy, other))
         assert "model 1" not in shown

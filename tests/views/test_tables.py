@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -17,7 +18,7 @@ from glassformer.views.view import ArrayView, View
 from tests.observe.models import both
 
 MATRICES = (  # whose fields depend on each other: made of models, here and in test_golden
-    "AttentionMap", "AttentionMaps", "AttributionPatching", "Composition", "Lens", "PairPatching", "Patching",
+    "AttentionMap", "AttentionMaps", "AttributionPatching", "Composition", "Lens", "PairPatching", "Patching", "Tree",
 )  # fmt: skip
 
 
@@ -70,9 +71,9 @@ def made(kind: Any) -> Any:
         hints = get_type_hints(kind, include_extras=True)
         own = kind.__name__
         return kind(**{
-            field.name: () if own in str(field.type) else made(hints[field.name])
+            field.name: () if re.search(rf"\b{own}\b", str(field.type)) else made(hints[field.name])
             for field in fields(kind)
-            if field.init and field.default is MISSING and field.default_factory is MISSING
+            if field.init and (field.metadata.get("stored", True) or field.default is field.default_factory is MISSING)
         })  # fmt: skip
     return {str: "a", int: 1, float: 0.5, bool: True, bytes: b"a"}.get(kind)
 

@@ -93,6 +93,13 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
 
     is_fast = True  # as transformers has it
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was computed on the way: a used tokenizer is pickled as a new one, and `datasets` knows it again."""
+        own = type(self)
+        return {
+            name: value for name, value in vars(self).items() if not isinstance(getattr(own, name, None), cached_property)
+        }
+
     @property
     def class_stems(self) -> tuple[str, ...]:
         """The class that its files name, without what all names end in: "Bert"; none where they name none."""
