@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from glassformer.families.shared import outputs
-from glassformer.families.shared.outputs import ModelOutput
+from typing import Any
 
-_NAMES = {
-    name: value
-    for name, value in vars(outputs).items()
-    if isinstance(value, type) and issubclass(value, ModelOutput) and name[0] != "_"
-}
-__all__ = sorted(_NAMES)
-globals().update(_NAMES)
+from glassformer.families.shared import outputs
+
+
+def __getattr__(name: str) -> Any:
+    kind = getattr(outputs, name, None)
+    if name.startswith("_") or not (isinstance(kind, type) and issubclass(kind, outputs.ModelOutput)):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return kind

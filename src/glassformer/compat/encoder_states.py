@@ -16,23 +16,23 @@ from torch import Tensor
 
 from glassformer.compat.generate_inputs import PaddedRows
 from glassformer.compat.generation_executor import reader_for
-from glassformer.families.shared.encoder import Encoder, first_tokens
+from glassformer.families.shared.encoder import first_tokens
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def encoder_output(base: Encoder, args: Sequence[Any], named: Mapping[str, Any]) -> BaseModelOutputWithPooling | None:
+def encoder_output(base: Any, args: Sequence[Any], named: Mapping[str, Any]) -> BaseModelOutputWithPooling | None:
     """What the call gives; None where PyTorch answers it."""
     if torch.is_grad_enabled() or len(args) > len(INPUTS):
         return None
-    inputs = dict.fromkeys(INPUTS) | dict(zip(INPUTS, args, strict=False)) | dict(named)
+    inputs: dict[str, Any] = dict.fromkeys(INPUTS) | dict(zip(INPUTS, args, strict=False)) | dict(named)
     ids, mask, types = (inputs.pop(name) for name in INPUTS)
     if any(value is not None and value is not False for value in inputs.values()) or not _is_plain(base, ids, mask, types):
         return None
     if (reader := reader_for(base)) is None:
         return None
-    layout = PaddedRows.of(*ids.shape, mask)
+    layout = PaddedRows.of(len(ids), ids.shape[1], mask)
     own_types = None if types is None else [row.tolist() for row in layout.own(types)]
     rows = reader.read([row.tolist() for row in layout.own(ids)], own_types)
     states = torch.zeros(*ids.shape, base.config.hidden_size, dtype=base.dtype)

@@ -208,7 +208,7 @@ def own_computation(model: Any, parts: Parts) -> str | None:
         torch.is_autocast_enabled(device.type)
         or torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
     ):
         return "PyTorch's operations are intercepted"
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:

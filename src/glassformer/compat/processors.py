@@ -198,7 +198,7 @@ class RuleProcessor(LogitsProcessor):
         """What stands before the token: how much of it is the prompt, the classes say in different ways."""
         given = self.arguments
         ignored = given.get("prompt_ignore_length") or 0
-        read = len(ids)  # tokens of the prompt
+        read: Any = len(ids)  # tokens of the prompt
         if "prompt_length_to_skip" in given or "input_ids_seq_length" in given:
             read = given.get("prompt_length_to_skip", given.get("input_ids_seq_length"))
         elif "begin_index" in given:

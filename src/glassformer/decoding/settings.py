@@ -66,7 +66,7 @@ SPECIAL_TOKENS = (
     "pad_token_id",
     "decoder_start_token_id",
 )  # that every model has of its own
-GREEDY: Mapping[str, Any] = {"temperature": 1.0, "do_sample": False}  # what a temperature of 0 means
+GREEDY: dict[str, Any] = {"temperature": 1.0, "do_sample": False}  # what a temperature of 0 means
 FORWARD_OUTPUTS = ("output_attentions", "output_hidden_states")  # in a model's config: of every call, not of generation
 LOGPROB_SETTINGS = ("logprobs", "prompt_logprobs")  # that have no place in a text
 GENERATE_ONLY = (  # that only generate can honour
