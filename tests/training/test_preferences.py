@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from glassformer import AutoModelForCausalLM
 from glassformer.errors import InputError, SettingError
+from glassformer.training import reference
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.fine_tuning import PreferenceRequest
 from glassformer.training.objectives.preferences import Pair, Preferences
@@ -136,3 +138,18 @@ def test_preferences_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "long.jsonl", [{"prompt": "x", "chosen": answers, "rejected": "c"}])
     with pytest.raises(InputError, match="long.jsonl, row 1: the chat template writes its answers in another way"):
         request(tmp_path, data=data, held_out=0.0).prepare(TrainingFolder(tmp_path / "out"), Ranks())
+
+
+def test_damaged_numbers_of_the_start_are_computed_again(tmp_path: Path) -> None:
+    tensors = {"pairs": torch.ones(3, 2, dtype=torch.float64), "held_out": torch.zeros(1, 2, dtype=torch.float64)}
+    path = tmp_path / "reference.safetensors"
+    save_file(tensors, path, {"crc32": reference._checksum(tensors)})
+    assert torch.equal(reference._stored(path)["pairs"], tensors["pairs"])
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+    assert reference._stored(path) == {}
+    path.write_bytes(b"")
+    assert reference._stored(path) == {}
+    save_file(tensors, path)  # as older ones are
+    assert reference._stored(path).keys() == tensors.keys()
