@@ -53,7 +53,8 @@ class View:
 
     def records(self) -> list[dict[str, Any]]:
         """The view as rows of a table, each by column: what it lists; where it lists nothing, itself."""
-        field = self.RECORDS or _records_field(type(self))
+        cls: Any = type(self)
+        field = self.RECORDS or _records_field(cls)
         return [flat_data(record) for record in (getattr(self, field) if field else [self])]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
