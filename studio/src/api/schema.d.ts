@@ -359,7 +359,7 @@ export interface paths {
         put?: never;
         /**
          * Attribution
-         * @description What each block and head added to a token's score.
+         * @description What each block and head added to a token's lead.
          */
         post: operations["attribution_glass_attribution_post"];
         delete?: never;
@@ -519,7 +519,7 @@ export interface paths {
         put?: never;
         /**
          * Graph
-         * @description From which tokens and parts, and through which heads, a token's score came.
+         * @description From which tokens and parts, and through which heads, a token's lead came.
          */
         post: operations["graph_glass_graph_post"];
         delete?: never;
@@ -779,7 +779,7 @@ export interface paths {
         put?: never;
         /**
          * Saliency
-         * @description How much each token of a text matters to the next one, to a label or to the loss, by gradients.
+         * @description How much each token of a text matters to the next one, to a label or to the loss: what that loses without it.
          */
         post: operations["saliency_glass_saliency_post"];
         delete?: never;
@@ -1779,7 +1779,7 @@ export interface components {
         };
         /**
          * AttributionRequest
-         * @description POST /glass/attribution: a token's score at a position, by default the best one's after the last.
+         * @description POST /glass/attribution: a token's lead at a position, by default the best one's, over the runner-up.
          */
         AttributionRequest: {
             /** Against */
@@ -1805,6 +1805,12 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Metric
+             * @default lead
+             * @enum {string}
+             */
+            metric: "lead" | "logit";
             /** Model */
             model?: string | null;
             /**
@@ -2702,6 +2708,12 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Metric
+             * @default lead
+             * @enum {string}
+             */
+            metric: "lead" | "logit";
             /** Model */
             model?: string | null;
             /**
@@ -4231,14 +4243,15 @@ export interface components {
             against: components["schemas"]["AnswerToken"] | null;
             changes: string[];
             /** @enum {unknown} */
-            method: "input-x-gradient" | "gradient-norm" | "integrated";
+            method: "leave-one-out" | "input-x-gradient" | "gradient-norm" | "integrated";
             /** @enum {unknown} */
-            metric: "logit" | "log-probability" | "loss" | "function";
+            metric: "lead" | "logit" | "log-probability" | "loss" | "function";
             model: string;
             path: components["schemas"]["PathSum"] | null;
             position: number | null;
             /** @constant */
             schema: "glassformer.saliency/1";
+            signs: components["schemas"]["SignCheck"] | null;
             token: components["schemas"]["AnswerToken"] | null;
             tokens: components["schemas"]["SalientToken"][];
             value: number | null;
@@ -4270,16 +4283,16 @@ export interface components {
             } | null;
             /**
              * Method
-             * @default input-x-gradient
+             * @default leave-one-out
              * @enum {string}
              */
-            method: "input-x-gradient" | "gradient-norm" | "integrated";
+            method: "leave-one-out" | "input-x-gradient" | "gradient-norm" | "integrated";
             /**
              * Metric
-             * @default logit
+             * @default lead
              * @enum {string}
              */
-            metric: "logit" | "log-probability" | "loss";
+            metric: "lead" | "logit" | "log-probability" | "loss";
             /** Model */
             model?: string | null;
             /** Position */
@@ -4354,6 +4367,10 @@ export interface components {
              * @default false
              */
             verbose: boolean;
+        };
+        SignCheck: {
+            agree: number;
+            checked: number;
         };
         /**
          * SiteChange

@@ -11,6 +11,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI
@@ -19,7 +20,7 @@ import glassformer.views
 from glassformer.serving.http.errors import Dialect, Problem, dialect_of
 from glassformer.views.page_data import page_schema
 from glassformer.views.schema import schema
-from glassformer.views.view import View
+from glassformer.views.view import ArrayView, View
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 COMPONENTS = "#/components/schemas/"
@@ -123,7 +124,8 @@ def _add_views(components: dict[str, Any]) -> None:
     """Every view's schema by its name and "Json", and what it is made of by the name of its class."""
     for module in pkgutil.iter_modules(glassformer.views.__path__, "glassformer.views."):
         importlib.import_module(module.name)
-    views = [view for view in View.__subclasses__() if view.__module__.startswith(f"{glassformer.views.__name__}.")]
+    kinds = [*View.__subclasses__(), *ArrayView.__subclasses__()]
+    views = [kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith(f"{glassformer.views.__name__}.")]
     for view in sorted(views, key=lambda view: view.__name__):
         _add(components, f"{view.__name__}Json", schema(view))
 
