@@ -247,7 +247,7 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("run", "x", "-o", "top_k=3"), "--top-k 3 has no effect without sampling. Pass --sample too."),
         (
             ("run", "x", "--temperature", "-1"),
-            "--temperature is -1.0; it must be above 0. For the best token each time, --greedy.",
+            "--temperature is -1.0; it must be above 0.",
         ),
         (("run", "x", "-o", "num_beams=0"), "-o num_beams is 0; it must be a whole number of at least 1"),
         (("run", "x", "-o", "num_return_sequences=2", "-o", "num_beams=1"), "Pass --sample or -o num_beams too."),

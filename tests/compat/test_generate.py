@@ -193,8 +193,6 @@ class TestBadInput:
             model.generate(IDS, max_tokens=3)
         with pytest.raises(SettingError, match="has no effect without sampling"):
             model.generate(IDS, temperature=0.3)
-        with pytest.raises(InputError, match="give the prompt once"):
-            model.generate()
         for way in (model.generate, model.steps):
             with pytest.raises(InputError, match="give the prompt once"):
                 way(IDS, input_ids=IDS)

@@ -111,11 +111,11 @@ class TestEncoders:
             ids = IDS if mask is None or mask is MASK else IDS.flip(1)
             given = {"input_ids": ids} if mask is None else {"input_ids": ids, "attention_mask": mask}
             with torch.no_grad():
+                model.use_cpu_engine = True
                 assert reader_for(model) is not None
                 ours = model(**given)
                 model.use_cpu_engine = False
                 theirs = model(**given)
-                model.use_cpu_engine = True
             real = torch.ones_like(ids).bool() if mask is None else mask.bool()
             torch.testing.assert_close(ours.last_hidden_state[real], theirs.last_hidden_state[real], atol=1e-4, rtol=1e-4)
             assert (ours.pooler_output is None) == (theirs.pooler_output is None)
@@ -126,7 +126,9 @@ class TestEncoders:
 @pytest.fixture
 def bert(tmp_path: Path) -> Any:
     reference.write(tmp_path, "bert", "sequence")
-    return glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    model = glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    model.use_cpu_engine = True
+    return model
 
 
 @pytest.fixture
@@ -149,6 +151,16 @@ def test_a_head_reads_the_engine_s_states(bert: Any, engine_calls: list[int]) ->
     assert len(engine_calls) == 1
     torch.testing.assert_close(ours.logits, theirs.logits, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(ours.loss, theirs.loss, atol=1e-4, rtol=1e-4)
+
+
+def test_an_encoder_is_pytorch_s_unless_the_engine_is_asked_for(tmp_path: Path, engine_calls: list[int]) -> None:
+    reference.write(tmp_path, "bert", "base")
+    model = glassformer.AutoModel.from_pretrained(tmp_path)
+    with torch.inference_mode():
+        states = model(IDS, attention_mask=MASK).last_hidden_state
+        watched = model(IDS, attention_mask=MASK, output_hidden_states=True).last_hidden_state
+    assert torch.equal(states, watched)
+    assert engine_calls == []
 
 
 def with_gradients(model: Any) -> None:
@@ -225,6 +237,7 @@ def test_an_engine_goes_with_its_model(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama", "causal")
     model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert not isinstance(executor_for(model), PlainExecutor)
+    gc.collect()  # others that are gone already
     count = len(generation_executor._engines)
     del model
     gc.collect()

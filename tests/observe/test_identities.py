@@ -70,7 +70,7 @@ def test_what_a_head_wrote_is_its_share_in_the_attribution(reading: Reading) -> 
         view = reading.circuit(layer, 1, best=2)
         place = view.positions[-1 - layer]
         for token in place.writes:
-            found = reading.attribution(place.position, token.id)
+            found = reading.attribution(place.position, token.id, metric="logit")
             assert token.score == near(head_share(found, layer, 1), *(part.value for part in found.heads))
 
 

@@ -548,7 +548,7 @@ class TestActivations:
 
     def test_texts_longer_than_the_context_are_refused(self) -> None:
         model = both("gpt2").model
-        with pytest.raises(InputError, match="do not fit into the model's context"):
+        with pytest.raises(InputError, match="does not fit into the model's context"):
             model.read("x" * (model.config.context + 1))
         with pytest.raises(InputError, match="is no encoder-decoder, so it has no target"):
             model.read("x", target="y")

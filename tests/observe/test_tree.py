@@ -485,7 +485,7 @@ class TestLimits:
         spy = Spy(model.executor, monkeypatch)
         with pytest.raises(InputError, match="do not fit into the model's context"):
             model.tree("a" * 254, depth=3)
-        with pytest.raises(InputError, match="257 tokens do not fit into the model's context of 256"):
+        with pytest.raises(InputError, match="257 tokens does not fit into the model's context of 256"):
             model.tree("a" * 257)
         assert (spy.passes, spy.open) == ([], [])
         assert model.tree("a" * 253, depth=3, width=2).nodes == node_count(2, 3)  # to the last place

@@ -20,6 +20,7 @@ from glassformer.serving.http.ollama.management import fetched_name
 from glassformer.serving.limits import Limits
 from glassformer.serving.permissions import Permissions, Pull
 from glassformer.serving.registry import ModelSource, Registry
+from tests.patience import patience
 from tests.serving.conftest import serving
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -28,7 +29,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 @contextmanager
 def managed(sources: tuple[ModelSource, ...], pull: Pull | None = None, delete: bool = True) -> Iterator[httpx.Client]:
     app = create_app(Registry(sources, Limits(stop_seconds=1)), permissions=Permissions(pull, delete))
-    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serving(app) as address, httpx.Client(base_url=address, timeout=patience(60)) as client:
         yield client
 
 

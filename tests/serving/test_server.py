@@ -210,21 +210,21 @@ def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:
 
 
 def test_health_is_503_while_work_is_finished(sources: tuple[ModelSource, ...]) -> None:
-    registry, finish = Registry(sources, Limits(stop_seconds=60)), threading.Event()
+    registry, finish = Registry(sources, Limits(stop_seconds=patience(60))), threading.Event()
     server = GlassServer(create_app(registry), port=0)
     thread, address = threading.Thread(target=server.run, daemon=True), server.address
     thread.start()
-    assert server.ready.wait(20)
+    assert server.ready.wait(patience(20))
     with registry.use("tiny") as served:
-        work = served.scheduler.call(lambda model: finish.wait(60))
+        work = served.scheduler.call(lambda model: finish.wait(patience(60)))
         server.stop()
         wait_until(lambda: registry.closed)
-        health = httpx.get(f"{address}/health", timeout=60)  # on a connection of its own
+        health = httpx.get(f"{address}/health", timeout=patience(60))  # on a connection of its own
         assert (health.status_code, health.json()) == (503, {"status": "stopping"})
-        assert httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=60).status_code == 503
+        assert httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=patience(60)).status_code == 503
         finish.set()
-        assert work.result(60)
-    thread.join(60)
+        assert work.result(patience(60))
+    thread.join(patience(60))
     assert not thread.is_alive()
 
 

@@ -16,6 +16,7 @@ from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
+from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.plain.torch_threads import by_fastest_threads
 from glassformer.errors import InputError, InputTypeError, SettingError
@@ -300,10 +301,24 @@ def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
     looks_inside = call.watch is not None or any(policy.look.memory for policy in call.policies)
-    executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
+    with unchanged_weights(model):
+        executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
     with evaluating(model):
         steps = generate(executor, call.policies, assistant, call.watch)
-        yield from by_fastest_threads(steps) if model.device.type == "cpu" and isinstance(executor, PlainExecutor) else steps
+        if not isinstance(executor, PlainExecutor):
+            yield from _from_unchanged_weights(model, steps)
+        else:
+            yield from by_fastest_threads(steps) if model.device.type == "cpu" else steps
+
+
+def _from_unchanged_weights(model: Any, steps: Iterator[tuple[int, Step]]) -> Iterator[tuple[int, Step]]:
+    """The steps of an engine that reads a model's parameters where they are, perhaps in a mapped file."""
+    while True:
+        with unchanged_weights(model):
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
 
 
 def check_assistant(model: Any, assistant: Any) -> None:

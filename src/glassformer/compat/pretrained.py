@@ -183,14 +183,19 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
             kwargs["watch"] = self.changed_watch(kwargs.get("watch"))
         if torch.compiler.is_compiling():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
-        if isinstance(self, Encoder) and (output := encoder_output(self, args, kwargs)) is not None:
+        asked = isinstance(self, Encoder) and vars(self).get("_use_cpu_engine")
+        if asked and (output := encoder_output(self, args, kwargs)) is not None:
             return output
         with unchanged_weights(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     @property
     def use_cpu_engine(self) -> bool:
-        """Whether the CPU engine may run the model, where nobody has hooks on it or has changed its modules."""
+        """Whether the CPU engine may run the model, where nobody has hooks on it or has changed its modules.
+
+        It runs `generate` unless this is False, and single passes of encoders if it is set to True. By default those are
+        PyTorch's, so that a watched pass gives the same bits, and padding the numbers that transformers has there.
+        """
         return bool(vars(self).get("_use_cpu_engine", True))
 
     @use_cpu_engine.setter

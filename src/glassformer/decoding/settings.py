@@ -106,7 +106,7 @@ class GenerationConfig(SettingsTable):
     def from_dict(cls, raw: Mapping[str, Any], where: str = "generation_config.json") -> Self:
         """From `generation_config.json`. What has no effect there may be out of bounds."""
         values = {name: value for name, value in raw.items() if name in SETTINGS and value is not None}
-        if values.get("temperature") == 0:
+        if _is_zero(values.get("temperature")):
             values |= GREEDY
         if values.get("top_k") == -1:  # and off
             values["top_k"] = 0
@@ -191,7 +191,7 @@ class GenerationConfig(SettingsTable):
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
         changes = {name: _switched_off(name) if value is None else value for name, value in changes.items()}
-        if changes.get("temperature", self.temperature) == 0:  # the settings of a draw have no effect then
+        if _is_zero(changes.get("temperature", self.temperature)):  # the settings of a draw have no effect then
             changes = {name: value for name, value in changes.items() if SETTINGS[name].needs != "do_sample"} | GREEDY
         config = dataclasses.replace(self, **changes)
         config.origins = {**self.origins, **{name: (THIS_CALL, value) for name, value in changes.items()}}
@@ -368,3 +368,8 @@ def _is_ignored(name: str, value: Any) -> bool:
 @cache
 def _hints() -> dict[str, Any]:
     return get_type_hints(GenerationConfig)
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a setting is the number 0; what is no number is refused elsewhere."""
+    return not getattr(value, "ndim", 0) and bool(value == 0)

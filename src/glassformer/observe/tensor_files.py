@@ -45,7 +45,9 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
         tensors = read_safetensors(path, "Check the path, or train one.")
         with safe_open(path, framework="np") as file:
             metadata: dict[str, str] = file.metadata() or {}
-    except (CheckpointError, OSError, SafetensorError, UnicodeEncodeError) as error:
+    except CheckpointError as error:  # which names the file
+        raise InputError(str(error)) from error
+    except (OSError, SafetensorError, UnicodeEncodeError) as error:
         raise InputError(f"{str(path)!r}: cannot be read as a {what} file ({reason_of(error)}).") from error
     if metadata.get("format") != kind:
         raise InputError(f"{path}: not a {what} file of this version. Train one.")

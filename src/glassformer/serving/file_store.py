@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from glassformer.errors import InputError, QueueFull
+from glassformer.ownership import NotCopied
 
 SMALLEST = 4096  # bytes that a file counts for, at least, so that there cannot be too many of them
 
@@ -31,7 +32,7 @@ class StoredFile:
         return max(self.bytes, SMALLEST)
 
 
-class FileStore:
+class FileStore(NotCopied):
     """Thread-safe; the folder is made with the first file."""
 
     def __init__(self, max_bytes: int) -> None:

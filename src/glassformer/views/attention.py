@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked
 from glassformer.page.document import (
     Column,
     Grid,
@@ -114,6 +115,7 @@ class AttentionMap(ArrayView):
     def numbers(self) -> Floats:
         return self.weights
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each token that attends, and each that it attends to."""
         return [

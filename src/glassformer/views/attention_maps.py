@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked
 from glassformer.page.document import Heading, Page, Paragraph, ThumbnailGrid
 from glassformer.views.attention import NOTE, SINK, AttentionKind
 from glassformer.views.view import View
@@ -52,6 +53,7 @@ class AttentionMaps(View):
         shape = (len(self.windows), self.heads, len(self.queries), len(self.keys))
         return np.frombuffer(self.weights, np.uint8).reshape(shape)
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each head of each layer that is held: what it mostly attends to, on the mean over the tokens."""
         means = self.maps.mean(2) / 255  # (layers, heads, keys)

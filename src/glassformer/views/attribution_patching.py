@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import visible
 from glassformer.views.patching import PatchedPlace, Patching
@@ -64,6 +65,7 @@ class AttributionPatching(ArrayView):
     def numbers(self) -> npt.NDArray[np.float64]:
         return self.estimate.numbers()
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         return self.estimate.records()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from glassformer.arguments import checked
 from glassformer.page.document import Column, Page, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import TextToken
@@ -42,6 +43,7 @@ class Batch(View):
     def shape(self) -> tuple[int, int]:
         return len(self.ids), len(self.ids[0])
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each token of each text."""
         return [{"row": number, **flat_data(token)} for number, tokens in enumerate(self.tokens) for token in tokens]

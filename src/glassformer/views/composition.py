@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.views.view import View
 
@@ -38,6 +39,7 @@ class Composition(View):
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each pair of heads."""
         scores = [[*row] for row in zip(self.query, self.key, self.value, strict=True)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from glassformer.arguments import checked
 from glassformer.page.document import (
     Column,
     Heading,
@@ -171,6 +172,7 @@ class Inside(View):
     python: tuple[str, ...]  # lines that give these numbers; `reading` is the text, `model` the model
     sink: HeadSink | None = None  # of a head that has one, beside its keys
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """What this level has inside: parts, heads, keys, numbers, or the steps of its arithmetic."""
         inner = self.parts or self.heads or self.keys or self.numbers or self.products or self.steps or self.strips

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
@@ -37,6 +38,7 @@ class Lens(View):
     predictions: tuple[tuple[LayerPrediction, ...], ...]  # by layer, then by position
     tuned: bool = False  # each layer read through a map of its own
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each layer at each position."""
         return [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.page.document import Cell, Column, Page, PagePart, Paragraph, Shortenable, Style, Table, TableRow
 from glassformer.page.format import (
     abbreviate_list,
@@ -106,6 +107,7 @@ class Parameters(View):
         """Their shapes by name, as in a state_dict."""
         return {tensor.name: tensor.shape for tensor in self.tree.walk()}
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each tensor."""
         return [flat_data(parameter) for parameter in self.tree.walk()]

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import abbreviate_list, reveal_line, tail, visible
@@ -108,6 +109,7 @@ class Patching(ArrayView):
     def numbers(self) -> npt.NDArray[np.float64]:
         return np.array(self.values)
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each place, in the order of the layers."""
         names = ("head", "heads") if self.heads else ("position", "token")

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, Paragraph, Table, TableRow
 from glassformer.page.format import abbreviate_list, reveal_line, tail, visible
@@ -108,6 +109,7 @@ class PairPatching(ArrayView):
         """The means; NaN where no pair has the place."""
         return np.array(self.means, np.float64)
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each place, those with the largest means first."""
         return [flat_data(cell) for cell in self.cells]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError, InputTypeError
 from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, tail, visible
@@ -164,6 +165,7 @@ class Tree(View):
             )
         return nodes
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """A row for each node but the root, with the texts that lead to it."""
 

@@ -51,6 +51,7 @@ class View:
         data: dict[str, Any] = plain_data(self)
         return {"schema": self.SCHEMA, **data}
 
+    @checked
     def records(self) -> list[dict[str, Any]]:
         """The view as rows of a table, each by column: what it lists; where it lists nothing, itself."""
         cls: Any = type(self)
