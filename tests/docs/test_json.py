@@ -8,6 +8,7 @@ import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ def views() -> dict[str, type[View]]:
     for module in pkgutil.walk_packages(glassformer.__path__, "glassformer."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    classes = [view for view in subclasses(View) if view.__module__.startswith("glassformer.")]
+    classes = [view for view in subclasses(View) if is_dataclass(view) and view.__module__.startswith("glassformer.")]
     by_schema = {view.SCHEMA: view for view in classes}
     assert len(by_schema) == len(classes)
     return by_schema

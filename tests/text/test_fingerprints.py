@@ -32,7 +32,8 @@ def test_a_used_tokenizer_has_the_fingerprint_of_a_new_one(family: str) -> None:
         assert Hasher.hash(tokenizer) == Hasher.hash(new)
 
 
-def test_mapped_rows_are_taken_from_the_cache(tmp_path: Path) -> None:
+def test_mapped_rows_are_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.fingerprint._CACHING_ENABLED", True)  # which another library may have switched off
     tokenizer = AutoTokenizer.from_pretrained(folder("gpt2", "causal")[0])
     Dataset.from_dict({"text": ["the cat", "a dog"]}).save_to_disk(str(tmp_path / "rows"))
     rows = Dataset.load_from_disk(str(tmp_path / "rows"))
