@@ -155,7 +155,7 @@ BAD: dict[str, Any] = {
     "surrogate": ({"prompt": "\ud800"}, ""),
     "unknown field": ({"prompt": "a", "temprature": 1}, "there is no setting 'temprature'. Did you mean 'temperature'?"),
     "contradiction": ({"prompt": "a", "temperature": 2.0}, '"temperature": 2.0 has no effect without sampling.'),
-    "long": ({"prompt": "a" * 300}, "a prompt of at least 318 tokens does not fit into the model's context of 256. Shorten it."),
+    "long": ({"prompt": "a" * 300}, "a prompt of at least 318 tokens does not fit into the model's context of 256."),
     "assistant": ({"prompt": "a", "assistant_model": "/etc"}, "assistant_model is for all rows or none."),
     "many texts": ({"prompt": "a", "num_return_sequences": 10**9}, "num_return_sequences is 1000000000; a row can have 128"),
     "id": ({"id": [1], "prompt": "a"}, "id is [1]; it must be a text or a whole number."),
