@@ -130,7 +130,8 @@ def test_direct_logit_attribution(centred: bool, against: int | None) -> None:
     heads, parts = (centred_attribution if centred else direct_attribution)(5, against)
     ours = np.zeros(heads.shape)
     for head in view.heads:
-        ours[head.block, head.head] = head.value
+        if head.head is not None:  # a bias is no head's
+            ours[head.block, head.head] = head.value
     assert np.allclose(ours, heads, **NEAR)
     ours = [part.value for part in view.contributions if part.name in ("attention", "mlp")]
     assert np.allclose(ours, parts, **NEAR)

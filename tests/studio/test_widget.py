@@ -136,7 +136,7 @@ def executed(tiny_qwen3: Path) -> dict[str, Any]:
         run.widget()
     """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
-    nbclient.NotebookClient(notebook, timeout=patience(300), kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=round(patience(300)), kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     shown = output["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
     state: dict[str, Any] = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"][shown][
