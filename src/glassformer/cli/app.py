@@ -27,7 +27,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
         "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
         "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
-        "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss: what that loses without it.",
+        "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss.",
         "graph": "Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from.",
         "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
         "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",

@@ -52,7 +52,7 @@ def saliency(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show how much each token of a text matters to the next one, to a label or to the loss: what that loses without it."""
+    """Show how much each token of a text matters to the next one, to a label or to the loss."""
     text = read_prompt(prompt)
     model = model_options.load()
     reading = prompt_options.read(model, text, target, new)
