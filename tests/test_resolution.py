@@ -63,3 +63,13 @@ def test_what_cannot_be_resolved_is_named(capsys: pytest.CaptureFixture[str]) ->
     }
     assert list(check_resolution.failures(commands, {}, at_once=2)) == ["bad:\nResolutionImpossible"]
     assert capsys.readouterr().out == "good: resolved\n"
+
+
+def test_what_the_network_may_have_spoiled_is_tried_again(tmp_path: Path) -> None:
+    count = f"import pathlib, sys; path = pathlib.Path({str(tmp_path / 'tries')!r}); path.open('a').write('x'); "
+    flaky = count + "sys.exit('timed out' if path.stat().st_size < 3 else 0)"
+    assert list(check_resolution.failures({"flaky": [sys.executable, "-c", flaky]}, {}, at_once=1)) == []
+    (tmp_path / "tries").unlink()
+    contradictory = count + "sys.exit('No solution found')"
+    found = list(check_resolution.failures({"bad": [sys.executable, "-c", contradictory]}, {}, at_once=1))
+    assert (found, (tmp_path / "tries").read_text("utf-8")) == (["bad:\nNo solution found"], "x")

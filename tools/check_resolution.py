@@ -25,6 +25,11 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = ("x86_64-manylinux_2_31", "aarch64-manylinux_2_31")  # Debian 11, Ubuntu 20.04 and later
 EXTRAS = (None, "grammar", "serve", "dev")
 LOCAL = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
+CONTRADICTIONS = ("No solution found", "ResolutionImpossible")  # anything else may be the network's fault
+    "No solution found",
+    "ResolutionImpossible",
+)  # as uv and pip say it; anything else may be the network's fault
+TRIES = 3
 Commands = dict[str, list[str]]
 
 
@@ -67,8 +72,12 @@ def pip_commands() -> Commands:
 def failures(commands: Commands, environment: Mapping[str, str], at_once: int) -> Iterator[str]:
     """What could not be resolved, and why."""
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    def run(command: list[str], tries: int = TRIES) -> subprocess.CompletedProcess[str]:
+        process = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        contradicts = any(words in process.stderr for words in CONTRADICTIONS)
+        return process if process.returncode == 0 or contradicts or tries == 1 else run(command, tries - 1)
 
     with ThreadPoolExecutor(at_once) as pool:
         for name, process in zip(commands, pool.map(run, commands.values()), strict=True):
