@@ -26,9 +26,6 @@ PLATFORMS = ("x86_64-manylinux_2_31", "aarch64-manylinux_2_31")  # Debian 11, Ub
 EXTRAS = (None, "grammar", "serve", "dev")
 LOCAL = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
 CONTRADICTIONS = ("No solution found", "ResolutionImpossible")  # anything else may be the network's fault
-    "No solution found",
-    "ResolutionImpossible",
-)  # as uv and pip say it; anything else may be the network's fault
 TRIES = 3
 Commands = dict[str, list[str]]
 
