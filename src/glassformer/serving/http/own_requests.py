@@ -9,8 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from glassformer.serving.batches import Ask
-from glassformer.serving.http.errors import to_json
+from glassformer.errors import InputError
+from glassformer.serving.batches import Ask, Batch
+from glassformer.serving.http.clients import owner_of
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import HttpError, to_json
 
 SCOPE_FIELDS = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
 OF_THE_BODY = (
@@ -42,6 +45,14 @@ def asking_as(request: Request) -> Ask:
         return answer.status, json.loads(bytes(answer.body))
 
     return ask
+
+
+def own_batch(request: Request, kind: str, batch_id: str) -> Batch:
+    """A batch of the client that asks; a 404 where it has none of that name."""
+    try:
+        return context_of(request).batches.get(owner_of(request.scope), kind, batch_id)
+    except InputError as error:
+        raise HttpError(404, str(error), code="not_found") from None
 
 
 class _Answer:

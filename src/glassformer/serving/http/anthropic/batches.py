@@ -18,7 +18,7 @@ from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json, Problem, to_json
 from glassformer.serving.http.openapi import example_answer, text_answer
-from glassformer.serving.http.own_requests import asking_as
+from glassformer.serving.http.own_requests import asking_as, own_batch
 
 router = APIRouter(tags=["Anthropic"])
 KIND = "anthropic"
@@ -76,13 +76,13 @@ async def list_batches(request: Request) -> Json:
 @router.get("/v1/messages/batches/{batch_id}", responses=example_answer(BATCH))
 async def show_batch(request: Request, batch_id: str) -> Json:
     """How far a batch is."""
-    return Json(batch_object(request, _found(request, batch_id)))
+    return Json(batch_object(request, own_batch(request, KIND, batch_id)))
 
 
 @router.get("/v1/messages/batches/{batch_id}/results", response_class=Response, responses=text_answer(LINES))
 async def batch_results(request: Request, batch_id: str) -> Response:
     """Its answers, a line each, when it has ended."""
-    batch = _found(request, batch_id)
+    batch = own_batch(request, KIND, batch_id)
     if batch.result is None:
         raise HttpError(404, batch.error or f"the batch {batch_id} has not ended, so there are no results yet.")
     return FileResponse(batch.result, media_type=LINES)
@@ -91,7 +91,7 @@ async def batch_results(request: Request, batch_id: str) -> Response:
 @router.post("/v1/messages/batches/{batch_id}/cancel", responses=example_answer(BATCH))
 async def cancel_batch(request: Request, batch_id: str) -> Json:
     """Ask no more of its requests; those that were answered keep their answers."""
-    batch = _found(request, batch_id)
+    batch = own_batch(request, KIND, batch_id)
     context_of(request).batches.cancel(batch)
     return Json(batch_object(request, batch))
 
@@ -101,17 +101,10 @@ async def cancel_batch(request: Request, batch_id: str) -> Json:
 )
 async def delete_batch(request: Request, batch_id: str) -> Json:
     """Forget a batch that has ended, and its answers."""
-    if not _found(request, batch_id).done:
+    if not own_batch(request, KIND, batch_id).done:
         raise HttpError(400, f"the batch {batch_id} has not ended. Cancel it first.")
     context_of(request).batches.delete(batch_id)
     return Json({"id": batch_id, "type": "message_batch_deleted"})
-
-
-def _found(request: Request, batch_id: str) -> Batch:
-    try:
-        return context_of(request).batches.get(owner_of(request.scope), KIND, batch_id)
-    except InputError as error:
-        raise HttpError(404, str(error), code="not_found") from None
 
 
 def output_row(row: Row, outcome: Outcome) -> dict[str, Any]:

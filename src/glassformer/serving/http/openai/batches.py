@@ -9,17 +9,16 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from glassformer.errors import InputError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.serving.batches import CANCELLED, NO_ROOM, Batch, Outcome, new_batch_id
 from glassformer.serving.file_store import FileStore
 from glassformer.serving.http.answers import new_id
 from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.files import found, page_of
 from glassformer.serving.http.openapi import example_answer
-from glassformer.serving.http.own_requests import asking_as
+from glassformer.serving.http.own_requests import asking_as, own_batch
 
 router = APIRouter(tags=["OpenAI"])
 KIND = "openai"
@@ -71,22 +70,15 @@ async def list_batches(request: Request) -> Json:
 @router.get("/v1/batches/{batch_id}", responses=example_answer(BATCH))
 async def show_batch(request: Request, batch_id: str) -> Json:
     """How far a batch is, and where its answers are."""
-    return Json(batch_object(_found(request, batch_id)))
+    return Json(batch_object(own_batch(request, KIND, batch_id)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", responses=example_answer(BATCH))
 async def cancel_batch(request: Request, batch_id: str) -> Json:
     """Ask no more of its requests; those that were answered keep their answers."""
-    batch = _found(request, batch_id)
+    batch = own_batch(request, KIND, batch_id)
     context_of(request).batches.cancel(batch)
     return Json(batch_object(batch))
-
-
-def _found(request: Request, batch_id: str) -> Batch:
-    try:
-        return context_of(request).batches.get(owner_of(request.scope), KIND, batch_id)
-    except InputError as error:
-        raise HttpError(404, str(error), code="not_found") from None
 
 
 def output_row(row: Row, outcome: Outcome) -> dict[str, Any]:
