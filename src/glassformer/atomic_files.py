@@ -61,6 +61,15 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     write_bytes(path, text.encode(), mode)
 
 
+def write_text_in(folder: Path, name: str, text: str) -> None:
+    """A text as a file of a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    write_text(folder / name, text)
+
+
 def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
     with atomic_file(path, mode) as part, part.open("r+b") as file:
         file.write(data)

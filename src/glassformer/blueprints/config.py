@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
-from glassformer.atomic_files import write_error, write_text
+from glassformer.atomic_files import write_text_in
 from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
 from glassformer.blueprints.other_fields import check_other_fields
 from glassformer.blueprints.rope import Rope
@@ -286,12 +286,7 @@ class Config:
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` into a folder, which is made if need be."""
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(path, error) from error
-        write_text(path / "config.json", self.to_json_string())
+        write_text_in(Path(folder), "config.json", self.to_json_string())
 
     def update(self, changes: Mapping[str, Any]) -> None:
         """Change several fields."""

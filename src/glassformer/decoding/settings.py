@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from glassformer.atomic_files import write_error, write_text
+from glassformer.atomic_files import write_text_in
 from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
@@ -306,12 +306,7 @@ class GenerationConfig(SettingsTable):
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write `generation_config.json` into a folder, which is made if need be."""
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(path, error) from error
-        write_text(path / "generation_config.json", self.to_json_string())
+        write_text_in(Path(folder), "generation_config.json", self.to_json_string())
 
 
 def empty_prompt_token(settings: GenerationConfig) -> int:
