@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from glassformer.engine.cpu import build
 from glassformer.errors import ExecutorError
 from tests.checkpoint.files import refused
 from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
-from tests.patience import patience
+from tests.patience import patience, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -562,6 +563,33 @@ def test_a_build_that_takes_long_is_not_waited_for(
     assert build.await_library(3600.0)  # which finds the other build at work, or done
     assert build.find_library() is not None
     assert build.await_library(0.0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX's")
+@pytest.mark.usefixtures("package")
+def test_an_interrupt_ends_the_compilers_too(chosen_compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen_compiler.hold()
+
+    def interrupt(seconds: float) -> None:
+        if (chosen_compiler.folder / "begun").exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(build.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build.await_library(3600.0)
+    monkeypatch.undo()
+    compilers = [int(path.name.rpartition("-")[2]) for path in (chosen_compiler.folder / "calls").iterdir()]
+    wait_until(lambda: not any(is_running(process) for process in compilers))
+
+
+def is_running(process: int) -> bool:
+    """Whether it has not ended; one that nobody has waited for yet has."""
+    stat = Path(f"/proc/{process}/stat")
+    try:
+        os.kill(process, 0)
+        return not stat.is_file() or ") Z" not in stat.read_text("utf-8")
+    except (ProcessLookupError, FileNotFoundError):
+        return False
 
 
 @pytest.mark.usefixtures("package")

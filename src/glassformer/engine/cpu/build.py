@@ -17,6 +17,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -150,9 +151,18 @@ def await_library(patience: float = PATIENCE) -> bool:
                     return True
                 time.sleep(0.05)
         except BaseException:
-            builder.terminate()  # as somebody expects who interrupts; what is compiled by then is kept
+            _end(builder)  # as somebody expects who interrupts; what is compiled by then is kept
             raise
     return False
+
+
+def _end(builder: subprocess.Popen[bytes]) -> None:
+    """End a process that has a process group of its own, and with it its compilers."""
+    if sys.platform == "win32":
+        builder.terminate()
+    else:
+        with suppress(ProcessLookupError):
+            os.killpg(builder.pid, signal.SIGTERM)
 
 
 def prebuilt(sources: Path = NATIVE) -> Path:
