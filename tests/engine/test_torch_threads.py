@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+import glassformer
 from glassformer.engine.plain import torch_threads
 from glassformer.engine.plain.torch_threads import by_fastest_threads, chosen_threads, fastest_threads, measured_threads
+from tests.parity import reference
 
 
 @pytest.fixture
@@ -30,6 +35,22 @@ def test_the_number_holds_inside_alone() -> None:
     assert torch.get_num_threads() == 2
     for inside in by_fastest_threads(torch.get_num_threads() for _ in range(3)):
         assert (inside, torch.get_num_threads()) == (1, 2)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", ["bert", "t5", "llama"])
+def test_a_models_call_takes_the_measured_number_unless_it_trains(name: str, tmp_path: Path) -> None:
+    reference.write(tmp_path, name, "base")
+    model: Any = glassformer.AutoModel.from_pretrained(tmp_path)
+    seen: list[int] = []
+    for module in model.children():
+        module.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    ids = {"input_ids": torch.tensor([[1, 2, 3]])} | ({"decoder_input_ids": torch.tensor([[1]])} if name == "t5" else {})
+    model.eval()(**ids)
+    model.train()(**ids)
+    half = len(seen) // 2
+    assert (set(seen[:half]), set(seen[half:])) == ({1}, {2})
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("two_threads")

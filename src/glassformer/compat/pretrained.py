@@ -13,6 +13,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -37,6 +38,7 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
+from glassformer.engine.plain.torch_threads import fastest_threads
 from glassformer.engine.tensor_parallel.split import Part
 from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
@@ -186,7 +188,8 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
         asked = isinstance(self, Encoder) and vars(self).get("_use_cpu_engine")
         if asked and (output := encoder_output(self, args, kwargs)) is not None:
             return output
-        with unchanged_weights(self):
+        measured = not self.training and self.device.type == "cpu"  # a backward pass would run on other threads
+        with unchanged_weights(self), fastest_threads() if measured else nullcontext():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     @property
@@ -194,7 +197,8 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
         """Whether the CPU engine may run the model, where nobody has hooks on it or has changed its modules.
 
         It runs `generate` unless this is False, and single passes of encoders if it is set to True. By default those are
-        PyTorch's, so that a watched pass gives the same bits, and padding the numbers that transformers has there.
+        PyTorch's: the engine is no faster there, and so a watched pass gives the same bits, and padding the numbers that
+        transformers has.
         """
         return bool(vars(self).get("_use_cpu_engine", True))
 
