@@ -188,7 +188,8 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
         asked = isinstance(self, Encoder) and vars(self).get("_use_cpu_engine")
         if asked and (output := encoder_output(self, args, kwargs)) is not None:
             return output
-        measured = not cast(nn.Module, self).training and self.device.type == "cpu"  # a backward pass would run on other threads
+        measured = not cast(nn.Module, self).training and self.device.type == "cpu"
+        # not in training: a backward pass would run on other threads
         with unchanged_weights(self), fastest_threads() if measured else nullcontext():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
