@@ -25,7 +25,7 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
             return
         sys.path.insert(0, str(Path(self.root, "src")))  # the package is not installed where it is being built
         from glassformer.engine.cpu import build
-        from glassformer.errors import ExecutorError
+        from glassformer.ground.errors import ExecutorError
 
         self.folder = tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True)
         target, release = build.prebuilt(), bool(os.environ.get("GLASS_RELEASE"))

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 import glassformer
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations, Chunk
 from glassformer.observe.compare_models import compare_windows
 from glassformer.observe.perplexity import HELD_OUT, WINDOW, added_bos, windows
 from glassformer.observe.protocols import ModelLike
-from glassformer.progress import Progress
 from glassformer.views.compare_models import ModelComparison
 
 

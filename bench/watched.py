@@ -19,7 +19,7 @@ from typing import Any
 import glassformer
 from common import report
 from glassformer.engine.protocol import Feed
-from glassformer.sites import Watch
+from glassformer.ground.sites import Watch
 
 PROMPT = "The keeper of the lighthouse told me how the storm came in that night: first the wind, then the rain, and then "
 STRATEGIES: dict[str, dict[str, Any]] = {

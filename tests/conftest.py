@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tests", deadline=None, suppress_health_check=slow, max_examples=sweeps.examples(25, 100))
     settings.load_profile("tests")
     from glassformer.engine.cpu import build
-    from glassformer.errors import ExecutorError
+    from glassformer.ground.errors import ExecutorError
 
     with suppress(ExecutorError):  # which the tests of the engine say
         build.library(every_level=True)
@@ -86,7 +86,7 @@ def pytest_collection_finish() -> None:
 def smollm2() -> Path:
     """The default model's file."""
     from glassformer.checkpoint.locate import locate
-    from glassformer.errors import FetchError
+    from glassformer.ground.errors import FetchError
 
     try:
         return locate("smollm2")
@@ -100,7 +100,7 @@ def cl100k() -> Path:
     """tiktoken's ranks of cl100k_base."""
     from glassformer.checkpoint import tiktoken_ranks
     from glassformer.checkpoint.locate import locate
-    from glassformer.errors import FetchError
+    from glassformer.ground.errors import FetchError
 
     try:
         return locate(tiktoken_ranks.NAME)
@@ -113,7 +113,7 @@ def cl100k() -> Path:
 def minilm() -> Path:
     """The folder of the sentence embedder."""
     from glassformer.checkpoint.locate import locate
-    from glassformer.errors import FetchError
+    from glassformer.ground.errors import FetchError
 
     try:
         return locate("minilm")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 
 STRANGE: tuple[Any, ...] = (
     0, -1, 2**31, 2**32 + 1, 2**63, 10**30, 10**400, math.nan, math.inf, -math.inf, -1.0, 1e300, True, "8", [], {},

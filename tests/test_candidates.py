@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.candidates import best, leaders
+from glassformer.ground.candidates import best, leaders
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 60), st.sampled_from([1, 8, 1000]))

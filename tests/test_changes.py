@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.changes import Change, change_data, change_from_data
-from glassformer.errors import SiteError
-from glassformer.sites import where_of
+from glassformer.ground.changes import Change, change_data, change_from_data
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import where_of
 
 HEADS, LENGTH, SIZE = 3, 5, 4
 Selection = Collection[int] | slice | None

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from glassformer.garbage_collection import collection_paused
+from glassformer.ground.garbage_collection import collection_paused
 
 
 def test_a_pause_ends_and_nests() -> None:
@@ -26,7 +26,7 @@ def test_a_pause_ends_with_an_error() -> None:
 
 
 def test_a_start_collects_rarely_and_what_follows_as_usual() -> None:
-    code = "import gc\nfrom glassformer import garbage_collection\nusual = gc.get_threshold()\n"
+    code = "import gc\nfrom glassformer.ground import garbage_collection\nusual = gc.get_threshold()\n"
     code += "garbage_collection.collect_rarely()\nassert gc.get_threshold()[0] > 10 * usual[0]\n"
     code += "garbage_collection.collect_as_usual()\nassert gc.get_threshold() == usual and gc.get_freeze_count() > 0\n"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, WriteError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, WriteError
 from glassformer.views.view import View
 from tests.observe.models import TEXT, both, encoder
 

@@ -25,9 +25,9 @@ from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.engine.cpu import kv_pages
 from glassformer.engine.cpu.library import Engine, KvDtype, library
 from glassformer.engine.gpu import kv_pool
-from glassformer.errors import CheckpointError, CopyError, ExecutorError
+from glassformer.ground.errors import CheckpointError, CopyError, ExecutorError
+from glassformer.ground.ownership import NotCopied
 from glassformer.jobs.ledger import Ledger
-from glassformer.ownership import NotCopied
 from tests.observe.models import both
 
 ROOT = Path(glassformer.__file__).parent

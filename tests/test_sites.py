@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import sites
 from glassformer.blueprints import blueprint
-from glassformer.changes import Change, Where
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import SiteError
-from glassformer.sites import Watch
+from glassformer.ground import sites
+from glassformer.ground.changes import Change, Where
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import Watch
 from tests.parity import reference
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.typecheck import as_python_number, matches_type
+from glassformer.ground.typecheck import as_python_number, matches_type
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from glassformer.blueprints import Config as PreTrainedConfig
     from glassformer.blueprints import Config as PretrainedConfig
-    from glassformer.changes import Change as Change
-    from glassformer.changes import Where as Where
     from glassformer.compat import logging as logging
     from glassformer.compat.auto import AutoModel as AutoModel
     from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
@@ -56,20 +54,22 @@ if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig as GenerationConfig
     from glassformer.decoding import Step as Step
     from glassformer.engine.protocol import Executor as Executor
-    from glassformer.errors import GlassError as GlassError
     from glassformer.families.shared.outputs import ModelOutput as ModelOutput
+    from glassformer.ground.changes import Change as Change
+    from glassformer.ground.changes import Where as Where
+    from glassformer.ground.errors import GlassError as GlassError
+    from glassformer.ground.sites import Watch as Watch
     from glassformer.layers.cache import DynamicCache as DynamicCache
     from glassformer.layers.cache import EncoderDecoderCache as EncoderDecoderCache
     from glassformer.layers.cache import StaticCache as StaticCache
+    from glassformer.model_files import AutoConfig as AutoConfig
+    from glassformer.model_files import AutoTokenizer as AutoTokenizer
     from glassformer.observe.compare import compare as compare
     from glassformer.observe.plan import plan as plan
     from glassformer.observe.recorded_activations import RecordedActivations as RecordedActivations
-    from glassformer.opened import AutoConfig as AutoConfig
-    from glassformer.opened import AutoTokenizer as AutoTokenizer
     from glassformer.runtime.model import Model as Model
     from glassformer.runtime.model import load as load
     from glassformer.runtime.run import Run as Run
-    from glassformer.sites import Watch as Watch
     from glassformer.tasks import Task as Task
     from glassformer.tasks import pipeline as pipeline
     from glassformer.text import AddedToken as AddedToken
@@ -90,16 +90,16 @@ _HOMES = {
     "compat.streamers": ("AsyncTextIteratorStreamer", "TextIteratorStreamer", "TextStreamer"),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
-    "errors": ("GlassError",),
+    "ground.changes": ("Change", "Where"),
+    "ground.errors": ("GlassError",),
+    "ground.sites": ("Watch",),
     "families.shared.outputs": ("ModelOutput",),
     "layers.cache": ("DynamicCache", "EncoderDecoderCache", "StaticCache"),
     "observe.compare": ("compare",),
     "observe.plan": ("plan",),
     "observe.recorded_activations": ("RecordedActivations",),
-    "opened": ("AutoConfig", "AutoTokenizer"),
+    "model_files": ("AutoConfig", "AutoTokenizer"),
     "runtime": ("Model", "Run", "load"),
-    "changes": ("Change", "Where"),
-    "sites": ("Watch",),
     "tasks": ("Task", "pipeline"),
     "text": ("AddedToken", "BatchEncoding", "Tokenizer"),
     "views.journey": ("Journey",),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.adapters.safe_patterns import compile_pattern
-from glassformer.errors import CheckpointError, GlassError, InputError, InputTypeError, ModelNotFound
+from glassformer.ground.errors import CheckpointError, GlassError, InputError, InputTypeError, ModelNotFound
 from tests.adapters.conftest import MakeAdapter
 from tests.parity import reference
 

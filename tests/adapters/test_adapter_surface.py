@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import glassformer
 from glassformer.cli.app import app
 from glassformer.cli.common import adapter_weights
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.observe.fingerprint import model_fingerprint
 from tests.adapters.conftest import MakeAdapter
 
@@ -93,5 +93,5 @@ def test_a_task_takes_an_adapter(make_adapter: MakeAdapter) -> None:
         for choice in (None, adapter)
     )
     assert plain != adapted
-    with pytest.raises(glassformer.errors.InputError, match="loaded already"):
+    with pytest.raises(glassformer.ground.errors.InputError, match="loaded already"):
         glassformer.pipeline("text-generation", glassformer.load(base), adapter=adapter)

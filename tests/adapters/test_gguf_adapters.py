@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.adapters.conftest import MakeAdapter, reference_scores, scores
 
 ALPHA = 6.0
@@ -65,7 +65,7 @@ def test_both_executors_equal_peft(make_adapter: MakeAdapter, tmp_path: Path, mo
 
 
 def test_gguf_adapter_on_a_gguf_base(make_adapter: MakeAdapter, tmp_path: Path, empty_home: Path) -> None:
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
     from glassformer.quantize.export import _folder_weights, model_contents, write_gguf
 
     base, _, theirs = make_adapter("llama", target_modules=["q_proj", "k_proj", "down_proj"])
@@ -81,7 +81,7 @@ def test_gguf_adapter_on_a_gguf_base(make_adapter: MakeAdapter, tmp_path: Path, 
 
 
 def test_norms_beside_the_updates(make_adapter: MakeAdapter, tmp_path: Path) -> None:
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
 
     base, _, theirs = make_adapter("llama", target_modules=["v_proj"])
     norm = np.arange(theirs.config.hidden_size, dtype=np.float32)

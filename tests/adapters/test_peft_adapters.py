@@ -12,7 +12,7 @@ import torch
 
 import glassformer
 from glassformer import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, Change
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from tests.adapters.conftest import IDS, MakeAdapter, model_scores, reference_scores, scores
 from tests.adapters.test_adapter_errors import change_config, change_weights
 from tests.fuzz.targets import write_tokenizer
@@ -165,7 +165,7 @@ def test_weights_of_an_adapter_in_the_older_file(make_adapter: MakeAdapter) -> N
 
 
 def test_each_rank_of_a_split_model_merges_the_adapter(make_adapter: MakeAdapter) -> None:
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
     from glassformer.runtime.split_model import SplitModel
 
     base, adapter, _ = make_adapter("llama", target_modules=["q_proj"])
@@ -191,7 +191,7 @@ def test_a_model_beside_an_adapter_is_not_saved_as_one(make_adapter: MakeAdapter
 def test_packed_weights_stay_packed_beside_an_adapter(
     make_adapter: MakeAdapter, empty_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from glassformer.opened import open_model, with_adapters
+    from glassformer.model_files import open_model, with_adapters
     from glassformer.quantize import requantized
 
     sizes = {"hidden_size": 64, "intermediate_size": 96}
@@ -227,7 +227,7 @@ def test_sites_are_read_and_changed_beside_an_adapter(make_adapter: MakeAdapter)
 
 def test_watching_beside_an_adapter_changes_no_score(make_adapter: MakeAdapter) -> None:
     from glassformer.engine.protocol import Feed, Want
-    from glassformer.sites import Watch
+    from glassformer.ground.sites import Watch
 
     base, adapter, _ = make_adapter("llama", target_modules="all-linear")
     model = glassformer.load(base, adapter=adapter, adapter_mode="beside", executor="cpu")

@@ -23,9 +23,9 @@ from glassformer.compat.auto import model_class_for_head
 from glassformer.compat.pretrained import load
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Feed
-from glassformer.errors import ConfigError
-from glassformer.opened import OpenedModel, open_model
-from glassformer.typecheck import matches_type
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import matches_type
+from glassformer.model_files import ModelFiles, open_model
 from tests.checkpoint.files import write_gguf
 from tests.checkpoint.test_gguf import sizes
 from tests.parity import reference
@@ -53,7 +53,7 @@ def number_fields(family: str) -> list[str]:
     return [cls.own_name(name) for name in names]
 
 
-def open_all(folder: Path) -> OpenedModel:
+def open_all(folder: Path) -> ModelFiles:
     """Open a checkpoint, and read all that is known of it without running it."""
     opened = open_model(folder)
     opened.check_sizes()

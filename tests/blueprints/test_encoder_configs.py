@@ -13,7 +13,7 @@ from glassformer import blueprints
 from glassformer.blueprints import read_config
 from glassformer.blueprints.positions import DistanceBuckets
 from glassformer.engine.lowering import Lowering
-from glassformer.errors import ConfigError, ExecutorError
+from glassformer.ground.errors import ConfigError, ExecutorError
 from tests.parity.configs import TINY
 
 

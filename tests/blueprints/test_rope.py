@@ -11,7 +11,7 @@ import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from glassformer.blueprints import Rope, read_config
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 from tests.parity import reference
 
 

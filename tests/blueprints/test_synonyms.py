@@ -10,8 +10,8 @@ import torch
 import glassformer
 from glassformer import Change
 from glassformer.blueprints import blueprint, read_config
-from glassformer.errors import SiteError
-from glassformer.sites import Synonyms, Watch, axes, expand
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import Synonyms, Watch, axes, expand
 from tests.observe.models import EXECUTORS, TEXT, both
 from tests.parity import reference
 

@@ -16,8 +16,8 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from glassformer.errors import CheckpointError, GlassError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError, GlassError
+from glassformer.model_files import open_model
 
 Packed = tuple[np.ndarray, GGMLQuantizationType]  # raw bytes, (rows, bytes per row), and their kind
 Typed = tuple[Any, GGUFValueType] | tuple[Any, GGUFValueType, GGUFValueType]  # value, type, and an array's item type

@@ -12,7 +12,7 @@ import pytest
 from glassformer.checkpoint import content_digest as module
 from glassformer.checkpoint.content_digest import BLOCK, FOOTER, PIECE, content_digest, is_intact, seal
 from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
 from glassformer.checkpoint.gguf_architectures import TABLES
 from glassformer.checkpoint.gguf_kinds import file_kind
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
-from glassformer.errors import CheckpointError, ConfigError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError, ConfigError
+from glassformer.model_files import open_model
 from tests.checkpoint.files import (
     Typed,
     damaged,

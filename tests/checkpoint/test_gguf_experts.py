@@ -13,8 +13,8 @@ from gguf import GGUFValueType as Value
 from gguf.quants import dequantize, quantize
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.errors import InputError
-from glassformer.opened import open_model
+from glassformer.ground.errors import InputError
+from glassformer.model_files import open_model
 from glassformer.quantize.export import model_contents
 from tests.checkpoint.files import Typed, write_gguf
 from tests.engine.executors import Subject

@@ -23,7 +23,7 @@ from gguf.tensor_mapping import get_tensor_name_map
 import glassformer
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import local_path
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 from tests.checkpoint.files import Typed, refused, write_gguf
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load, share_of_rounding

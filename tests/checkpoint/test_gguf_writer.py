@@ -21,7 +21,7 @@ from glassformer.checkpoint.gguf_architectures import TABLES
 from glassformer.checkpoint.gguf_names import gguf_name_and_layout, tensors_from_gguf
 from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, Transposed
-from glassformer.errors import CheckpointError, InputError, WriteError
+from glassformer.ground.errors import CheckpointError, InputError, WriteError
 from tests.checkpoint.files import refused, weights, write_folder
 from tests.checkpoint.files import write_gguf as made_by_the_library
 from tests.patience import patience

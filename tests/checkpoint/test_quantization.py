@@ -16,7 +16,7 @@ from glassformer.checkpoint import quantization
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.gguf_kinds import block_size, kind_name
 from glassformer.checkpoint.quantization import BITS, check_kind, quantize_rows, quantized_size
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from tests.checkpoint.files import refused
 
 KNOWN = ("Q8_0", "Q5_0", "Q4_1", "Q4_0")

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 import glassformer
 from glassformer import AutoModelForCausalLM
 from glassformer.checkpoint.folder import FolderCheckpoint
-from glassformer.errors import CheckpointError, ConfigError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError, ConfigError
+from glassformer.model_files import open_model
 from tests.parity import reference
 
 Packed = tuple[dict[str, torch.Tensor], np.ndarray]  # the parts of a matrix, and its numbers

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 import glassformer
 from glassformer.checkpoint.stacked_experts import SplitBlocks, separate_experts
 from glassformer.engine.cpu.library import levels
-from glassformer.errors import CheckpointError, ConfigError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError, ConfigError
+from glassformer.model_files import open_model
 from tests.engine.executors import Subject
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load

@@ -11,7 +11,7 @@ import pytest
 from glassformer.checkpoint import open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE, Wheel
 from glassformer.checkpoint.locate import locate
-from glassformer.errors import FetchError
+from glassformer.ground.errors import FetchError
 from tests.checkpoint.files import refused
 from tests.conftest import unavailable
 

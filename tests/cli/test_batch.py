@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from glassformer.cli import bars
 from glassformer.cli.app import app
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from tests.jobs.models import chat_folder, read_rows, write_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread", "command_folder")

@@ -26,7 +26,7 @@ from glassformer.cli.chat.conversation import Conversation, Message
 from glassformer.cli.chat.session import Session, cancel_on_interrupt
 from glassformer.cli.chat.word_wrap import WordWrapper
 from glassformer.engine.protocol import Feed
-from glassformer.errors import GlassError, InputError, SettingError, TemplateError
+from glassformer.ground.errors import GlassError, InputError, SettingError, TemplateError
 from glassformer.runtime.model import Model, load
 from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass

@@ -23,7 +23,7 @@ from glassformer.engine.cpu import build, cores, thread_bench, thread_count
 from glassformer.engine.cpu.cores import Core, Processors
 from glassformer.engine.cpu.library import levels, library
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds
-from glassformer.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError, InputError
 from glassformer.observe import verification as verify
 from glassformer.views.thread_bench import Machine
 from tests.engine.cpu.fake_compiler import Compiler, write_sources

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from tests.cli.test_view_verbs import ran
 from tests.training.chat_models import CHATS, write_chat_model, write_rows
 

@@ -19,8 +19,8 @@ from rich.cells import cell_len
 
 from glassformer.checkpoint import local_cache, tiktoken_ranks
 from glassformer.cli.app import SHORT_FORMS
-from glassformer.errors import CheckpointError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError
+from glassformer.model_files import open_model
 from glassformer.quantize import requantize
 from tests.cli.test_cli import failed, glass
 from tests.conftest import unavailable
@@ -32,7 +32,7 @@ from tests.quantize import models
 def cl100k_base() -> Path:
     """The real ranks."""
     from glassformer.checkpoint.locate import locate
-    from glassformer.errors import FetchError
+    from glassformer.ground.errors import FetchError
 
     try:
         return locate("cl100k_base")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.opened import open_model
+from glassformer.model_files import open_model
 from tests.cli.test_cli import failed, glass, spawned
 from tests.quantize import models
 

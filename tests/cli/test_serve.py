@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from glassformer.cli.serve import greeting, parse_limits, split_alias
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource
 from tests.cli.test_cli import failed, glass

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from glassformer.cli.app import app
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from tests.observe.models import both, folder
 
 PLAIN = ("--executor", "plain")  # in a new home the native library would be built anew

@@ -14,9 +14,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.model_files import AutoTokenizer
 from glassformer.observe.tokens import batch, tokenized
-from glassformer.opened import AutoTokenizer
 from glassformer.page.terminal import TerminalPage
 from glassformer.text import Tokenizer
 from glassformer.views.batch import Batch

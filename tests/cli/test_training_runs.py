@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from glassformer.cli import training_display
 from glassformer.cli.app import app
 from glassformer.cli.train import stopped_by_signals
-from glassformer.errors import TrainingDiverged
+from glassformer.ground.errors import TrainingDiverged
 from glassformer.training import threads
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.ranks import Ranks

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from glassformer.views import attention
 from glassformer.views.attention import AttentionMap, AttentionRow, Heads
 from glassformer.views.attribution import Attribution
@@ -287,7 +287,7 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )
 def test_refused_options(words: tuple[str, ...], message: str, gpt2: str) -> None:
-    from glassformer.errors import GlassError
+    from glassformer.ground.errors import GlassError
 
     done = CliRunner().invoke(app, [*words, "-m", gpt2])
     assert isinstance(done.exception, GlassError), done.output

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer import Change, Model
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.errors import InputError, SiteError
 from tests.observe.models import both, encoder, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -92,7 +92,7 @@ def test_a_changed_module_shares_all_but_its_changes() -> None:
     copied = copy.deepcopy(twice)
     assert torch.equal(copied(IDS).logits, twice(IDS).logits)
     masked = encoder().model.changed({SITE: Change(scale=0)})
-    scores, _ = masked.encoder_pass([5, 6, 7], glassformer.sites.Watch())
+    scores, _ = masked.encoder_pass([5, 6, 7], glassformer.ground.sites.Watch())
     torch.testing.assert_close(masked.module(IDS[:, :3]).logits[0], torch.from_numpy(scores))
 
 

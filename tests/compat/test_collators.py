@@ -13,7 +13,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 import glassformer
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from tests.ecosystem.models import TEXTS, Pair, load_tokenizers, write_tokenizer
 
 TENSORS = ("pt", "np")

@@ -17,7 +17,7 @@ import transformers
 
 import glassformer
 from glassformer import blueprints, families
-from glassformer.errors import ConfigError, InputError, InputTypeError, UnknownArgument, WriteError
+from glassformer.ground.errors import ConfigError, InputError, InputTypeError, UnknownArgument, WriteError
 from tests.ecosystem.models import load_tokenizers, write_tokenizer
 from tests.parity import reference
 from tests.patience import patience

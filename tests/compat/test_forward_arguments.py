@@ -11,7 +11,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer import DynamicCache
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 from tests.parity import reference
 from tests.parity.compare import Pair, ids_for, pair
 

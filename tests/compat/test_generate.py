@@ -10,7 +10,7 @@ import torch
 
 import glassformer
 from glassformer import DynamicCache, GenerationConfig, TextStreamer
-from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, UnknownArgument
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21]])

@@ -11,7 +11,7 @@ import torch
 
 import glassformer
 from glassformer import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])
@@ -275,7 +275,7 @@ class TestInputsEmbeds:
 def test_an_executor_without_vectors_refuses_them(llama: Any) -> None:
     from glassformer.engine.checks import InputChecks
     from glassformer.engine.protocol import Feed
-    from glassformer.errors import ExecutorError
+    from glassformer.ground.errors import ExecutorError
 
     with pytest.raises(ExecutorError, match="this executor takes token ids alone. Feed vectors to the plain one"):
         InputChecks(8, 8, 1, 0).feed(Feed(None, (1,), vectors=torch.zeros(1, 4)), 0)  # type: ignore[arg-type]

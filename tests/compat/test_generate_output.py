@@ -11,7 +11,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])

@@ -10,7 +10,7 @@ import torch
 
 import glassformer
 from glassformer import Change
-from glassformer.errors import SettingError, SiteError
+from glassformer.ground.errors import SettingError, SiteError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])

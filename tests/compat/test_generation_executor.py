@@ -23,7 +23,7 @@ from glassformer.compat.generation_executor import executor_for
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
 from tests.sweeps import mostly_swept

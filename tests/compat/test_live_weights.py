@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.changes import Change
 from glassformer.compat import generation_executor
 from glassformer.compat.generation_executor import executor_for, reader_for
 from glassformer.compat.live_weights import digest
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.ground.changes import Change
 from tests.parity import reference
 from tests.sweeps import mostly_swept
 

@@ -15,7 +15,7 @@ import glassformer
 from glassformer import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument, WriteError
+from glassformer.ground.errors import CheckpointError, ConfigError, InputError, UnknownArgument, WriteError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21]])

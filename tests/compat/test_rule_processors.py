@@ -14,7 +14,7 @@ from transformers.generation import logits_process, stopping_criteria
 
 import glassformer
 from glassformer.compat.processors import RULE_CLASSES
-from glassformer.errors import GlassError, InputError, SettingError, UnknownArgument
+from glassformer.ground.errors import GlassError, InputError, SettingError, UnknownArgument
 from tests.ecosystem.models import load_tokenizers, write_tokenizer
 
 VOCABULARY = 40

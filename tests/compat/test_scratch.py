@@ -24,7 +24,7 @@ from glassformer.blueprints import blueprint
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.scratch import RENAMED
 from glassformer.compat.scratch import Model, generate_with_trace
-from glassformer.errors import ConfigError, GlassError, InputError, InputTypeError, SettingError
+from glassformer.ground.errors import ConfigError, GlassError, InputError, InputTypeError, SettingError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

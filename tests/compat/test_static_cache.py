@@ -11,7 +11,7 @@ import transformers
 
 import glassformer
 from glassformer import EncoderDecoderCache, StaticCache
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [2, 8, 3, 61, 30, 6]])

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glassformer import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from glassformer.errors import CheckpointError, ConfigError, GlassError, InputError, InputTypeError
+from glassformer.ground.errors import CheckpointError, ConfigError, GlassError, InputError, InputTypeError
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.candidates import Candidates, top
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, policies
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Description, Feed, Want
+from glassformer.ground.candidates import Candidates, top
 
 
 @dataclass(eq=False)

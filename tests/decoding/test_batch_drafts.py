@@ -17,7 +17,7 @@ from glassformer.decoding.loop import Loop
 from glassformer.decoding.prompt_lookup import LookupForecast
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.errors import NotNumbers
+from glassformer.ground.errors import NotNumbers
 from tests.decoding.oracle import Oracle, recipe
 from tests.observe.models import both
 from tests.sweeps import examples

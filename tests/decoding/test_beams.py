@@ -19,7 +19,7 @@ from glassformer.decoding import Finish, Look, Outcome, Policy
 from glassformer.decoding.beams import beams, highest
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, logprobs, only, recipe
 from tests.sweeps import examples
 

@@ -9,7 +9,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import GenerationConfig
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])

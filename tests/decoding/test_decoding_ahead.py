@@ -31,7 +31,7 @@ from glassformer.engine.protocol import (
     max_ahead,
 )  # fmt: skip
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.errors import ExecutorError, NotNumbers
+from glassformer.ground.errors import ExecutorError, NotNumbers
 from tests.decoding.oracle import Oracle, recipe
 from tests.sweeps import examples
 

@@ -28,7 +28,7 @@ from glassformer.decoding.grammar.vocabulary import vocabulary_of
 from glassformer.decoding.rules.constraints import by_grammar
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
 from tests.sweeps import examples

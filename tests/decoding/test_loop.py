@@ -15,7 +15,7 @@ from glassformer.decoding import GenerationConfig, Policy, Recipe, generate, pol
 from glassformer.decoding.lane import CHUNK
 from glassformer.decoding.loop import loop
 from glassformer.engine.plain.executor import PlainExecutor
-from glassformer.errors import ExecutorError, InputError, SettingError
+from glassformer.ground.errors import ExecutorError, InputError, SettingError
 from tests.decoding.oracle import CountedExecutor
 from tests.parity import reference
 

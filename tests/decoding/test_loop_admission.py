@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.decoding import Finish, Policy, Step
 from glassformer.decoding.loop import Loop, loop
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 from tests.decoding.oracle import CountedExecutor, Oracle, group, recipe
 from tests.parity import reference
 from tests.sweeps import examples

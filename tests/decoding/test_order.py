@@ -10,7 +10,7 @@ import torch
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.settings_table import RULES, SETTINGS
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0], np.float32)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import pick
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.sweeps import examples
 
 

@@ -19,7 +19,7 @@ from glassformer.blueprints import read_config
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.settings import HARMLESS, LOAD_ARGUMENTS
 from glassformer.decoding.settings_table import RULES, SETTINGS
-from glassformer.errors import SettingError, UnknownArgument
+from glassformer.ground.errors import SettingError, UnknownArgument
 from tests.parity import reference
 from tests.parity.compare import load
 from tests.strange_numbers import STRANGE, failures, limited

@@ -18,7 +18,7 @@ from glassformer.decoding.prompt_lookup import lookup_continuation
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided
 from tests.sweeps import examples

@@ -12,11 +12,11 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.waterfall import TAIL_BINS
-from glassformer.errors import GlassError, InputError
+from glassformer.ground.candidates import EntropyStats, entropy_stats
+from glassformer.ground.errors import GlassError, InputError
 from glassformer.page.terminal import plain_text
 from tests.sweeps import examples
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 
 BLOCK = re.compile(r"^```(.+)\n((?:.*\n)*?)```$", re.M)
 RUN = ("python", "python raises", "python notes")

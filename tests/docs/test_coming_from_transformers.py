@@ -16,7 +16,7 @@ import transformers
 
 import glassformer
 from glassformer import blueprints
-from glassformer.errors import InputError, UnknownArgument
+from glassformer.ground.errors import InputError, UnknownArgument
 from tests.ecosystem.models import load_pair, load_tokenizers, write_model, write_tokenizer
 from tests.test_docs import ROOT
 

@@ -19,7 +19,7 @@ from glassformer.blueprints.bounds import BOUNDS
 from glassformer.blueprints.other_fields import HARMLESS, REFUSED
 from glassformer.decoding.settings import HARMLESS as HARMLESS_SETTINGS
 from glassformer.decoding.settings import SETTINGS, UNSUPPORTED
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 from tests.compat.test_weight_names import CONFIGS
 from tests.parity import reference
 from tests.test_docs import ROOT

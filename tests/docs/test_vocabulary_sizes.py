@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.opened import AutoConfig, AutoTokenizer
+from glassformer.model_files import AutoConfig, AutoTokenizer
 from tests.test_docs import ROOT, blocks
 
 PAGE = ROOT / "docs" / "vocabulary-sizes.md"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.checkpoint.dequantization import dequantize
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from tests.cli.test_cli import failed, glass
 from tests.docs.pages import agrees, blocks, run
 from tests.test_docs import ROOT

@@ -7,8 +7,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from glassformer.atomic_files import temporary_folder
 from glassformer.engine.cpu import build
+from glassformer.ground.files import temporary_folder
 
 KEPT = Path(__file__).parents[2] / "build"
 

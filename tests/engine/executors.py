@@ -20,11 +20,11 @@ from glassformer.engine.cpu.library import Engine
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Executor, Feed, Want
+from glassformer.ground.sites import Watch
+from glassformer.model_files import ModelFiles, open_model
 from glassformer.observe.verification import verify_all
-from glassformer.opened import OpenedModel, open_model
 from glassformer.quantize import requantize
 from glassformer.runtime.executors import ExecutorOptions, Executors
-from glassformer.sites import Watch
 from glassformer.views.verification import Verdict
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
@@ -41,7 +41,7 @@ class Subject:
     name: str = "plain"  # the executor that is looked at
 
     @cached_property
-    def opened(self) -> OpenedModel:
+    def opened(self) -> ModelFiles:
         return open_model(self.folder)
 
     @cached_property
@@ -114,7 +114,7 @@ class RequantizedSubject(Subject):
     kind: str = "q8_0"
 
     @cached_property
-    def opened(self) -> OpenedModel:
+    def opened(self) -> ModelFiles:
         opened = open_model(self.folder)
         return replace(opened, replacement_tensors=requantize(opened, self.kind))
 

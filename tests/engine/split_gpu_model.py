@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glassformer.engine.gpu.split_executor import SplitGpuExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.opened import open_model
+from glassformer.model_files import open_model
 from tests.engine.gpu import torch_kernels
 
 

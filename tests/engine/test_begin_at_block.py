@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.changes import Change
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.cpu import executor as cpu
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BlockInput, Feed, Want, begins_at_blocks
-from glassformer.errors import ExecutorError, InputError, SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, InputError, SiteError
 from tests.engine.executors import Subject
 from tests.parity import reference
 

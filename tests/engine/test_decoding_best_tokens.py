@@ -17,8 +17,8 @@ from glassformer.decoding import Look, Policy
 from glassformer.decoding.loop import loop
 from glassformer.engine.protocol import BEST, NOT_NUMBERS, Choice, Feed, ahead_decoder
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.errors import ExecutorError, InputError
-from glassformer.sites import Watch, axes
+from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.sites import Watch, axes
 from tests.decoding.oracle import recipe
 from tests.engine.executors import Subject, open_all, write_checkpoint
 

@@ -16,7 +16,7 @@ import torch
 
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed
-from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ground.locks import ForkSafeLock
 from glassformer.layers import forked_threads
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import glassformer
-from glassformer.changes import Change, Where
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import SiteError
-from glassformer.sites import all_sites, axes
+from glassformer.ground.changes import Change, Where
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import all_sites, axes
 from tests.engine.executors import EXECUTORS, Subject, open_all
 from tests.parity import reference
 from tests.sweeps import mostly_swept

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
 from glassformer.decoding import Policy, Step, generate
 from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.loop import Loop
@@ -21,7 +20,8 @@ from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Feed, Want, ahead_decoder
 from glassformer.engine.wrapped_executor import ReportingExecutor
-from glassformer.errors import ExecutorError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError
 from tests.decoding.oracle import Oracle, recipe
 from tests.decoding.test_batch_drafts import FixedCost
 from tests.engine.executors import EXECUTORS, Subject

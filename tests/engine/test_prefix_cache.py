@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.changes import Change
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
-from glassformer.errors import ExecutorError, InputError
-from glassformer.sites import Watch
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.candidates import top
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError, InputError
+from glassformer.ground.candidates import top
+from glassformer.ground.errors import ExecutorError, InputError
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

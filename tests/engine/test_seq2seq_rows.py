@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from safetensors.torch import load_file, save_file
 
-from glassformer.changes import Change
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.loop import loop
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import CheckpointError, ExecutorError, InputError, SiteError
-from glassformer.sites import Watch
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import CheckpointError, ExecutorError, InputError, SiteError
+from glassformer.ground.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
 from tests.sweeps import swept

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
 from glassformer.engine.gpu.split_executor import stored_part
 from glassformer.engine.protocol import BEST, Choice, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.ranks import Ranks, _start
 from glassformer.engine.tensor_parallel.split import Part
-from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
 from glassformer.runtime.split_model import SplitModel
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint

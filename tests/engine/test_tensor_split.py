@@ -12,7 +12,7 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import StepKind
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import Split, even_parts, head_parts, split_model
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.parity import reference
 
 

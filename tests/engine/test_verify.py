@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.engine.protocol import CACHES, Feed
-from glassformer.errors import InputError
+from glassformer.ground.candidates import kl_divergence, log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.sites import all_sites
 from glassformer.observe.verification import difference, tolerance, verify, verify_all
 from glassformer.page.terminal import plain_text
-from glassformer.sites import all_sites
 from glassformer.views.verification import EngineVerdict, SiteDifference, Verdict, verdicts_table
 from tests.engine.executors import Subject
 

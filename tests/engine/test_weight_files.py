@@ -22,7 +22,7 @@ from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile
 from glassformer.engine.cpu import weight_files, weights
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.protocol import Feed
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.engine.cpu.packed import packed_model
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from tests.observe.models import folder
 
 CLASSES = {

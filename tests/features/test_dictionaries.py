@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from glassformer.errors import CheckpointError, GlassError
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import feature_of, is_dictionary, read_dictionary, write_dictionary
 from glassformer.features.hook_names import hook_of_site, site_of_hook
+from glassformer.ground.errors import CheckpointError, GlassError
 from tests.features.dictionaries import KINDS, SIZE, WIDTH, random_tensors, write_folder
 
 INPUTS = np.random.default_rng(0).normal(size=(5, WIDTH)).astype(np.float32)

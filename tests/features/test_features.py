@@ -14,9 +14,9 @@ import torch
 from glassformer import Change, GlassError
 from glassformer.engine.protocol import BlockInput, Feed
 from glassformer.features.dictionary import FeatureDictionary
+from glassformer.ground.sites import Watch
 from glassformer.observe.features import known_dictionaries
 from glassformer.observe.tokens import describe_tokens
-from glassformer.sites import Watch
 from glassformer.steering.library import Library
 from glassformer.views.schema import schema
 from tests.features.dictionaries import random_tensors, write_folder

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from tests.fuzz.targets import TARGETS
 
 SECONDS = int(os.environ.get("FUZZ_SECONDS", 10))  # for one case
@@ -86,7 +86,7 @@ def fork_for_each() -> None:
     import tokenizers  # noqa: F401
     import torch  # noqa: F401
 
-    import glassformer.opened
+    import glassformer.model_files
     import glassformer.runtime.model  # noqa: F401
 
     gc.freeze()  # what is imported is not searched for garbage in each of them

@@ -287,7 +287,7 @@ def open_everything(path: Path) -> object:
     """All that opening a model reads, down to each tensor's values."""
     import numpy as np
 
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
 
     opened = open_model(path)
     with np.errstate(all="ignore"):
@@ -326,7 +326,7 @@ def model(folder: Path) -> Target:
 
 
 def generation_config(folder: Path) -> Target:
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
 
     write_llama(folder)
     return json_file_target(
@@ -383,7 +383,7 @@ def gguf_model(folder: Path) -> Target:
 
 
 def gguf_tokenizer(folder: Path) -> Target:
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
     from glassformer.text import Tokenizer
 
     (folder / "seed.gguf").write_bytes(gguf_bytes(folder))
@@ -502,7 +502,7 @@ def receipt(folder: Path) -> Target:
 def job_row(folder: Path) -> Target:
     """A row of a batch job, ours or OpenAI's, and its answer."""
     import glassformer
-    from glassformer.errors import GlassError
+    from glassformer.ground.errors import GlassError
     from glassformer.jobs.formats.openai_batch import OpenAIBatch
     from glassformer.jobs.formats.plain_rows import PlainRows
     from glassformer.jobs.formats.row_format import Row, RowFormat
@@ -557,7 +557,7 @@ def job_row(folder: Path) -> Target:
 
 def bounded(read: Callable[[], object]) -> object:
     """What is read; a message that refuses it is a sentence, and not as long as the file."""
-    from glassformer.errors import GlassError
+    from glassformer.ground.errors import GlassError
 
     try:
         return read()
@@ -584,7 +584,7 @@ def run_rows(folder: Path, source: Path) -> object:
                 True
             ] * summary.rows
     if summary.failed == summary.rows:
-        raise glassformer.errors.InputError("no row has an answer")
+        raise glassformer.ground.errors.InputError("no row has an answer")
     return summary
 
 
@@ -784,7 +784,7 @@ def open_adapted(folder: Path, adapter: str = "adapter") -> object:
     """A base with an adapter, merged and beside, down to each tensor's values."""
     import numpy as np
 
-    from glassformer.opened import open_model, with_adapters
+    from glassformer.model_files import open_model, with_adapters
 
     base = open_model(folder)
     with np.errstate(all="ignore"):
@@ -881,7 +881,7 @@ def packed_config(folder: Path) -> Target:
 
 
 def packed_weights(folder: Path) -> Target:
-    from glassformer.errors import GlassError
+    from glassformer.ground.errors import GlassError
 
     seed = (write_packed(folder) / "model.safetensors").read_bytes()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.jobs import input_rows
 from glassformer.jobs.job import open_input
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.atomic_files import write_error
-from glassformer.changes import Change
 from glassformer.decoding.loop import Loop
-from glassformer.errors import ExecutorError, GlassError, InputError, SettingError, UnknownArgument, WriteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, GlassError, InputError, SettingError, UnknownArgument, WriteError
+from glassformer.ground.files import write_error
 from glassformer.jobs import JobProgress, continuous_batch, row_workers, run_job
 from glassformer.jobs import job as job_module
 from glassformer.jobs.row_workers import row_seed

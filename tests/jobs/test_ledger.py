@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError, WriteError
+from glassformer.ground.errors import InputError, WriteError
 from glassformer.jobs import ledger as ledger_module
 from glassformer.jobs.ledger import BEGINNING, Ledger, encode_line, is_whole
 from tests.sweeps import examples

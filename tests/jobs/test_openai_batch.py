@@ -10,7 +10,7 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion
 
 import glassformer
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.jobs import run_job
 from tests.jobs.models import chat_model, read_rows, write_rows
 from tests.observe.models import encoder

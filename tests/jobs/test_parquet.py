@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import glassformer
-from glassformer.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError, InputError
 from glassformer.jobs import run_job
 from glassformer.jobs.formats.parquet import write_parquet
 from glassformer.jobs.job import open_input

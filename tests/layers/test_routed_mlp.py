@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import glassformer
-from glassformer.changes import Change
+from glassformer.ground.changes import Change
+from glassformer.ground.sites import Observer, Tap, Watch
 from glassformer.layers import ForwardPass, GatedMLP, Mask, RoutedMLP
 from glassformer.layers.routed_mlp import load_balancing_loss
-from glassformer.sites import Observer, Tap, Watch
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, pair
 

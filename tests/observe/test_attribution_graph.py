@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe import attribution_graph as graphs
 from glassformer.views.attribution_graph import AttributionGraph
 from tests.observe.models import CAUSAL, EXECUTORS, TEXT, WRITERS, both, encoder

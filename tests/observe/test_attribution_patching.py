@@ -12,9 +12,9 @@ import torch
 from click.testing import CliRunner
 
 import glassformer
-from glassformer.changes import Change
 from glassformer.cli.app import app
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.observe import attribution_patching as module
 from glassformer.observe import differentiation
 from glassformer.observe.attribution_patching import attribution_patching, compare_with_patching

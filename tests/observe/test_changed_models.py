@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SiteError
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")

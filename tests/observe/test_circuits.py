@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe import circuits, composition
 from glassformer.observe.head_weights import AttentionWeights, embeddings
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both, encoder

@@ -11,8 +11,8 @@ import torch
 from bench.reference import compare_with_transformers
 
 import glassformer
-from glassformer.changes import Change
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
 from glassformer.observe.compare_runs import compare_runs

@@ -13,9 +13,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from glassformer.changes import Change, ChangeSequence
 from glassformer.cli.app import app
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.changes import Change, ChangeSequence
+from glassformer.ground.errors import InputError, SiteError
 from glassformer.observe.activation_rows import activation_rows
 from glassformer.page.document import Table
 from glassformer.steering.token_axis import token_site

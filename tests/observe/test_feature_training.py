@@ -11,8 +11,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from glassformer.errors import GlassError
 from glassformer.features.files import read_dictionary, write_dictionary
+from glassformer.ground.errors import GlassError
 from glassformer.observe.activation_rows import TextRows, activation_rows
 from glassformer.observe.feature_training import FeatureTrainingSettings, train_features
 from glassformer.views.schema import schema

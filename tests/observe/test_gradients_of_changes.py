@@ -18,7 +18,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer import Change
-from glassformer.changes import FunctionChange, in_sequence
+from glassformer.ground.changes import FunctionChange, in_sequence
 from glassformer.observe import differentiation
 from tests.features.dictionaries import write_folder
 from tests.observe.models import WRITERS, folder

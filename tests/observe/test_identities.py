@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from glassformer import Change
-from glassformer.candidates import log_softmax
+from glassformer.ground.candidates import log_softmax
+from glassformer.ground.sites import axes
 from glassformer.observe.attention import sink_sites
 from glassformer.observe.reading import Reading
-from glassformer.sites import axes
 from glassformer.views.attention import AttentionKind, with_sink
 from glassformer.views.attribution import Attribution, Contribution
 from tests.observe.models import EXECUTORS, both, encoder

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import glassformer
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.layers import mlp
 from glassformer.observe import op_values
 from glassformer.observe.inside import make_strip

@@ -20,18 +20,18 @@ import torch
 
 import glassformer
 from glassformer.blueprints import blueprint, read_config
-from glassformer.candidates import Candidates
-from glassformer.changes import Change
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Description, Feed, Want
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.candidates import Candidates
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.model_files import open_model
 from glassformer.observe import clock as clocks
 from glassformer.observe.clock import Clock
 from glassformer.observe.journey import assemble, next_token
 from glassformer.observe.plan import plan
 from glassformer.observe.prompt_warnings import generation_prompts, prompt_texts, prompt_warnings
 from glassformer.observe.tokens import batch
-from glassformer.opened import open_model
 from glassformer.views.journey import Journey
 from glassformer.views.plan import Plan
 from glassformer.views.schema import schema

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe import learning as module
 from glassformer.observe.learning import learning
 from glassformer.views.schema import schema

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.changes import Change
-from glassformer.errors import CheckpointError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import CheckpointError
 from glassformer.layers import Conv1D, Linear
 from glassformer.observe.differentiation import Differentiation, Target
 from glassformer.runtime.executors import Executors

@@ -22,11 +22,11 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.checkpoint.stored_tensors import StoredTensor
-from glassformer.errors import CheckpointError, ConfigError, InputError
+from glassformer.ground.errors import CheckpointError, ConfigError, InputError
+from glassformer.model_files import open_model
 from glassformer.observe import weights
 from glassformer.observe.parameters import parameters
 from glassformer.observe.statistics import BINS, statistics
-from glassformer.opened import open_model
 from glassformer.page.html import html_document
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.quantize import quantize
@@ -546,7 +546,7 @@ def test_parameters_need_no_torch(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama")
     code = f"""
 import sys
-from glassformer.opened import open_model
+from glassformer.model_files import open_model
 from glassformer.observe.parameters import parameters
 print(parameters(open_model({str(tmp_path)!r}), histogram=True))
 assert "torch" not in sys.modules

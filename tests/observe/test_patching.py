@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
 from glassformer.engine.protocol import BlockInput
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.sites import Watch
 from glassformer.observe import text_pair as module
 from glassformer.observe import unpatched_text
 from glassformer.observe.patching import patching
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.sites import Watch
 from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.schema import schema
 from tests.features.dictionaries import write_folder

@@ -13,9 +13,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from glassformer.changes import Change
 from glassformer.cli.app import app
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.observe import text_pair
 from glassformer.observe.patching_pairs import METRICS, ScoredPair, patching_pairs
 from glassformer.observe.text_pair import align

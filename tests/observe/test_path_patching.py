@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.errors import InputError, SiteError
 from glassformer.observe import text_pair
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.views.path_patching import PathPatching

@@ -14,10 +14,10 @@ import torch
 
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.model_files import open_model
 from glassformer.observe import perplexity
 from glassformer.observe.perplexity import HELD_OUT, added_bos, compare_likelihoods, likelihood
-from glassformer.opened import open_model
 from tests.parity.compare import load
 from tests.quantize import models
 

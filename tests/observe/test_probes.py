@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SiteError
 from glassformer.observe.probes import FORMAT, fit, split
 from glassformer.observe.tensor_files import load_tensors, save_tensors
 from glassformer.views.probes import Probes

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.changes import Change
-from glassformer.errors import GlassError, InputError, NotNumbers, SettingError, SiteError, TemplateError, WriteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import GlassError, InputError, NotNumbers, SettingError, SiteError, TemplateError, WriteError
 from glassformer.observe import activations
 from glassformer.page.document import Grid
 from glassformer.page.terminal import TerminalPage, plain_text

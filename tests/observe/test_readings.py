@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.changes import Change
-from glassformer.errors import CheckpointError, GlassError, InputError, InputTypeError, SiteError, WriteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import CheckpointError, GlassError, InputError, InputTypeError, SiteError, WriteError
 from glassformer.observe import activation_files, recorded_activations, text_batches
 from glassformer.observe.activation_statistics import Moments
 from glassformer.observe.recorded_activations import RecordedActivations

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.changes import Change
-from glassformer.errors import InputError, UnknownArgument, WriteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, UnknownArgument, WriteError
 from glassformer.views.receipt import SCHEMA
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
 from tests.observe.test_reading import fits, valid

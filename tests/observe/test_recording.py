@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.views.recording import RecordedStep, Recording
 from glassformer.views.schema import schema

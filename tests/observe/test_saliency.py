@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from torch import Tensor
 
 import glassformer
-from glassformer.changes import Change
 from glassformer.cli.app import app
-from glassformer.errors import InputError, InputTypeError, NotNumbers, SettingError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError, NotNumbers, SettingError
 from glassformer.observe import differentiation, leave_one_out
 from glassformer.observe import saliency as module
 from glassformer.page.terminal import TerminalPage, plain_text

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.errors import InputError, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, SettingError, UnknownArgument
 from glassformer.observe.caching import caching
 from glassformer.observe.sweep import STRATEGIES, strategies
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint.training_layout import METRICS
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe import training_log
 from glassformer.observe.training_log import Curve, TrainingLog, read_training
 from tests.training.folders import evaluation_line, sample_line, step_line, training_folder, write_lines

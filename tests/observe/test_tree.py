@@ -15,7 +15,7 @@ import torch
 from rich.cells import cell_len
 
 import glassformer
-from glassformer.errors import InputError, InputTypeError, NotNumbers
+from glassformer.ground.errors import InputError, InputTypeError, NotNumbers
 from glassformer.observe import tree as growing
 from glassformer.observe.tree import node_count
 from glassformer.page.html import html_document

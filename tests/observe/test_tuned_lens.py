@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe import tuned_lens_training
 from glassformer.observe.tensor_files import load_tensors, save_tensors
 from glassformer.observe.tuned_lens import FORMAT, Translator, TunedLens

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer import sites
 from glassformer.blueprints import blueprint
-from glassformer.changes import Change
+from glassformer.ground import sites
+from glassformer.ground.changes import Change
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, same_fields
 from tests.sweeps import swept

@@ -13,8 +13,8 @@ from glassformer import AutoModelForCausalLM
 from glassformer.blueprints import read_text_config
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ConfigError
-from glassformer.opened import open_model
+from glassformer.ground.errors import ConfigError
+from glassformer.model_files import open_model
 from tests.parity.compare import close, ids_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")

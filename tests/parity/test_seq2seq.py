@@ -16,9 +16,9 @@ import glassformer
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import CheckpointError, ConfigError, InputError, SiteError
-from glassformer.opened import open_model
-from glassformer.sites import Watch
+from glassformer.ground.errors import CheckpointError, ConfigError, InputError, SiteError
+from glassformer.ground.sites import Watch
+from glassformer.model_files import open_model
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
 from tests.sweeps import swept

@@ -74,7 +74,7 @@ def test_it_knows_paris(pair: tuple[Any, Any, Any]) -> None:
 def test_watching_the_real_model_changes_no_bit(pair: tuple[Any, Any, Any]) -> None:
     ours, _, tokenizer = pair
     ids = tokenizer("Watching changes nothing.")["input_ids"]
-    from glassformer.sites import Watch
+    from glassformer.ground.sites import Watch
 
     watch = Watch.of("*", blocks=30)
     one, other = PlainExecutor(ours), PlainExecutor(ours)

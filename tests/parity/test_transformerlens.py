@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.sites import axes
+from glassformer.ground.sites import axes
 from tests.observe.models import both, folder
 
 pytestmark = pytest.mark.skipif(find_spec("transformer_lens") is None, reason="TransformerLens is not installed: make setup")

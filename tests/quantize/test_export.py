@@ -24,8 +24,8 @@ from tokenizers.models import BPE
 from glassformer.adapters.peft_writer import LoraDescription, write_adapter
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.quantization import quantize_rows
-from glassformer.errors import CheckpointError, GlassError, InputError
-from glassformer.opened import open_model
+from glassformer.ground.errors import CheckpointError, GlassError, InputError
+from glassformer.model_files import open_model
 from glassformer.quantize import quantize
 from glassformer.quantize.gguf_metadata import ARCHITECTURES
 from tests.checkpoint.files import refused, write_gguf

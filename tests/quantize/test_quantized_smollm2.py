@@ -10,8 +10,8 @@ import pytest
 
 import glassformer
 from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.model_files import open_model
 from glassformer.observe.perplexity import HELD_OUT, LikelihoodComparison, compare_likelihoods
-from glassformer.opened import open_model
 from glassformer.quantize import quantize
 from tests.parity.compare import load
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.blueprints import blueprint, read_config
-from glassformer.opened import open_model
+from glassformer.model_files import open_model
 from glassformer.quantize.tensor_kinds import Role, kind_for, model_label, stored_roles, weight_roles
 from tests.parity import reference
 

@@ -20,8 +20,8 @@ from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
 from glassformer.compat.auto import model_class_for_head
 from glassformer.compat.pretrained import load
-from glassformer.errors import CheckpointError, InputError, WriteError
-from glassformer.opened import OpenedModel, open_model
+from glassformer.ground.errors import CheckpointError, InputError, WriteError
+from glassformer.model_files import ModelFiles, open_model
 from glassformer.quantize import requantize, weight_cache
 from tests.checkpoint.files import refused, write_gguf
 from tests.parity import reference
@@ -56,7 +56,7 @@ SMALL = (
 )  # words in the names of what stays
 
 
-def make_model(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:
+def make_model(folder: Path, family: str = "llama", **changes: Any) -> ModelFiles:
     head = reference.HEADS[family][1]
     reference.write(folder, family, head, **{**WIDE[family], **changes})
     return open_model(folder)
@@ -271,7 +271,7 @@ def test_requantize_names_a_damaged_source(tmp_path: Path) -> None:
 def test_requantize_needs_no_torch(tmp_path: Path) -> None:
     make_model(tmp_path)
     code = (
-        "import sys; from glassformer.opened import open_model; from glassformer.quantize import requantize\n"
+        "import sys; from glassformer.model_files import open_model; from glassformer.quantize import requantize\n"
         f"requantize(open_model({str(tmp_path)!r}), 'q8_0'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,7 @@ import torch
 import glassformer
 from glassformer.decoding import Finish
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
-from glassformer.errors import (
+from glassformer.ground.errors import (
     ConfigError,
     ExecutorError,
     InputError,
@@ -24,9 +24,9 @@ from glassformer.errors import (
     TemplateError,
     UnknownArgument,
 )
+from glassformer.ground.sites import Watch
 from glassformer.observe.compare import compare
 from glassformer.runtime.executors import EXECUTORS
-from glassformer.sites import Watch
 from tests.parity import reference
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.errors import InputTypeError, TemplateError, UnknownArgument
+from glassformer.ground.errors import InputTypeError, TemplateError, UnknownArgument
 from glassformer.runtime import Model
 from glassformer.runtime.prompt import RESERVED, PromptOptions
 

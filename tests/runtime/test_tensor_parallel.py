@@ -15,10 +15,10 @@ import torch
 from click.testing import CliRunner
 
 import glassformer
-from glassformer.changes import Change
 from glassformer.cli.app import app
 from glassformer.engine.tensor_parallel import ranks
-from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.receipt import executor_arguments
 from tests.observe.models import TEXT, folder
 from tests.patience import patience

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.scale.cluster import Allotment, Machine, allot, check_address, connect, import_ray
 from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from glassformer.cli.app import app
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from tests.cli.test_serve import served
 from tests.jobs.models import GREEDY, chat_folder, write_rows
 from tests.observe.models import folder as model_folder

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.jobs import run_job
 from glassformer.scale import Generator, generate
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import ExecutorError, ModelNotFound, SettingError, UnknownArgument
+from glassformer.ground.errors import ExecutorError, ModelNotFound, SettingError, UnknownArgument
 from glassformer.jobs import JobProgress
 from glassformer.jobs import run_job as run_job_here
 from glassformer.scale import job as scale_job

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.scale import prefixes
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits

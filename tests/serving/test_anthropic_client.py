@@ -9,7 +9,7 @@ import anthropic
 import httpx
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.serving.http.anthropic.schemas import MessagesRequest
 from tests.patience import patience
 from tests.serving.tools import CITIES, NOW, WEATHER

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import Request
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.clients import CLIENT_KEY, cache_salt, client_of, network, real_client
 from glassformer.serving.http.errors import HttpError

@@ -13,8 +13,8 @@ import pytest
 
 import glassformer
 from glassformer.checkpoint import local_cache
-from glassformer.errors import FetchError, InputError, ModelNotFound
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import FetchError, InputError, ModelNotFound
+from glassformer.ground.progress import NamedProgress
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.ollama.management import fetched_name
 from glassformer.serving.limits import Limits

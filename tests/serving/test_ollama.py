@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.serving.http.answers import Piece
 from glassformer.serving.http.ollama.generation import chat_delta
 from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.errors import CheckpointError, ModelNotFound, QueueFull, SettingError, Unavailable
+from glassformer.ground.errors import CheckpointError, ModelNotFound, QueueFull, SettingError, Unavailable
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
 

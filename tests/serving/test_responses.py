@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.openai.response_store import ResponseStore, StoredResponse

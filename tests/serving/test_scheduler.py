@@ -18,11 +18,11 @@ import pytest
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
+from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
+from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
-from glassformer.sites import Watch
 from tests.jobs.models import chat_folder
 from tests.observe.models import both, encoder
 from tests.patience import patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi import FastAPI
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.security import Security

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.server import GlassServer

@@ -11,7 +11,7 @@ import pytest
 
 import glassformer
 from glassformer.checkpoint.training_layout import METRICS, SNAPSHOTS
-from glassformer.errors import CheckpointError, Unavailable
+from glassformer.ground.errors import CheckpointError, Unavailable
 from glassformer.observe.learning import learning
 from glassformer.observe.training_log import read_training
 from glassformer.serving.followed_training import FollowedTraining

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future, wait
 
 import pytest
 
-from glassformer.errors import QueueFull, Unavailable
+from glassformer.ground.errors import QueueFull, Unavailable
 from glassformer.serving.job_threads import JobThreads
 from tests.observe.models import both
 from tests.serving.test_scheduler import Client, scheduler_of

@@ -13,7 +13,7 @@ import pytest
 
 import glassformer
 from glassformer import Change
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.views.journey import Journey
 from glassformer.views.recording import Recording

@@ -12,7 +12,7 @@ import pytest
 
 import glassformer
 from glassformer.engine.cpu.build import library
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.run import Run
 from glassformer.studio.saved_page import javascript_json, saved_page, script, template

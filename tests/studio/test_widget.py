@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 import glassformer
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.runtime.run import Run
 from glassformer.studio import widget
 from glassformer.studio.saved_page import script

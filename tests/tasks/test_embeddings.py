@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from glassformer import pipeline
 from glassformer.checkpoint.sentence_pooling import read_sentence_settings
-from glassformer.errors import CheckpointError, InputError, SettingError
+from glassformer.ground.errors import CheckpointError, InputError, SettingError
 from tests.tasks.conftest import Make
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,7 @@ import transformers
 
 import glassformer
 from glassformer import pipeline
-from glassformer.errors import ConfigError, InputError
+from glassformer.ground.errors import ConfigError, InputError
 from glassformer.observe.arithmetic import HeadScores
 from glassformer.observe.op_values import OpValues
 from tests.parity.reference import ENCODERS, write

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
-from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.tasks.forward import batches
 from glassformer.tasks.registry import find_task
 from glassformer.tasks.token_classification import EntitySpan, group_spans

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from glassformer import load, pipeline
-from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, UnknownArgument
 from tests.tasks.conftest import Make
 
 pytestmark = pytest.mark.usefixtures("one_thread")

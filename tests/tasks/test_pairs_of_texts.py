@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from glassformer import load, pipeline
-from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.serving.http.rerank import relevance
 from tests.tasks.conftest import Make, same
 

@@ -12,7 +12,7 @@ import transformers
 from transformers.pipelines.pt_utils import KeyDataset
 
 from glassformer import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, TextIteratorStreamer, TextStreamer, pipeline
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 from tests.patience import patience
 from tests.tasks.conftest import Make, same
 

@@ -12,7 +12,7 @@ import pytest
 
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.opened import open_model
+from glassformer.model_files import open_model
 from glassformer.text import Tokenizer
 from tests.conftest import unavailable
 

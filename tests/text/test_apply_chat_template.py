@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError, InputTypeError, TemplateError
+from glassformer.ground.errors import InputError, InputTypeError, TemplateError
 from glassformer.text import Tokenizer
 from tests.text.test_template import PLAIN, TOOLED, WEATHER, Message, assistant, having, system, user
 from tests.text.test_template_rendering import TEMPLATES

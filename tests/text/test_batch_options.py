@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from glassformer import AutoTokenizer
-from glassformer.errors import GlassError, InputError, InputTypeError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError
 from glassformer.text import BatchEncoding, Tokenizer
 from tests.parity.reference import transformers
 from tests.sweeps import examples

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, TokenizerConfig
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 from tests.parity.reference import transformers

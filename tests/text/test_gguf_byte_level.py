@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf import build
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES

@@ -11,7 +11,7 @@ from hypothesis import given
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf.export import tokenizer_fields
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import GPT2, PRE_TOKENIZER_TYPES

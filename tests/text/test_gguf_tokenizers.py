@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
 from tests.parity.reference import transformers
 from tests.text.test_gguf_byte_level import write

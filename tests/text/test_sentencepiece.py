@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from tests.parity.reference import transformers

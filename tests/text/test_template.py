@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError, InputTypeError, TemplateError
+from glassformer.ground.errors import InputError, InputTypeError, TemplateError
 from glassformer.text import ChatTemplate, Tokenizer
 from tests.text.texts import moderate, texts
 

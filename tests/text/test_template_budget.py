@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import TemplateError
+from glassformer.ground.errors import TemplateError
 from glassformer.text import ChatTemplate, Tokenizer
 from glassformer.text.chat.template_budget import Budget
 from tests.text.test_template import WEATHER, assistant, user

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError, TemplateError
+from glassformer.ground.errors import InputError, TemplateError
 from glassformer.text import ChatTemplate
 from tests.text.test_template import assistant, user
 from tests.text.test_template_rendering import TEMPLATES

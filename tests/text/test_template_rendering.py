@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import GlassError, InputError, InputTypeError, TemplateError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, TemplateError
 from glassformer.text import ChatTemplate, Tokenizer
 from tests.sweeps import examples
 from tests.text.test_template import CALL, PLAIN, TOOLED, WEATHER, Message, assistant, system, tool, user

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError, InputError, InputTypeError, UnknownArgument
+from glassformer.ground.errors import CheckpointError, InputError, InputTypeError, UnknownArgument
 from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.tokenizer_files.tokenizer_classes import class_for_config
 from tests.parity.reference import transformers

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glassformer import AutoTokenizer
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.text import Tokenizer
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tool_calls import (

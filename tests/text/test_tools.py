@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Literal, Optional, Tuple, Union  # noqa: UP0
 import pytest
 import torch
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.text import Tokenizer
 from glassformer.text.chat.tools import get_json_schema
 from tests.text.test_template import WEATHER, user

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError, SettingError, TemplateError
+from glassformer.ground.errors import InputError, SettingError, TemplateError
 from glassformer.training.chat_rows import Conversation, read_conversation, read_preference
 from glassformer.training.chat_tokens import ChatTokenizer
 from glassformer.training.fine_tuning import ChatRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassformer.errors import CheckpointError, InputError
+from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.training import corpus as corpora
 from glassformer.training.corpus import read_corpus
 from glassformer.training.rows import SOURCE, TARGET, TEXT, read_rows, split_rows

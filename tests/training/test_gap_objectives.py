@@ -14,7 +14,7 @@ import transformers
 
 from glassformer.blueprints import model_types, module_for, read_config
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.tasks import pipeline
 from glassformer.text import Tokenizer
 from glassformer.training.events import Sampled, StepDone

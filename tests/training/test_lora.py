@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 
 import glassformer
 from glassformer import AutoModelForCausalLM
-from glassformer.errors import SettingError
-from glassformer.opened import open_model
+from glassformer.ground.errors import SettingError
+from glassformer.model_files import open_model
 from glassformer.training.events import StepDone
 from glassformer.training.fine_tuning import ChatRequest
 from glassformer.training.lora import LoraSettings, add_lora, lora_layers, target_modules

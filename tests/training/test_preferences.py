@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from glassformer import AutoModelForCausalLM
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.training import reference
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.fine_tuning import PreferenceRequest

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.ranks import Ranks
 from glassformer.training.trainer import Trainer

@@ -14,7 +14,7 @@ import glassformer as glass
 from glassformer import AutoModelForCausalLM
 from glassformer.checkpoint.training_layout import SNAPSHOTS, step_folders
 from glassformer.cli.train import TrainingGroup
-from glassformer.errors import SettingError, WriteError
+from glassformer.ground.errors import SettingError, WriteError
 from glassformer.training import snapshots as module
 from glassformer.training.events import SnapshotKept, StepDone
 from glassformer.training.ranks import Ranks

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.training.measures import (
     accuracy,
     confusion,

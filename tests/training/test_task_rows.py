@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.jobs import input_rows
 from glassformer.training import labels as label_file
 from glassformer.training import rows as row_file

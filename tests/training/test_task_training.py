@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import glassformer
 from glassformer.cli.app import app
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
+from glassformer.model_files import AutoTokenizer
 from glassformer.observe.training_log import read_training
-from glassformer.opened import AutoTokenizer
 from glassformer.tasks import pipeline
 from glassformer.training.events import Sampled, StepDone
 from glassformer.training.labels import Labels

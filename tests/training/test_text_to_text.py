@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.training.events import Evaluated, Sampled
 from glassformer.training.measures import confusion, edit_distance, f1_scores
 from glassformer.training.objectives.text_to_text import TextToText

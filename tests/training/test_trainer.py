@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import CheckpointError, NotNumbers, SettingError, TrainingDiverged, WriteError
+from glassformer.ground.errors import CheckpointError, NotNumbers, SettingError, TrainingDiverged, WriteError
 from glassformer.training.events import Evaluated, Saved, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.settings import TrainingSettings

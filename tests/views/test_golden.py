@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer.changes import Change
 from glassformer.features.dictionary import FeatureDictionary
+from glassformer.ground.changes import Change
 from glassformer.observe.caching import caching
 from glassformer.observe.compare import compare
 from glassformer.observe.learning import learning

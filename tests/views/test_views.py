@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import glassformer
 from glassformer.cli.app import app
-from glassformer.errors import ConfigError, InputError
-from glassformer.sites import all_sites
+from glassformer.ground.errors import ConfigError, InputError
+from glassformer.ground.sites import all_sites
 from glassformer.views.journey import Journey
 from tests.compat.test_scratch import CL100K, ckpt
 from tests.parity import reference

@@ -24,7 +24,7 @@ from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import EMBEDDING_NAMES, resolve_names
 from glassformer.checkpoint.stored_tensors import Floats, computed_tensor
-from glassformer.errors import CheckpointError, ConfigError, did_you_mean
+from glassformer.ground.errors import CheckpointError, ConfigError, did_you_mean
 
 AdapterMode: TypeAlias = Literal["merged", "beside"]
 MODES: tuple[AdapterMode, ...] = get_args(AdapterMode)

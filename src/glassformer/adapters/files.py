@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.adapters import gguf_adapter, peft_adapter
 from glassformer.adapters.adapter import Adapter
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 
 def is_adapter(path: Path) -> bool:

@@ -17,8 +17,8 @@ from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_architectures import model_type_of
 from glassformer.checkpoint.gguf_names import family_name_and_layout
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 EMBEDDING = "token_embd.weight"
 NORM = "_norm.weight"  # of a norm as a whole, which some tools put beside the updates

@@ -19,8 +19,8 @@ from glassformer.adapters.safe_patterns import compile_pattern
 from glassformer.blueprints import Head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import read_json, read_weights
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief, matches_type
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief, matches_type
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the best first

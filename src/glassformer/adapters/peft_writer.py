@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from glassformer.adapters.peft_adapter import CONFIG, PREFIX, WEIGHTS
-from glassformer.atomic_files import atomic_save, write_error
+from glassformer.ground.files import atomic_save, write_error
 
 Matrix = np.ndarray[Any, Any]
 SAVED_WEIGHTS = re.compile(r"adapter_model.*\.(safetensors|bin)")  # what an earlier save may have left

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 MAX_LENGTH = 4000
 MAX_REPEATS = 8  # unbounded ones, side by side

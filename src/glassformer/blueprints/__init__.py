@@ -17,7 +17,7 @@ from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.ops import Op, Weight
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError, did_you_misspell
+from glassformer.ground.errors import ConfigError, did_you_misspell
 
 SHARED = frozenset(
     {

@@ -11,7 +11,7 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.ops import Weight
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

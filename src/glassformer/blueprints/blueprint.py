@@ -18,7 +18,7 @@ from glassformer.blueprints.ops import Dim, Op, OpKind, Shape, Weight
 from glassformer.blueprints.positions import DistanceBuckets
 from glassformer.blueprints.rope import Rope
 from glassformer.blueprints.synonyms import synonyms
-from glassformer.sites import Synonyms
+from glassformer.ground.sites import Synonyms
 
 # how many blocks there are, how many in the encoder, which have experts, and what else their sites are called
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief, is_finite
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief, is_finite
 
 INT32 = 2**31 - 1
 MAX_LAYERS = 4096

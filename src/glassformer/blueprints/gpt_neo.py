@@ -13,8 +13,8 @@ from glassformer.blueprints import gpt
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, LENGTH, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief
 
 GLOBAL, LOCAL = "global", "local"
 SCALE = 1.0  # of attention's scores

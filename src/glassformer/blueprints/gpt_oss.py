@@ -10,8 +10,8 @@ from glassformer.blueprints import layer_types, llama, routed
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 4096}  # fmt: skip

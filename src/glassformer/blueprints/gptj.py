@@ -11,7 +11,7 @@ from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

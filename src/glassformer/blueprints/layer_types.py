@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

@@ -10,7 +10,7 @@ from glassformer.blueprints import rotary
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from glassformer.blueprints import bart
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief
 
 AnyTensor = TypeVar("AnyTensor")
 

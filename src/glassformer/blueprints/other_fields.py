@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from glassformer.errors import ConfigError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError
+from glassformer.ground.typecheck import brief
 
 PACKED = (
     "weights that are packed this way cannot be read. GPTQ, AWQ, bitsandbytes, FP8 and compressed-tensors can, from a "

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import mistral
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 ROPES = ("default", "longrope")
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import llama, qwen3, routed
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.ops import Weight
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import ConfigError, did_you_mean
-from glassformer.typecheck import brief
+from glassformer.ground.errors import ConfigError, did_you_mean
+from glassformer.ground.typecheck import brief
 
 MOST = 1e12  # of every number here
 Floats = npt.NDArray[np.float64]

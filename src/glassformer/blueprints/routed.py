@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Builder, Value
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")  # of an expert
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from glassformer.blueprints.ops import Op, OpKind
-from glassformer.sites import Synonyms
+from glassformer.ground.sites import Synonyms
 
 IN_BLOCK: Mapping[str, str] = {  # TransformerLens, after `blocks.N.`
     "hook_resid_mid": "middle",

@@ -10,7 +10,7 @@ from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.errors import ConfigError
+from glassformer.ground.errors import ConfigError
 
 UNBOUNDED = 1 << 30  # tokens: relative positions have no end
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from glassformer.atomic_files import finish_saves
 from glassformer.checkpoint.stored_tensors import StoredTensor
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import finish_saves
 
 
 class Checkpoint(Protocol):

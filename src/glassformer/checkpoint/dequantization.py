@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.codebooks import CODEBOOK_KINDS, expand
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 CHUNK = 1 << 20  # elements
 FLOAT8_KINDS = ("F8_E4M3", "F8_E5M2")  # a byte each

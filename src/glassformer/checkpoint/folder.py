@@ -18,8 +18,8 @@ from glassformer.checkpoint.dequantization import FLOAT8_KINDS
 from glassformer.checkpoint.quantized import expand_quantized, quantization_method
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
-from glassformer.errors import CheckpointError, reason_of
-from glassformer.regular_files import FETCH_AGAIN, read_regular
+from glassformer.ground.errors import CheckpointError, reason_of
+from glassformer.ground.files import FETCH_AGAIN, read_regular
 
 WEIGHTS = (  # the best first
     "model.safetensors",

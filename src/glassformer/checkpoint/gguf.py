@@ -19,7 +19,7 @@ import numpy as np
 from glassformer.checkpoint import gguf_names
 from glassformer.checkpoint.gguf_kinds import block_size, kind_name
 from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor, check_region
-from glassformer.errors import CheckpointError, spell
+from glassformer.ground.errors import CheckpointError, spell
 
 NUMBERS = {  # by code, as both struct and numpy spell them
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",

@@ -57,7 +57,7 @@ from glassformer.checkpoint.gguf_tensor_names import (
     T5,
 )
 from glassformer.checkpoint.stored_tensors import Layout, OffsetByOne, Transposed
-from glassformer.errors import CheckpointError, did_you_misspell
+from glassformer.ground.errors import CheckpointError, did_you_misspell
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from glassformer.checkpoint.gguf_architectures import ArchitectureTable, table_o
 from glassformer.checkpoint.gguf_config_fields import REQUIRED, Raw, shortest_float
 from glassformer.checkpoint.gguf_tensor_names import ENDLESS, T5_PLAIN
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, PartAfterPart, StoredTensor
-from glassformer.errors import CheckpointError, did_you_mean
+from glassformer.ground.errors import CheckpointError, did_you_mean
 
 
 def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from glassformer.atomic_files import atomic_file
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
-from glassformer.errors import InputError
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import InputError
+from glassformer.ground.files import atomic_file
+from glassformer.ground.progress import NamedProgress
 
 PIECE = 1 << 20  # numbers that one thread packs at a time
 ALIGNMENT = 32

@@ -20,7 +20,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder
 from glassformer.checkpoint.catalogue import (
     CATALOGUE,
     FULL_NAMES,
@@ -33,8 +32,9 @@ from glassformer.checkpoint.catalogue import (
 )
 from glassformer.checkpoint.folder import FolderCheckpoint
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
-from glassformer.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
-from glassformer.progress import NamedProgress, shown_progress
+from glassformer.ground.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
+from glassformer.ground.files import sync_folder, sync_tree, temporary_folder
+from glassformer.ground.progress import NamedProgress, shown_progress
 
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from glassformer.checkpoint.stored_tensors import MappedFile
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 ZIP = b"PK\x03\x04"
 MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of the old format begin with, pickled

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.stored_tensors import StoredTensor, main_kind
-from glassformer.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, did_you_mean
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]

@@ -14,8 +14,8 @@ from typing import Any
 
 from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.checkpoint.torch_file import TorchFile, read_torch_file
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {  # the config's name: what h_params may call it
     "hidden_size": ("d_model", "n_embd", "emb_dim"),

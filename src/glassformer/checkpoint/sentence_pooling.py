@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.folder import read_json, read_weights
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
 
 Floats = npt.NDArray[np.float32]
 

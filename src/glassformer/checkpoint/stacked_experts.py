@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, Layout, StoredTensor, Transposed
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 STACKED = re.compile(r"(.*\.)?mlp\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
 PAIR = ("gate_proj", "up_proj")

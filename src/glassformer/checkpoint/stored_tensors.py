@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import dequantize
-from glassformer.errors import CheckpointError
-from glassformer.ownership import Shared
-from glassformer.regular_files import FETCH_AGAIN, open_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import FETCH_AGAIN, open_regular
+from glassformer.ground.ownership import Shared
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]

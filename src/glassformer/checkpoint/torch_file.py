@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.pickle_scan import ADVICE, scan
 from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes, MappedFile, StoredTensor
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch import Tensor

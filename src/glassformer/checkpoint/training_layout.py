@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 ABOUT, METRICS, CURVES, LOCK = "training.json", "metrics.jsonl", "curves.html", ".training.lock"
 THREADS = "threads.json"

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from types import FrameType
 
-from glassformer.garbage_collection import collect_rarely
+from glassformer.ground.garbage_collection import collect_rarely
 
 _AGAIN = 0.05  # seconds after which an interrupt that had to wait is tried again
 
@@ -25,7 +25,7 @@ def main() -> None:
     collect_rarely()
     import click
 
-    from glassformer.errors import GlassError
+    from glassformer.ground.errors import GlassError
 
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115

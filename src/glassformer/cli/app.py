@@ -10,7 +10,7 @@ import click
 from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
 from glassformer.cli.familiar_words import familiar_command
-from glassformer.errors import spelled_by
+from glassformer.ground.errors import spelled_by
 
 SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with
     "Run and serve": {

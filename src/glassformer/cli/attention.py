@@ -16,7 +16,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.views.view import View

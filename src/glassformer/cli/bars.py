@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.page.format import escape_control, pluralize
 
 if TYPE_CHECKING:
-    from glassformer.progress import NamedProgress, Progress
+    from glassformer.ground.progress import NamedProgress, Progress
 
 
 @contextmanager

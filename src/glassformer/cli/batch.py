@@ -13,7 +13,7 @@ import click
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.views.view import View

@@ -17,8 +17,8 @@ import click
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.cli.processes import note_model
-from glassformer.errors import InputError, SettingError
-from glassformer.garbage_collection import collect_as_usual
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.garbage_collection import collect_as_usual
 from glassformer.page.format import escape_control, to_json
 
 if TYPE_CHECKING:

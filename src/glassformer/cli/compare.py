@@ -17,7 +17,7 @@ from glassformer.cli.options import (
     parse_changes,
 )
 from glassformer.cli.text_input import read_prompt, read_prompt_alone
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model

@@ -10,7 +10,7 @@ import click
 from glassformer import __version__
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ def bench_model(name: str) -> ThreadBench:
     from glassformer.engine.cpu import thread_count
     from glassformer.engine.cpu.cores import available
     from glassformer.engine.cpu.thread_bench import model_speeds
-    from glassformer.opened import OpenedModel
+    from glassformer.model_files import ModelFiles
     from glassformer.views.thread_bench import ThreadBench, ThreadSpeed
 
     model = common.load_model(name, executor="cpu")
-    assert isinstance(model.opened, OpenedModel)
+    assert isinstance(model.opened, ModelFiles)
     with bars.spinner(f"loading {name} and measuring"):
         in_use = model.executor.describe().threads  # refuses a model that writes nothing
         counts = sorted({*available().thread_counts(), in_use})
@@ -182,11 +182,11 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     from glassformer.engine.cpu.library import Engine, levels
     from glassformer.engine.gpu.device import blueprint_reason, unusable_reason
     from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
+    from glassformer.model_files import ModelFiles
     from glassformer.observe.verification import gpu_tolerance, tolerance, verify_all
-    from glassformer.opened import OpenedModel
     from glassformer.views.verification import EngineVerdict
 
-    assert isinstance(model.opened, OpenedModel)
+    assert isinstance(model.opened, ModelFiles)
     best, *_ = all_levels = levels()
     exact, *coarser = ACTIVATIONS
     variants = [(level, "f32", exact) for level in all_levels]

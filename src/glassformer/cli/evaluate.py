@@ -9,7 +9,7 @@ from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
 from glassformer.cli.text_input import read_text_file
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.views.view import View

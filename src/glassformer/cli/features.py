@@ -15,7 +15,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 EXAMPLE = (
     'Example: glass features --sae ./resid-8 --raw "The capital of France is"   ·   '

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 if TYPE_CHECKING:
     from glassformer.training.prepared import TrainingRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading

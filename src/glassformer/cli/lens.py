@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import (
@@ -17,7 +16,8 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.files import prepared_target
 
 if TYPE_CHECKING:
     from glassformer.views.view import View

@@ -16,7 +16,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 EXAMPLE = (
     'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'

@@ -12,16 +12,16 @@ from glassformer.cli import bars, common
 
 if TYPE_CHECKING:
     from glassformer.checkpoint import Checkpoint, StoredTensor
-    from glassformer.opened import OpenedModel
+    from glassformer.model_files import ModelFiles
 
 
-def open_files(name: str, *, weights: bool) -> OpenedModel:
+def open_files(name: str, *, weights: bool) -> ModelFiles:
     """A model; its weights are fetched only if `weights` is set, and otherwise shown where they are here."""
     from glassformer.adapters import is_adapter
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
     from glassformer.checkpoint.locate import local_path
-    from glassformer.opened import OpenedModel, locate_finished, open_model
+    from glassformer.model_files import ModelFiles, locate_finished, open_model
 
     common.log_to_stderr()
     source = name
@@ -33,7 +33,7 @@ def open_files(name: str, *, weights: bool) -> OpenedModel:
         if is_adapter(path):
             return open_model(name, progress=progress)  # its base with it
     checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
-    return OpenedModel(name, checkpoint)
+    return ModelFiles(name, checkpoint)
 
 
 @dataclass

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from glassformer.changes import Change
+    from glassformer.ground.changes import Change
     from glassformer.observe.reading import Reading
     from glassformer.runtime.model import Model
     from glassformer.runtime.prompt import PromptKeywords
@@ -187,7 +187,7 @@ def parse_steering(
 
 def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
     """The values of --change, SITE[:HEADS]=FACTOR."""
-    from glassformer.changes import Change
+    from glassformer.ground.changes import Change
 
     changes: dict[str, Change] = {}
     for argument in arguments or []:

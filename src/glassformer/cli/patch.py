@@ -17,7 +17,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.views.view import View
 
 if TYPE_CHECKING:

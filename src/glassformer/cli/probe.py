@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars
 from glassformer.cli.activations import LengthOption, SiteOption
 from glassformer.cli.command import option
 from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
+from glassformer.ground.files import prepared_target
 
 EXAMPLE = (
     "Example: glass probe --data reviews.csv   ·   "

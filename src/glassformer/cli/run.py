@@ -27,7 +27,7 @@ from glassformer.cli.options import (
 from glassformer.cli.run_data import run_data
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import ExecutorError, InputError, ModelNotFound, SettingError
+from glassformer.ground.errors import ExecutorError, InputError, ModelNotFound, SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from glassformer.cli.batch import RayOption, check_workers
 from glassformer.cli.command import OptionGroup, option
 from glassformer.cli.options import ModelGroup
 from glassformer.cli.processes import note_models
-from glassformer.errors import SettingError, did_you_mean
-from glassformer.garbage_collection import collect_as_usual
+from glassformer.ground.errors import SettingError, did_you_mean
+from glassformer.ground.garbage_collection import collect_as_usual
 from glassformer.page.format import pluralize, to_json
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from glassformer.progress import NamedProgress
+    from glassformer.ground.progress import NamedProgress
     from glassformer.runtime.model import Model
     from glassformer.serving.http.security import Security
     from glassformer.serving.limits import Limits
@@ -251,7 +251,7 @@ def model_source(
     name: str, load: Callable[[str], Model], library: Library | None, progress: NamedProgress | None
 ) -> ModelSource:
     """A model to serve, located and opened."""
-    from glassformer.opened import open_model
+    from glassformer.model_files import open_model
     from glassformer.serving.model_facts import facts_of
     from glassformer.serving.registry import ModelSource
 

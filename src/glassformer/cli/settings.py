@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.errors import SettingError, spell
+from glassformer.ground.errors import SettingError, spell
 from glassformer.page.format import abbreviate_list
 
 if TYPE_CHECKING:

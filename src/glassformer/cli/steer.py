@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import VerbGroup, command, option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, PROMPT_GROUP, ModelGroup, OutputGroup, PromptGroup
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.files import prepared_target
 
 WITH, WITHOUT = ("positive", "with", "chosen"), ("negative", "without", "rejected")
 MAKE_EXAMPLE = (

@@ -11,8 +11,8 @@ from glassformer.cli import common
 from glassformer.cli.command import option
 from glassformer.cli.processes import note_models
 from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, serve_extra, served_names
-from glassformer.errors import InputError
-from glassformer.garbage_collection import collect_as_usual
+from glassformer.ground.errors import InputError
+from glassformer.ground.garbage_collection import collect_as_usual
 
 if TYPE_CHECKING:
     from glassformer.serving.http.server import GlassServer

@@ -18,7 +18,7 @@ import click
 from glassformer.cli import bars, common
 from glassformer.cli.batch import OutOption, RayOption, WorkersOption, check_workers, run_batch
 from glassformer.cli.command import argument, option
-from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.ground.errors import GlassError, InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.tasks import Task

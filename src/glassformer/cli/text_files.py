@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from glassformer.cli.text_input import unreadable_error
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.jobs.input_rows import JSON_SUFFIXES, LinesFile
 from glassformer.training.corpus import LONGEST_LINE, check_line
 from glassformer.training.rows import CSV_SUFFIXES, TEXT, Row, read_rows

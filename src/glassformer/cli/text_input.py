@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from glassformer.cli import common
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 STDIN_SECONDS = 1.0  # that a pipe beside a prompt may take until its first byte
 

@@ -9,7 +9,7 @@ from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
 from glassformer.cli.text_input import read_joined_text, read_text
-from glassformer.errors import ConfigError, InputError, SettingError
+from glassformer.ground.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.blueprints import Blueprint
@@ -79,7 +79,7 @@ def read_texts(texts: Sequence[str], lines: bool) -> list[str]:
 
 def open_tokenizer(name: str) -> tuple[Tokenizer, Blueprint | None]:
     """A model's tokenizer; and its blueprint, if there is a model of a known family."""
-    from glassformer.opened import locate_finished, open_base
+    from glassformer.model_files import locate_finished, open_base
     from glassformer.text import Tokenizer
 
     common.log_to_stderr()

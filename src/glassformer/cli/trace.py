@@ -17,7 +17,7 @@ from glassformer.cli.options import (
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 if TYPE_CHECKING:
     from glassformer.views.view import View

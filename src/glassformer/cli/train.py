@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
 from glassformer.cli.fine_tuning import FINE_TUNING_GROUP, FineTuningGroup
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from glassformer.training.prepared import TrainingRequest

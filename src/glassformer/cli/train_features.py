@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from glassformer.atomic_files import prepared_target
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, ModelGroup, OutputGroup
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.files import prepared_target
 
 EXAMPLE = (
     "Example: glass train-features --text corpus.txt --site blocks.8.residual --out resid-8   ·   "

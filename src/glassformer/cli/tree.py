@@ -15,7 +15,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.text_input import read_prompt
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 EXAMPLE = (
     'Example: glass tree --raw "Today" --width 3 --depth 3   ·   glass tree --raw "Today" --at 0.2   ·   '

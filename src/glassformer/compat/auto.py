@@ -14,10 +14,10 @@ from glassformer.blueprints import Head
 from glassformer.compat.generate import GenerationMixin
 from glassformer.compat.model_parts import Seq2SeqParts
 from glassformer.compat.pretrained import FromPretrained, PretrainedModel
-from glassformer.errors import ConfigError
 from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM
-from glassformer.opened import AutoConfig, AutoTokenizer, OpenedModel
+from glassformer.ground.errors import ConfigError
+from glassformer.model_files import AutoConfig, AutoTokenizer, ModelFiles
 
 
 @cache
@@ -81,7 +81,7 @@ class _AutoClass(FromPretrained):
     head = "Model"
 
     @classmethod
-    def class_for(cls, opened: OpenedModel) -> type[Any]:
+    def class_for(cls, opened: ModelFiles) -> type[Any]:
         return model_class(opened.config.model_type, cls.head)
 
     @classmethod
@@ -100,7 +100,7 @@ class AutoModelForTextEncoding(_AutoClass):
     head = "EncoderModel"
 
     @classmethod
-    def class_for(cls, opened: OpenedModel) -> type[Any]:
+    def class_for(cls, opened: ModelFiles) -> type[Any]:
         _refuse_decoder(opened.config.model_type)
         return super().class_for(opened)
 

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from glassformer import blueprints, families
-from glassformer import opened as opened  # imported for what it gives configs: `from_pretrained` by name
 from glassformer.blueprints import Config
 
 SUFFIX = "Config"

@@ -19,10 +19,10 @@ from glassformer.decoding.text_warnings import remedies
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.plain.torch_threads import by_fastest_threads
-from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import Seq2SeqLM
-from glassformer.sites import Watch
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.sites import Watch
 
 note = logging.getLogger("glassformer").warning
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
 from glassformer.engine.protocol import Row
-from glassformer.errors import InputError, InputTypeError
 from glassformer.families.shared.base import check_ids
 from glassformer.families.shared.heads import Seq2SeqLM
 from glassformer.families.shared.outputs import BaseModelOutput
 from glassformer.families.shared.tensor_checks import check_device
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.sites import Watch
 from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.sites import Watch
 
 if TYPE_CHECKING:
     from glassformer.engine.plain.executor import PlainExecutor

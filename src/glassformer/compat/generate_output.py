@@ -17,11 +17,11 @@ from torch import Tensor
 
 from glassformer.compat.generate_inputs import Prompts
 from glassformer.decoding import GenerationConfig, Outcome, Policy, Step
-from glassformer.errors import InputError
 from glassformer.families.shared.heads import Seq2SeqLM
 from glassformer.families.shared.outputs import GenerateOutput
+from glassformer.ground.errors import InputError
+from glassformer.ground.sites import ENCODER, Watch, axes
 from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.sites import ENCODER, Watch, axes
 
 Sites = Mapping[str, Any]  # what a watch read of one row, (1, …)
 

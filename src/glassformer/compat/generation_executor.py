@@ -20,7 +20,7 @@ from torch.nn.modules import module as torch_module
 from glassformer.blueprints import blueprint
 from glassformer.compat.live_weights import KINDS, LiveWeights
 from glassformer.engine.protocol import Executor
-from glassformer.errors import CheckpointError, ExecutorError
+from glassformer.ground.errors import CheckpointError, ExecutorError
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.families.shared.heads import ModelWithHead
 from glassformer.families.shared.seq2seq import shift_right
-from glassformer.hub_upload import upload
+from glassformer.ground.errors import InputError
+from glassformer.ground.hub_upload import upload
 from glassformer.layers import Block
 
 

@@ -21,10 +21,7 @@ from typing import Annotated, Any, cast
 import torch
 from torch import Tensor, nn
 
-from glassformer.arguments import checked
-from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
-from glassformer.changes import Change, SiteFunction
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
@@ -41,18 +38,21 @@ from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.plain.torch_threads import fastest_threads
 from glassformer.engine.tensor_parallel.split import Part
 from glassformer.engine.tensor_parallel.tensor_part import take_part
-from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
-from glassformer.familiar_class import FamiliarClass
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.heads import HEADS, ModelWithHead
+from glassformer.ground.arguments import checked
+from glassformer.ground.changes import Change, SiteFunction
+from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
+from glassformer.ground.files import atomic_save, write_error
+from glassformer.ground.sites import Watch, expand_changes
+from glassformer.ground.transformers_isinstance import FamiliarClass
+from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.layers import Conv1D, Linear, RMSNorm
 from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
-from glassformer.opened import DTYPES as FLOATS
-from glassformer.opened import AdapterNames, OpenedModel, allowing_remote_code, open_model
-from glassformer.sites import Watch, expand_changes
-from glassformer.typecheck import OWN_CHECK
+from glassformer.model_files import DTYPES as FLOATS
+from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_code, open_model
 
 note = logging.getLogger("glassformer").warning
 
@@ -73,7 +73,7 @@ class FromPretrained:
         return None
 
     @classmethod
-    def class_for(cls, opened: OpenedModel) -> type[Any]:
+    def class_for(cls, opened: ModelFiles) -> type[Any]:
         """The class to load a checkpoint into."""
         raise NotImplementedError
 
@@ -222,7 +222,7 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
         return cls.base_class.config_class.model_type
 
     @classmethod
-    def class_for(cls, opened: OpenedModel) -> type[Any]:
+    def class_for(cls, opened: ModelFiles) -> type[Any]:
         if opened.config.model_type != cls.base_class.config_class.model_type:
             raise ConfigError(
                 f"{opened.path}: holds a {opened.config.model_type} model, which {cls.__name__} cannot be. "
@@ -298,7 +298,7 @@ class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
 def load(
     cls: type[Any],
-    opened: OpenedModel,
+    opened: ModelFiles,
     dtype: torch.dtype | None = None,
     key_mapping: Mapping[str, str] | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -364,7 +364,7 @@ def load_weights(
     stored: dict[str, StoredTensor],
     dtype: torch.dtype,
     mapping: Mapping[str, str],
-    opened: OpenedModel,
+    opened: ModelFiles,
     replace_mismatched: bool,
     parts: Mapping[str, Part],
 ) -> dict[str, StoredTensor]:

@@ -17,7 +17,7 @@ from glassformer.decoding.settings_table import SETTINGS
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.stopping import stop_string_tail
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean
+from glassformer.ground.errors import InputError, SettingError, UnknownArgument, did_you_mean
 
 
 class LogitsProcessor:

@@ -24,8 +24,8 @@ from glassformer.blueprints.scratch import Config
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, chapter_name
 from glassformer.compat.auto import model_class
-from glassformer.errors import ConfigError, InputError, SettingError
 from glassformer.families.shared.heads import CausalLM, token_loss
+from glassformer.ground.errors import ConfigError, InputError, SettingError
 from glassformer.layers.cache import DynamicCache
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
@@ -131,7 +131,7 @@ def _check_temperature(temperature: float) -> None:
 @torch.no_grad()
 def generate_with_trace(model: Model, x: Tensor, max_new_tokens: int = 10, temperature: float = 1.0) -> Tensor:
     """Generate as the chapter does, printing the five best candidates of each step, the choice, and the text so far."""
-    from glassformer.opened import AutoTokenizer
+    from glassformer.model_files import AutoTokenizer
 
     model.base_model.check_inputs(x, None)
     _check_temperature(temperature)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 
 class Streamer(Protocol):

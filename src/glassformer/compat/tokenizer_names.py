@@ -11,8 +11,8 @@ import re
 from functools import cache
 from typing import Any
 
-from glassformer.errors import InputTypeError
-from glassformer.opened import AutoTokenizer
+from glassformer.ground.errors import InputTypeError
+from glassformer.model_files import AutoTokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.tokenizer_classes import CLASS_BY_NAME
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import Candidates
 from glassformer.decoding.policy import CHOICE_RULES, Policy, Step
 from glassformer.decoding.shortlist import Ids, Shortlist
 from glassformer.decoding.waterfall import MODEL, Waterfall
 from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens
-from glassformer.sites import axes
+from glassformer.ground.candidates import Candidates
+from glassformer.ground.sites import axes
 
 STAGES = (MODEL, *CHOICE_RULES)  # the columns of a record
 Draws = npt.NDArray[np.float64]

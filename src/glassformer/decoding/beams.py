@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import leaders
 from glassformer.decoding.lane import Lane, close_all, copied, run_lanes, with_sites
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
 from glassformer.decoding.rules.guidance import log_softmax
@@ -29,8 +28,9 @@ from glassformer.decoding.stopping import Finish
 from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor
-from glassformer.errors import NotNumbers, SettingError
-from glassformer.sites import Watch
+from glassformer.ground.candidates import leaders
+from glassformer.ground.errors import NotNumbers, SettingError
+from glassformer.ground.sites import Watch
 
 
 def beams(executor: Executor, policies: Sequence[Policy], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:

@@ -24,8 +24,8 @@ from glassformer.decoding.policy import NOTHING, Policy, Step
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor, Feed, Want
-from glassformer.errors import NotNumbers
-from glassformer.sites import Watch
+from glassformer.ground.errors import NotNumbers
+from glassformer.ground.sites import Watch
 
 FINAL = "final"
 STATES = Watch(frozenset((FINAL,)))

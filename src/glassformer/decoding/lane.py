@@ -25,8 +25,8 @@ from glassformer.engine.protocol import (
     row_memories,
     same_frequencies,
 )  # fmt: skip
-from glassformer.errors import GlassError, NotNumbers
-from glassformer.sites import Watch
+from glassformer.ground.errors import GlassError, NotNumbers
+from glassformer.ground.sites import Watch
 
 NO_ID = 0  # any id: a vector takes the place of its embedding
 CHUNK = 64  # tokens of a prompt that are scored in one pass

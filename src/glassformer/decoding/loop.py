@@ -27,8 +27,8 @@ from glassformer.engine.protocol import (
     least_prompt,
     max_ahead,
 )  # fmt: skip
-from glassformer.errors import GlassError
-from glassformer.sites import Watch
+from glassformer.ground.errors import GlassError
+from glassformer.ground.sites import Watch
 
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 NO_DRAFTS: Mapping[int, Sequence[int]] = {}

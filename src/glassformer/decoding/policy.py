@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import Candidates, EntropyStats, entropy_stats, top
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
@@ -23,7 +22,8 @@ from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
 from glassformer.engine.protocol import BEST, Choice, Row
-from glassformer.errors import InputError, NotNumbers, SettingError
+from glassformer.ground.candidates import Candidates, EntropyStats, entropy_stats, top
+from glassformer.ground.errors import InputError, NotNumbers, SettingError
 
 SHOWN_CANDIDATES = 10  # the best so many, where all are kept
 

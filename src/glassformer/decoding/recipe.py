@@ -12,8 +12,8 @@ from glassformer.decoding.rules import NamedRule, TextIds, custom
 from glassformer.decoding.settings import GenerationConfig, as_texts
 from glassformer.decoding.settings_table import GRAMMARS, RULES, SETTINGS
 from glassformer.decoding.stopping import Stop
-from glassformer.errors import SettingError, did_you_mean
-from glassformer.typecheck import brief
+from glassformer.ground.errors import SettingError, did_you_mean
+from glassformer.ground.typecheck import brief
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # what DRY does not match across, unless others are given
 

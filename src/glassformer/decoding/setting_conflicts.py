@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable
-from glassformer.errors import SettingError, spell
+from glassformer.ground.errors import SettingError, spell
 
 EXCLUSIVE = (  # pairs that cannot both be in force
     ("assistant_model", "prompt_lookup_num_tokens"),

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
 from glassformer.decoding.rules import NamedRule, Rule, TextIds
-from glassformer.typecheck import is_finite, matches_type, type_words
+from glassformer.ground.typecheck import is_finite, matches_type, type_words
 
 INT_LIMIT = 2**31 - 1  # of every whole number, unless its line has another bound
 FLOAT_LIMIT = 1e9  # and of every other number: scores are 32-bit floats

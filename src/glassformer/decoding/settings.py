@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from glassformer.atomic_files import write_text_in
 from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
-from glassformer.errors import ContextExceeded, SettingError, UnknownArgument, did_you_mean, spell
-from glassformer.typecheck import as_python_number, brief
+from glassformer.ground.errors import ContextExceeded, SettingError, UnknownArgument, did_you_mean, spell
+from glassformer.ground.files import write_text_in
+from glassformer.ground.typecheck import as_python_number, brief
 
 NEW_TOKENS = 256  # unless a setting says how many
 THIS_CALL = "this call"  # where a value can come from, beside a file

@@ -18,7 +18,7 @@ from typing import Any
 
 from glassformer.decoding.rules import NamedRule, Rule, TextIds, constraints, custom, guidance, penalties, sampling
 from glassformer.decoding.setting_info import SettingInfo, setting
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 A_TOKEN_ID = "a token id, or a list of them"
 TOKEN_IDS = "a list of token ids"

@@ -21,7 +21,7 @@ from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want, same_frequencies
-from glassformer.errors import NotNumbers, SettingError
+from glassformer.ground.errors import NotNumbers, SettingError
 
 FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
 

@@ -11,8 +11,8 @@ from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.protocol import Executor
-from glassformer.errors import SettingError
-from glassformer.sites import Watch
+from glassformer.ground.errors import SettingError
+from glassformer.ground.sites import Watch
 
 
 def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **more: Any) -> list[Policy]:

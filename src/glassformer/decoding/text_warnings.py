@@ -11,7 +11,7 @@ import numpy as np
 
 from glassformer.decoding.policy import Policy
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.errors import spell
+from glassformer.ground.errors import spell
 
 MIN_ROUNDS = 3  # how often a passage must have been repeated
 MIN_REPEATED = 16  # and how many tokens must have been part of that

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import EntropyStats, best
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
-from glassformer.errors import InputError
+from glassformer.ground.candidates import EntropyStats, best
+from glassformer.ground.errors import InputError
 
 MODEL = "model"  # the name of the first stage
 TAIL_WIDTH = 0.25  # of a bin of the tail's histogram, in units of score: small, so that any temperature can be applied to it

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from glassformer.changes import Change
 from glassformer.engine.protocol import Description, Feed, Scores
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.sites import Watch
+from glassformer.ground.changes import Change
+from glassformer.ground.sites import Watch
 
 
 @dataclass(frozen=True)

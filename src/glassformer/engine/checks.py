@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import BlockInput, Feed, Want
-from glassformer.errors import ExecutorError, InputError, SiteError, check_context
-from glassformer.sites import Synonyms, Watch, all_sites
+from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context
+from glassformer.ground.sites import Synonyms, Watch, all_sites
 
 
 class HasWeightFiles(Protocol):

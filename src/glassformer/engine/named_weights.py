@@ -11,7 +11,7 @@ import numpy as np
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, HasKind, Layout
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 
 OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
 

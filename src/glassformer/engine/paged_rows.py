@@ -9,9 +9,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from glassformer.engine import checks
 from glassformer.engine.protocol import Row
 from glassformer.engine.row_history import RereadRows, RowHistory, forked
-from glassformer.errors import ExecutorError
-from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.ownership import NotCopied
 
 
 class Pages(Protocol):

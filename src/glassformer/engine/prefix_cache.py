@@ -39,9 +39,9 @@ from glassformer.engine.protocol import (
     max_ahead,
     same_frequencies,
 )  # fmt: skip
-from glassformer.errors import ExecutorError
-from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.ownership import NotCopied
 
 
 @dataclass(eq=False)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import Change
 from glassformer.engine import checks
 from glassformer.engine.paged_rows import PagedRow
 from glassformer.engine.program import PatternChange, Program
 from glassformer.engine.protocol import Feed, read_length
-from glassformer.sites import ENCODER, where_of
+from glassformer.ground.changes import Change
+from glassformer.ground.sites import ENCODER, where_of
 
 SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
 TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the position of each token

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import Candidates
-from glassformer.sites import Watch
+from glassformer.ground.candidates import Candidates
+from glassformer.ground.sites import Watch
 
 CACHES = ("f32", "f16", "bf16", "q8")  # dtypes that an engine may store keys and values in
 GPU_CACHES = CACHES[:3]  # those that the GPU engine has

@@ -16,9 +16,9 @@ from itertools import zip_longest
 from typing import Any, Protocol
 
 from glassformer.blueprints.rope import Rope
-from glassformer.changes import Change, FunctionChange, parts_of
 from glassformer.engine.protocol import NOT_CHOSEN, BlockInput, ChosenTokens, Feed, Row, Want, read_length
-from glassformer.sites import Watch
+from glassformer.ground.changes import Change, FunctionChange, parts_of
+from glassformer.ground.sites import Watch
 
 
 @dataclass

@@ -25,7 +25,7 @@ from glassformer.engine.protocol import (
     read_length,
     same_frequencies,
 )  # fmt: skip
-from glassformer.progress import Progress
+from glassformer.ground.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
 

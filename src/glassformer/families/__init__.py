@@ -7,8 +7,8 @@ import importlib.util
 from types import ModuleType
 
 from glassformer.blueprints import module_for
-from glassformer.errors import ConfigError
 from glassformer.families.shared.base import BaseModel
+from glassformer.ground.errors import ConfigError
 
 
 def base_class_for(model_type: str) -> type[BaseModel]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glassformer.blueprints.bart import EPS, FIRST, Config, stack_sizes
 from glassformer.families.shared.head_modules import ClassificationHead, SpanHead
 from glassformer.families.shared.seq2seq import EncoderDecoder
+from glassformer.ground.sites import ENCODER
 from glassformer.layers import (
     MLP,
     ActivationFunction,
@@ -27,7 +28,6 @@ from glassformer.layers import (
     Linear,
     label_modules,
 )
-from glassformer.sites import ENCODER
 
 
 class BartAttention(Attention):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.t5 import Config
 from glassformer.families.shared.seq2seq import EncoderDecoder, EncoderPart
+from glassformer.ground.sites import ENCODER
 from glassformer.layers import (
     MLP,
     ActivationFunction,
@@ -29,7 +30,6 @@ from glassformer.layers import (
     label_modules,
     relative_buckets,
 )
-from glassformer.sites import ENCODER
 
 
 class T5Attention(Attention):

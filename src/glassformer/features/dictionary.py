@@ -20,9 +20,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import Change, like
-from glassformer.errors import InputError
 from glassformer.features.feature_change import FeatureChange
+from glassformer.ground.changes import Change, like
+from glassformer.ground.errors import InputError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = Any  # an array of numpy, or a tensor

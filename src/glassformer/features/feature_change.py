@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import ComputedChange, Where, like
-from glassformer.errors import SiteError
-from glassformer.sites import where_of
+from glassformer.ground.changes import ComputedChange, Where, like
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import where_of
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 

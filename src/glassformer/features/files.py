@@ -18,14 +18,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import write_bytes, write_text
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, reason_of
 from glassformer.features.dictionary import FeatureDictionary, Gate, Normalization
 from glassformer.features.hook_names import hook_of_site, site_of_hook
 from glassformer.features.npz_file import read_npz
-from glassformer.regular_files import read_regular
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError, InputError, reason_of
+from glassformer.ground.files import read_regular, write_bytes, write_text
+from glassformer.ground.typecheck import brief
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"

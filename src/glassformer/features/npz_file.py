@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import CheckpointError, reason_of, shortened
-from glassformer.regular_files import open_regular
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError, reason_of, shortened
+from glassformer.ground.files import open_regular
+from glassformer.ground.typecheck import brief
 
 MAX_RATIO = 50  # of bytes unpacked to bytes of the file: numbers hardly shrink
 LEAST_ROOM = 1 << 24  # bytes that a small file may unpack to whatever its size

@@ -14,7 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 from glassformer.decoding import Policy, Step
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from glassformer.runtime.model import Model
 
 K = TypeVar("K")

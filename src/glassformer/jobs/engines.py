@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.ground.errors import GlassError, InputError, SettingError
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat

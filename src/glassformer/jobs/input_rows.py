@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.errors import InputError, reason_of
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import InputError, reason_of
+from glassformer.ground.ownership import NotCopied
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 MAX_LINE = 1 << 26  # bytes: more than any context holds

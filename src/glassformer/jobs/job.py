@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.arguments import checked
-from glassformer.atomic_files import atomic_file
-from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import GlassError, InputError, SettingError
+from glassformer.ground.files import atomic_file
+from glassformer.ground.typecheck import brief
 from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
@@ -28,7 +29,6 @@ from glassformer.observe.fingerprint import differences
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
 from glassformer.tasks.task import Task
-from glassformer.typecheck import brief
 
 LEDGER_SUFFIX = ".ledger"
 OUTPUT_SUFFIXES = (*JSON_SUFFIXES, ".parquet")

@@ -24,10 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from glassformer.atomic_files import sync_folder, write_error
-from glassformer.errors import InputError, WriteError
-from glassformer.file_lock import try_lock
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import InputError, WriteError
+from glassformer.ground.files import sync_folder, write_error
+from glassformer.ground.locks import try_lock
+from glassformer.ground.ownership import NotCopied
 from glassformer.page.format import to_json
 
 VERSION = 1

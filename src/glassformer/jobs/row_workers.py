@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from glassformer.decoding import Policy
-from glassformer.errors import GlassError, InputError, spelled_by
+from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest
 from glassformer.runtime.model import Model, load

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 
 class Cache(Protocol):

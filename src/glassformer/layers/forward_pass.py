@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from glassformer.ground.sites import Tap
 from glassformer.layers.cache import Cache, EncoderDecoderCache
 from glassformer.layers.mask import Mask
-from glassformer.sites import Tap
 
 Project = Callable[[Tensor], tuple[Tensor, Tensor]]  # states to keys and values
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.familiar_class import FamiliarClass
+from glassformer.ground.transformers_isinstance import FamiliarClass
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 HALF_DTYPES = (torch.bfloat16, torch.float16)

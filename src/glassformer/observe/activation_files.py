@@ -19,9 +19,10 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import write_error
-from glassformer.errors import CheckpointError, InputError, SettingError, WriteError, spell
-from glassformer.file_lock import try_lock
+from glassformer.ground.errors import CheckpointError, InputError, SettingError, WriteError, spell
+from glassformer.ground.files import write_error
+from glassformer.ground.locks import try_lock
+from glassformer.ground.progress import Progress
 from glassformer.observe.activation_folder import (
     INDEX,
     Index,
@@ -36,7 +37,6 @@ from glassformer.observe.fingerprint import differences, model_fingerprint
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.tensor_files import save_tensors
 from glassformer.observe.text_batches import EncodedText, encode_texts, read_texts, token_sites
-from glassformer.progress import Progress
 
 LOCK = ".lock"
 SHARD_BYTES = 64_000_000  # of activations, about

@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import write_text
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, reason_of, spell
-from glassformer.typecheck import matches_type
+from glassformer.ground.errors import CheckpointError, InputError, reason_of, spell
+from glassformer.ground.files import write_text
+from glassformer.ground.typecheck import matches_type
 
 FORMAT = "glassformer.activations/1"
 INDEX = "index.json"

@@ -15,12 +15,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.typecheck import brief
 from glassformer.observe.perplexity import added_bos, windows
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.observe.text_batches import read_texts, token_sites
-from glassformer.typecheck import brief
 
 LENGTH = 128  # tokens that a model reads at once, unless another number is asked for
 WINDOWS = 8  # that are read together

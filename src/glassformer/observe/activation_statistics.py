@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
 from glassformer.observe.tokens import token_text
-from glassformer.progress import Progress
 from glassformer.views.activation_statistics import ActivationStatistics, NeuronExample, NeuronStatistics, SiteStatistics
 
 Numbers = npt.NDArray[np.float64]

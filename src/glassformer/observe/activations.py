@@ -21,15 +21,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from glassformer.arguments import checked_class
-from glassformer.atomic_files import atomic_file, write_error
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, SiteError
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError, SiteError
+from glassformer.ground.files import atomic_file, write_error
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import ENCODER, SiteName, Watch, axes, expand
 from glassformer.observe.protocols import Floats, ModelLike, RunLike
 from glassformer.observe.tokens import describe_tokens
-from glassformer.progress import Progress
-from glassformer.sites import ENCODER, SiteName, Watch, axes, expand
 from glassformer.views.tokens import Token
 
 warn = logging.getLogger("glassformer").warning

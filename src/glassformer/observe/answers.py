@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glassformer.candidates import Candidates, top
+from glassformer.ground.candidates import Candidates, top
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.text import Tokenizer

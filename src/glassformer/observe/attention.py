@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
-from glassformer.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, did_you_mean
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import ENCODER
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
-from glassformer.progress import Progress
-from glassformer.sites import ENCODER
 from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades, with_sink
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.tokens import Token

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.blueprints import Op
-from glassformer.candidates import log_softmax
-from glassformer.errors import InputError, NotNumbers, SettingError, spell
+from glassformer.ground.candidates import log_softmax
+from glassformer.ground.errors import InputError, NotNumbers, SettingError, spell
 from glassformer.observe.activations import Activations
 from glassformer.observe.linear_walk import Doubles, LinearWalk, heads_site, part_name, stream_values
 from glassformer.observe.protocols import Floats, ModelLike

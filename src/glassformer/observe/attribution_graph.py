@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import final_scores, position_to_attribute, score_target
 from glassformer.observe.linear_walk import (

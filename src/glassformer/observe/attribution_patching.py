@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import Feed, Want, common_prefix
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch, axes
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.differentiation import Differentiation, ReadPrefix, Target
 from glassformer.observe.patching import answer_tokens, lead_of_answer, patching
 from glassformer.observe.protocols import Floats
 from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part
-from glassformer.progress import Progress
-from glassformer.sites import Watch, axes
 from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
 from glassformer.views.patching import PatchedPart, Patching
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from glassformer.engine.protocol import Feed
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
+from glassformer.ground.progress import Progress
 from glassformer.observe.protocols import RunLike
-from glassformer.progress import Progress
 from glassformer.views.caching import CacheComparison, TokenTime
 
 

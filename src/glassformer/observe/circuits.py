@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import sink_sites, sink_weights
 from glassformer.observe.attribution import cap_factors, resolve_token_id
@@ -37,7 +38,6 @@ from glassformer.observe.head_weights import (
 from glassformer.observe.linear_walk import direct_sites, heads_site, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
-from glassformer.progress import Progress
 from glassformer.views.circuit import HeadCircuit, PositionWrites, ScoredToken, TokenCircuit
 from glassformer.views.composition import Composition
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.blueprints import Blueprint
-from glassformer.changes import Change, Where
-from glassformer.sites import ENCODER, Watch
+from glassformer.ground.changes import Change, Where
+from glassformer.ground.sites import ENCODER, Watch
 
 ENCODED, SCORED, CHOSEN, DECODED = "encoded", "scored", "chosen", "decoded"  # what is timed besides the sites of a pass
 

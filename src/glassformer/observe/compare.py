@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.compare_models import compare_models, compare_readings
 from glassformer.observe.compare_runs import compare_runs
 from glassformer.observe.compare_texts import compare_texts
-from glassformer.progress import Progress
 from glassformer.views.compare_models import ModelComparison
 from glassformer.views.compare_runs import RunComparison
 from glassformer.views.compare_texts import TextComparison

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
-from glassformer.errors import InputError
+from glassformer.ground.candidates import LogProbabilities, kl_divergence, log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.perplexity import WINDOW, added_bos, windows
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
-from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.views.compare_models import DifferingPlace, ModelComparison, StreamDifference
 

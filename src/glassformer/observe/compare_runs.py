@@ -9,7 +9,7 @@ import math
 
 from glassformer.decoding import Step
 from glassformer.engine.protocol import common_prefix
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.answers import candidates
 from glassformer.observe.protocols import RunLike
 from glassformer.observe.tokens import token_text

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.candidates import kl_divergence, log_softmax, top
 from glassformer.engine.protocol import common_prefix
-from glassformer.errors import InputError
+from glassformer.ground.candidates import kl_divergence, log_softmax, top
+from glassformer.ground.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.answers import candidates
 from glassformer.observe.protocols import Floats

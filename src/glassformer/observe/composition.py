@@ -18,10 +18,10 @@ import math
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.head_weights import AttentionWeights
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.progress import Progress
 from glassformer.views.composition import Composition, HeadName
 
 MAX_BYTES = 1_000_000_000  # of what earlier heads write, if all layers are compared

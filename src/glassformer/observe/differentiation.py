@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from glassformer.changes import Change
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.sites import Watch
+from glassformer.ground.typecheck import brief
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
-from glassformer.sites import Watch
-from glassformer.typecheck import brief
 
 MetricFunction: TypeAlias = Callable[[Tensor], Tensor]  # of a text's logits, to one number
 Vectors: TypeAlias = tuple[Tensor, ...]

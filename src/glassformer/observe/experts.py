@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
-from glassformer.progress import Progress
 from glassformer.views.experts import ExpertLayer, ExpertLoad, Experts, ExpertShare
 
 ROUTERS, SHARES = "blocks.{}.mlp.router", "blocks.{}.mlp.experts"

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.features.dictionary import FeatureDictionary
-from glassformer.progress import NamedProgress
-from glassformer.typecheck import brief
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.progress import NamedProgress
+from glassformer.ground.typecheck import brief
 from glassformer.views.feature_training import FeatureTraining, FeatureTrainingPoint
 
 Floats: TypeAlias = npt.NDArray[np.float32]

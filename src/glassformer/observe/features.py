@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from glassformer.candidates import log_softmax
-from glassformer.changes import Change
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import GlassError, InputError
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.feature_change import from_token_rows, token_rows
+from glassformer.ground.candidates import log_softmax
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.sites import ENCODER, Watch
 from glassformer.observe.activations import CHUNK_TOKENS, Activations
 from glassformer.observe.circuits import BestTokens
 from glassformer.observe.head_weights import unembedding_blocks
 from glassformer.observe.linear_walk import direct_effect
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.sites import ENCODER, Watch
 from glassformer.steering.library import Library, local_library
 from glassformer.steering.steer import check_dictionary
 from glassformer.steering.token_axis import token_site

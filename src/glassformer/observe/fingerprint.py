@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.changes import Change, ComputedChange, change_data, parts_of
-from glassformer.errors import SettingError
+from glassformer.ground.changes import Change, ComputedChange, change_data, parts_of
+from glassformer.ground.errors import SettingError
 from glassformer.observe.protocols import ModelLike
 
 DIGESTS = {  # what changed, where the value is a digest that tells a person nothing

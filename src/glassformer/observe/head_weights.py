@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from glassformer.blueprints import Op
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.linear_walk import (
     attention_op,
     direct_effect,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glassformer.checkpoint.training_layout import SNAPSHOTS, step_folders
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.attention import checked_index, layers_and_heads
 from glassformer.observe.reading import Reading
-from glassformer.progress import Progress
 from glassformer.views.learning import LayerGuess, Learning, SnapshotReading
 from glassformer.views.tokens import find_token
 

@@ -14,10 +14,10 @@ from typing import TypeAlias
 import torch
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, spell
+from glassformer.ground.errors import InputError, spell
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.differentiation import Differentiation, Target
-from glassformer.progress import Progress
 
 BATCH_TOKENS = 1024  # that go through in one pass
 BATCH_ROWS = 64

@@ -15,12 +15,12 @@ from functools import partial
 
 import numpy as np
 
-from glassformer.errors import InputError, NotNumbers
+from glassformer.ground.errors import InputError, NotNumbers
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.observe.tuned_lens import TunedLens
-from glassformer.progress import Progress
 from glassformer.views.lens import LayerPrediction, Lens
 from glassformer.views.tokens import find_token
 

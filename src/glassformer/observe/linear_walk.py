@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Op
+from glassformer.ground.sites import axes
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.sites import axes
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.intp]

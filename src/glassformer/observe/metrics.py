@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
+from glassformer.ground.sites import Watch
+from glassformer.ground.typecheck import brief
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id, runner_up
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
-from glassformer.sites import Watch
-from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken
 from glassformer.views.saliency import MetricName
 from glassformer.views.tokens import find_token

@@ -18,10 +18,10 @@ import numpy as np
 from glassformer.blueprints import Op
 from glassformer.blueprints.ops import OpKind
 from glassformer.blueprints.positions import distance_biases, sinusoidal_positions
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.sites import axes
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
-from glassformer.sites import axes
 
 
 def _gelu(x: Floats) -> Floats:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint.stored_tensors import StoredTensor
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import NamedProgress
 from glassformer.observe import weights
 from glassformer.observe.statistics import statistics
-from glassformer.progress import NamedProgress
 from glassformer.views.parameters import KindTotals, ModuleNode, Parameter, Parameters, TiedParameter
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # of a block, in a name

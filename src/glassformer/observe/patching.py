@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.candidates import log_softmax
-from glassformer.errors import InputError
+from glassformer.ground.candidates import log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part, check_size, read_pairs
 from glassformer.observe.tokens import token_text
-from glassformer.progress import Progress
 from glassformer.views.patching import AnswerToken, PatchedPart, Patching
 
 LIKELY = 10  # tokens of each text among which a better pair is looked for

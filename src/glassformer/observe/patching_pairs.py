@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import kl_divergence, log_softmax
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.candidates import kl_divergence, log_softmax
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import brief
 from glassformer.observe.activations import Activations
 from glassformer.observe.patching import answer_tokens
 from glassformer.observe.protocols import Floats
 from glassformer.observe.text_pair import BY_HEAD, ReadPair, TextPair, check_part, check_size, read_pairs
-from glassformer.progress import Progress
-from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken, PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching, PatchedPair
 

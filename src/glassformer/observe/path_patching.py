@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from glassformer.changes import Change
-from glassformer.errors import InputError, SiteError, did_you_mean
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SiteError, did_you_mean
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch, all_sites, axes, expand
 from glassformer.observe.activations import Activations
 from glassformer.observe.patching import answer_tokens, lead_of_answer
 from glassformer.observe.protocols import Floats
 from glassformer.observe.text_pair import ReadPair, TextPair, check_size, read_pairs
-from glassformer.progress import Progress
-from glassformer.sites import Watch, all_sites, axes, expand
 from glassformer.views.path_patching import PatchedPath, PathPatching
 
 SENDERS = ("embedding", "attention.heads", "attention.update", "mlp.update", "residual")

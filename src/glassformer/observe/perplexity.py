@@ -19,11 +19,11 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import LogProbabilities, kl_divergence, log_softmax
 from glassformer.engine.protocol import Executor, Feed, Want
-from glassformer.errors import InputError
+from glassformer.ground.candidates import LogProbabilities, kl_divergence, log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.protocols import ModelLike
-from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.views.evaluation import TextEvaluation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassformer.arguments import checked
 from glassformer.blueprints import Blueprint, Config, Head
 from glassformer.blueprints import blueprint as blueprint_of
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.observe.stages import BYTES, stages
 from glassformer.views.plan import Plan
 

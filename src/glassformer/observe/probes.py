@@ -21,14 +21,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError, SiteError, did_you_mean, reason_of
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError, SiteError, did_you_mean, reason_of
+from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import brief
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
 from glassformer.observe.text_batches import batches_of_texts, token_sites
 from glassformer.page.format import pluralize
-from glassformer.progress import Progress
-from glassformer.typecheck import brief
 from glassformer.views.probes import LabelCount, Probes, SiteProbe
 
 FORMAT = "glassformer.linear-probe/1"

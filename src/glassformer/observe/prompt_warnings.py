@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from glassformer.decoding.settings import NEW_TOKENS
-from glassformer.errors import TemplateError
+from glassformer.ground.errors import TemplateError
 from glassformer.text import Tokenizer
 
 MAX_NAMED = 3  # special tokens that are named

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Head
-from glassformer.candidates import EntropyStats
-from glassformer.changes import Change
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step
 from glassformer.engine.protocol import BlockInput, Executor
-from glassformer.sites import Watch
+from glassformer.ground.candidates import EntropyStats
+from glassformer.ground.changes import Change
+from glassformer.ground.sites import Watch
 from glassformer.text import Tokenizer
 
 Floats: TypeAlias = npt.NDArray[np.float32]

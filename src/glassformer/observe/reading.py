@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError
 from glassformer.features.dictionary import FeatureDictionary
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, attention_maps, heads
 from glassformer.observe.attribution import attribution
@@ -21,8 +23,6 @@ from glassformer.observe.lens import lens
 from glassformer.observe.protocols import Floats
 from glassformer.observe.trace import TOP, trace_text
 from glassformer.observe.tuned_lens import TunedLens
-from glassformer.progress import Progress
-from glassformer.typecheck import OWN_CHECK
 from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.attribution import Attribution, ScoreMetric

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import OWN_CHECK, brief
 from glassformer.observe.activation_files import write_activations
 from glassformer.observe.activation_folder import Kept, StoredDtype
 from glassformer.observe.activation_statistics import TextStatistics, text_statistics
@@ -20,8 +22,6 @@ from glassformer.observe.probes import Pooling, TrainedProbes, train_probes
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.observe.tuned_lens import TunedLens
-from glassformer.progress import Progress
-from glassformer.typecheck import OWN_CHECK, brief
 
 
 @checked_class

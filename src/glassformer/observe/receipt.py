@@ -21,16 +21,16 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from glassformer.changes import Change, change_data, change_from_data
 from glassformer.checkpoint.content_digest import stored_files
 from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
-from glassformer.errors import InputError, InputTypeError, SiteError, reason_of, shortened
+from glassformer.ground.changes import Change, change_data, change_from_data
+from glassformer.ground.errors import InputError, InputTypeError, SiteError, reason_of, shortened
+from glassformer.ground.typecheck import brief, matches_type
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
-from glassformer.typecheck import brief, matches_type
 from glassformer.views.receipt import SCHEMA, Receipt, ReceiptStep, Replay, SettingValue
 from glassformer.views.view import plain_data
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError, SiteError, did_you_mean
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError, SiteError, did_you_mean
 from glassformer.observe.activation_folder import Index, OpenShard, open_shard, read_index
 from glassformer.observe.protocols import Floats
 from glassformer.views.activation_files import ActivationFiles, RecordedSite

@@ -10,7 +10,7 @@ from dataclasses import replace
 from glassformer.decoding import Step
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.activations import Activations, residual_sites
 from glassformer.observe.attention import attention_maps
 from glassformer.observe.journey import prompt_stages

@@ -24,12 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, SettingError, spell
+from glassformer.ground.errors import InputError, SettingError, spell
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
 from glassformer.observe.leave_one_out import LeaveOneOut, Place
 from glassformer.observe.metrics import resolve_metric
-from glassformer.progress import Progress
 from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken, SignCheck
 
 Numbers = npt.NDArray[np.float64]

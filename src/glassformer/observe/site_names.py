@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glassformer.blueprints import Blueprint
-from glassformer.sites import axes
+from glassformer.ground.sites import axes
 from glassformer.views.site_names import NamedSite, SiteNames
 
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import expand
+from glassformer.ground.typecheck import brief
 from glassformer.observe.activations import Activations
 from glassformer.observe.prompt_warnings import prompt_texts
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.progress import Progress
-from glassformer.sites import expand
 from glassformer.steering.library import Library, local_library
 from glassformer.steering.token_axis import token_site
 from glassformer.steering.vector import SteeringVector
-from glassformer.typecheck import brief
 from glassformer.views.steering import (
     METHODS,
     KnownVector,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassformer.candidates import entropy_stats, top
 from glassformer.decoding import Policy
 from glassformer.decoding.settings_table import RULES, SAMPLING_RULES, SETTINGS
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.candidates import entropy_stats, top
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, RunLike
 from glassformer.observe.tokens import token_text

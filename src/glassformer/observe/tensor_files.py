@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import atomic_file, write_error
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, reason_of
+from glassformer.ground.errors import CheckpointError, InputError, reason_of
+from glassformer.ground.files import atomic_file, write_error
 from glassformer.observe.protocols import Floats, ModelLike
 
 

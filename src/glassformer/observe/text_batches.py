@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.protocol import Executor, Feed, Row, Want
-from glassformer.errors import InputError, InputTypeError, SiteError
+from glassformer.ground.errors import InputError, InputTypeError, SiteError
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch, axes, check_numbered, expand
+from glassformer.ground.typecheck import brief
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.progress import Progress
-from glassformer.sites import Watch, axes, check_numbered, expand
-from glassformer.typecheck import brief
 
 BATCH_TOKENS = 1024  # that go through together, about
 BATCH_BYTES = 64_000_000  # of their values, about

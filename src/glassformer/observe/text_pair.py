@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeVar, get_args
 
-from glassformer.changes import Change
 from glassformer.engine.protocol import BlockInput, Feed, common_prefix
-from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
+from glassformer.ground.sites import ENCODER, Watch
+from glassformer.ground.typecheck import brief
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
 from glassformer.observe.unpatched_text import PatchedRun, UnpatchedText, entry_sites, read_unpatched
-from glassformer.sites import ENCODER, Watch
-from glassformer.typecheck import brief
 from glassformer.views.patching import PatchedPart
 from glassformer.views.tokens import find_token
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassformer.blueprints import Blueprint
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.vocabulary import vocabulary as vocabulary_sizes
 from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.detokenizer import shown_bytes

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from glassformer.candidates import entropy_stats, top
 from glassformer.decoding import Step
-from glassformer.errors import InputError
+from glassformer.ground.candidates import entropy_stats, top
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.answers import candidates
 from glassformer.observe.protocols import Floats, RunLike
 from glassformer.observe.tokens import token_text
-from glassformer.progress import Progress
 from glassformer.views.trace import Trace, TracePlace
 
 TOP = 5  # candidates of each place

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoint.training_layout import ABOUT, METRICS, SNAPSHOTS, step_folders
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.views.training_curves import CurvePoint, HeldOutEvaluation, TrainingCurves, TrainingSample
 
 MAX_POINTS = 400  # of a curve

@@ -21,14 +21,14 @@ from functools import cache
 
 import numpy as np
 
-from glassformer.candidates import top
 from glassformer.decoding import Finish
 from glassformer.decoding.policy import candidates_and_logprob
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
-from glassformer.errors import InputError, NotNumbers, check_context
+from glassformer.ground.candidates import top
+from glassformer.ground.errors import InputError, NotNumbers, check_context
+from glassformer.ground.progress import Progress
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.page.format import pluralize
-from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.text.detokenizer import ends_inside_character, shown_bytes
 from glassformer.views.tree import Node, Tree

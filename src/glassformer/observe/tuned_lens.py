@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glassformer.arguments import checked_class
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError
 from glassformer.observe.activations import residual_sites
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors

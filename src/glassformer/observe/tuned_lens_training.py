@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from glassformer.candidates import kl_divergence, log_softmax
-from glassformer.errors import InputError
+from glassformer.ground.candidates import kl_divergence, log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.observe.activation_files import write_activations
 from glassformer.observe.activations import residual_sites
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.observe.tuned_lens import Translator, TunedLens
-from glassformer.progress import Progress
 from glassformer.views.lens_training import LayerDivergence, LensTraining
 
 LENGTH = 256  # tokens of a text

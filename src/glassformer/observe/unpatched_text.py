@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from glassformer.engine.protocol import BlockInput, Feed, Scores, Want, begins_at_blocks
+from glassformer.ground.sites import Watch
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
-from glassformer.sites import Watch
 
 LONG_PREFIX = 64  # tokens before the first patch, from which on they are read by themselves
 

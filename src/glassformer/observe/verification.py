@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
-from glassformer.errors import InputError
-from glassformer.sites import Watch, all_sites
+from glassformer.ground.candidates import kl_divergence, log_softmax
+from glassformer.ground.errors import InputError
+from glassformer.ground.sites import Watch, all_sites
 from glassformer.views.verification import SiteDifference, Verdict
 
 CHUNK = 12  # tokens that are fed together at the end

@@ -15,7 +15,7 @@ import numpy as np
 
 from glassformer.blueprints import Blueprint, Weight, blueprint
 from glassformer.checkpoint.legacy_names import modern_name
-from glassformer.errors import CheckpointError, ConfigError
+from glassformer.ground.errors import CheckpointError, ConfigError
 from glassformer.observe.statistics import Numbers
 
 if TYPE_CHECKING:

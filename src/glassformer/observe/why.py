@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassformer.decoding import Step
 from glassformer.decoding.waterfall import Waterfall
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.text.detokenizer import shown_bytes
 from glassformer.views.why import ExplainedCandidate, Why

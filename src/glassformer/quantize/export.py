@@ -26,9 +26,9 @@ from glassformer.checkpoint.gguf_writer import (
 )
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import Layout
-from glassformer.errors import CheckpointError, InputError
-from glassformer.opened import OpenedModel
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import CheckpointError, InputError
+from glassformer.ground.progress import NamedProgress
+from glassformer.model_files import ModelFiles
 from glassformer.quantize.gguf_metadata import ADVICE, architecture_of, check_reads_back, config_metadata, rope_divisors
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
@@ -44,7 +44,7 @@ HEAD = "lm_head.weight"
 
 
 def quantize(
-    opened: OpenedModel, path: Path, kind: str, *, force: bool = False, allow_requantize: bool = False,
+    opened: ModelFiles, path: Path, kind: str, *, force: bool = False, allow_requantize: bool = False,
     progress: NamedProgress | None = None,
 ) -> None:  # fmt: skip
     """Write a model as a GGUF file in a kind; `force` writes over a file that is there.
@@ -121,7 +121,7 @@ def _quantization_metadata(kind: str) -> dict[str, int]:
 
 
 def _quantize_gguf(
-    opened: OpenedModel, source: GgufCheckpoint, path: Path, kind: str, progress: NamedProgress | None
+    opened: ModelFiles, source: GgufCheckpoint, path: Path, kind: str, progress: NamedProgress | None
 ) -> None:
     """A GGUF file's own fields and names; only the numbers are packed."""
     roles = stored_roles(opened)
@@ -134,7 +134,7 @@ def _quantize_gguf(
     write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
 
 
-def _folder_weights(opened: OpenedModel) -> tuple[Config, Weights]:
+def _folder_weights(opened: ModelFiles) -> tuple[Config, Weights]:
     """A folder's tensors under the full names; the config says that the head is its own where one is stored that is."""
     config = opened.config
     stored = resolve_names(opened.tensors, [HEAD, *(weight.name for weight in blueprint(config).weights)])

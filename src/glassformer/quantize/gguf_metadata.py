@@ -18,7 +18,7 @@ from glassformer.checkpoint import gguf_names
 from glassformer.checkpoint.gguf_architectures import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
-from glassformer.errors import ConfigError, InputError
+from glassformer.ground.errors import ConfigError, InputError
 
 ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",

@@ -17,8 +17,8 @@ from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.quantization import BITS, check_kind, fits
 from glassformer.checkpoint.stored_tensors import main_kind
-from glassformer.errors import InputError
-from glassformer.opened import OpenedModel
+from glassformer.ground.errors import InputError
+from glassformer.model_files import ModelFiles
 
 Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
@@ -46,7 +46,7 @@ def _role(op: Op, weight: Weight) -> Role:
     return "table" if op.kind in ("embed", "scores") else "plain"
 
 
-def stored_roles(opened: OpenedModel) -> dict[int, Role]:
+def stored_roles(opened: ModelFiles) -> dict[int, Role]:
     """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
     roles = weight_roles(opened.blueprint())
     tensors = resolve_names(opened.tensors, tuple(roles))
@@ -63,7 +63,7 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
     )
 
 
-def check_quantizable(opened: OpenedModel, kind: str, *, packed_too: bool = False, advice: str = "") -> str:
+def check_quantizable(opened: ModelFiles, kind: str, *, packed_too: bool = False, advice: str = "") -> str:
     """The kind as the format spells it; refused if it does not exist, or if weights are packed already.
 
     `packed_too`: those are expanded and packed once more; `advice`: how to ask for that. An adapter on a packed base is
@@ -80,6 +80,6 @@ def check_quantizable(opened: OpenedModel, kind: str, *, packed_too: bool = Fals
     return kind
 
 
-def model_label(opened: OpenedModel) -> str:
+def model_label(opened: ModelFiles) -> str:
     """A short name for files that are made of a model."""
     return Path(opened.name).name.removesuffix(".gguf") or opened.path.resolve().name

@@ -16,16 +16,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from glassformer.atomic_files import remove_abandoned
 from glassformer.checkpoint.content_digest import content_digest, is_intact, seal
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, write_gguf
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import check_kind, kind_text
 from glassformer.checkpoint.stored_tensors import Layout, MappedFile, RowPermutation, StoredTensor, Transposed
-from glassformer.errors import CheckpointError, WriteError
-from glassformer.opened import OpenedModel
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import CheckpointError, WriteError
+from glassformer.ground.files import remove_abandoned
+from glassformer.ground.progress import NamedProgress
+from glassformer.model_files import ModelFiles
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles
 
 note = logging.getLogger("glassformer").warning
@@ -33,12 +33,12 @@ VERSION = 3  # of the rules: counted up when the same weights would be packed ot
 ARCHITECTURE = "glassformer"  # no other reader is meant
 
 
-def requantized(opened: OpenedModel, kind: str, progress: NamedProgress | None = None) -> OpenedModel:
+def requantized(opened: ModelFiles, kind: str, progress: NamedProgress | None = None) -> ModelFiles:
     """A model with its weights in another kind."""
     return replace(opened, replacement_tensors=requantize(opened, kind, progress), replacement_kind=kind)
 
 
-def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = None) -> Mapping[str, StoredTensor]:
+def requantize(opened: ModelFiles, kind: str, progress: NamedProgress | None = None) -> Mapping[str, StoredTensor]:
     """The tensors of a model under the names that they have, those of products and tables in another kind."""
     if opened.packed and opened.kind == check_kind(kind):
         return opened.tensors

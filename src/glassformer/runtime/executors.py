@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
-from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
-from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean, spell
-from glassformer.opened import DTYPES, OpenedModel
-from glassformer.ownership import Shared
+from glassformer.ground.candidates import EntropyStats, entropy_stats
+from glassformer.ground.errors import CheckpointError, ExecutorError, InputError, did_you_mean, spell
+from glassformer.ground.ownership import Shared
+from glassformer.model_files import DTYPES, ModelFiles
 from glassformer.runtime.in_memory import InMemory
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class ExecutorOptions:
 class Executors(Shared):
     """The executors of one model: each created when first needed, and shared by all `Model`s over it."""
 
-    def __init__(self, opened: OpenedModel | InMemory, options: ExecutorOptions) -> None:
+    def __init__(self, opened: ModelFiles | InMemory, options: ExecutorOptions) -> None:
         self.opened = opened
         self.options = options
-        if isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
+        if isinstance(opened, ModelFiles) and opened.head not in ("causal", "seq2seq"):
             if options.executor == "gpu":
                 raise ExecutorError(
                     f"the GPU engine runs models that write text, and {opened.name} only reads. "
@@ -129,7 +129,7 @@ class Executors(Shared):
     @cached_property
     def gpu_executor(self) -> GpuExecutor | None:
         """The same if the GPU engine runs it; None where another does."""
-        if not self.options.gpu or not isinstance(self.opened, OpenedModel):
+        if not self.options.gpu or not isinstance(self.opened, ModelFiles):
             return None
         asked = self.options.executor == "gpu"
         reason = self.gpu_reason
@@ -151,9 +151,9 @@ class Executors(Shared):
         """Why the GPU engine cannot run this model, or its part of one that is split, here; None if it can."""
         from glassformer.engine.gpu.device import blueprint_reason, memory_reason, unusable_reason
 
-        reason = blueprint_reason(self.blueprint) if isinstance(self.opened, OpenedModel) else None
+        reason = blueprint_reason(self.blueprint) if isinstance(self.opened, ModelFiles) else None
         reason = reason or unusable_reason()
-        if reason is not None or not isinstance(self.opened, OpenedModel):
+        if reason is not None or not isinstance(self.opened, ModelFiles):
             return reason
         from glassformer.engine.gpu.weights import device_bytes
 
@@ -205,7 +205,7 @@ class Executors(Shared):
         return self._load_module(matrices)
 
     def _load_module(self, packed: Mapping[str, PackedMatrix] | None = None) -> Any:
-        assert isinstance(self.opened, OpenedModel)
+        assert isinstance(self.opened, ModelFiles)
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
 
@@ -213,7 +213,7 @@ class Executors(Shared):
         return load(cls, self.opened, parse_dtype(self.options.dtype), packed=packed).requires_grad_(False)
 
     def _split_executor(self) -> Executor:
-        assert isinstance(self.opened, OpenedModel)
+        assert isinstance(self.opened, ModelFiles)
         from glassformer.runtime.split_model import SplitModel, split_over_ranks
 
         engine: Literal["plain", "gpu"] = "gpu" if self.options.executor == "gpu" else "plain"
@@ -230,7 +230,7 @@ class Executors(Shared):
         )  # fmt: skip
         return split_over_ranks(self.opened, part, self.options.tensor_parallel)
 
-    def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
+    def _gpu_executor(self, opened: ModelFiles) -> GpuExecutor:
         from glassformer.engine.gpu.executor import GpuExecutor
 
         if opened.adapter_ranks:
@@ -242,7 +242,7 @@ class Executors(Shared):
             batch_invariant=self.options.batch_invariant,
         )  # fmt: skip
 
-    def _cpu_executor(self, opened: OpenedModel) -> CpuExecutor:
+    def _cpu_executor(self, opened: ModelFiles) -> CpuExecutor:
         from glassformer.engine.cpu.executor import CpuExecutor
         from glassformer.engine.cpu.thread_count import fastest_engine
 
@@ -251,7 +251,7 @@ class Executors(Shared):
             engine=fastest_engine(),
         )  # fmt: skip
 
-    def _cpu_reader(self, opened: OpenedModel) -> Any:
+    def _cpu_reader(self, opened: ModelFiles) -> Any:
         from glassformer.engine.cpu.reader import CpuReader
         from glassformer.engine.cpu.thread_count import fastest_engine
 
@@ -260,9 +260,9 @@ class Executors(Shared):
             engine=fastest_engine(),
         )  # fmt: skip
 
-    def _native(self, make: Callable[[OpenedModel], Native]) -> Native | None:
+    def _native(self, make: Callable[[ModelFiles], Native]) -> Native | None:
         """What `make` builds with the CPU engine; None and a note where it cannot, unless it was asked for by name."""
-        if not self.options.native or not isinstance(self.opened, OpenedModel):
+        if not self.options.native or not isinstance(self.opened, ModelFiles):
             return None
         self.opened.check_sizes()
         if self.options.executor == "auto" and not _is_library_ready():

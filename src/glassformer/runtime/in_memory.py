@@ -13,7 +13,7 @@ from glassformer.text import Tokenizer
 
 @dataclass(frozen=True)
 class InMemory:
-    """A model of an Auto class and its tokenizer, with the attributes of an `OpenedModel`."""
+    """A model of an Auto class and its tokenizer, with the attributes of an `ModelFiles`."""
 
     module: Any
     tokenizer: Tokenizer

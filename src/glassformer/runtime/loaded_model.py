@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpa
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked_class
 from glassformer.blueprints import Blueprint, Head
-from glassformer.candidates import EntropyStats, entropy_stats
-from glassformer.changes import Change, SiteFunction, in_sequence
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
@@ -31,20 +28,23 @@ from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BlockInput, Executor
 from glassformer.engine.wrapped_executor import ReportingExecutor
-from glassformer.errors import InputError, SettingError, check_context, did_you_mean
-from glassformer.opened import (
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.candidates import EntropyStats, entropy_stats
+from glassformer.ground.changes import Change, SiteFunction, in_sequence
+from glassformer.ground.errors import InputError, SettingError, check_context, did_you_mean
+from glassformer.ground.ownership import Shared
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch, expand_changes
+from glassformer.ground.typecheck import OWN_CHECK
+from glassformer.model_files import (
     AutoTokenizer,
-    OpenedModel,
+    ModelFiles,
 )
-from glassformer.ownership import Shared
-from glassformer.progress import Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
 from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, encode, is_token_ids, render
 from glassformer.runtime.run import Run, TextStream
-from glassformer.sites import Watch, expand_changes
 from glassformer.text import Tokenizer
-from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.steering.library import Library
@@ -61,7 +61,7 @@ note = logging.getLogger("glassformer").warning
 class LoadedModel(Shared):
     """An opened checkpoint with its executors, changes and prefix cache: what generates."""
 
-    opened: OpenedModel | InMemory
+    opened: ModelFiles | InMemory
     executors: Executors
     changes: Mapping[str, Change] = field(default_factory=dict)  # by site
     prefix_cache: PrefixCache | None = None

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Unpack, ca
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked, checked_class
 from glassformer.checkpoint.stored_tensors import ComputedFile
 from glassformer.engine.protocol import Executor
-from glassformer.errors import InputError, check_context, spell
-from glassformer.opened import (
+from glassformer.ground.arguments import checked, checked_class
+from glassformer.ground.errors import InputError, check_context, spell
+from glassformer.ground.progress import NamedProgress, Progress
+from glassformer.ground.typecheck import OWN_CHECK
+from glassformer.model_files import (
     AdapterNames,
-    OpenedModel,
+    ModelFiles,
     adapter_weights,
     check_adapter_mode,
     open_base,
     with_adapters,
 )
-from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.loaded_model import LoadedModel
 from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, is_token_ids
 from glassformer.runtime.run import Run
-from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.features.dictionary import FeatureDictionary
@@ -109,7 +109,7 @@ def load(
 def _open(
     name: str | os.PathLike[str], weights: str | None, adapter: AdapterNames | None, adapter_mode: str,
     progress: NamedProgress | None,
-) -> OpenedModel:  # fmt: skip
+) -> ModelFiles:  # fmt: skip
     """A model with its adapters; it is quantized after they are merged, but before they stand beside it."""
     check_adapter_mode(adapter_mode)
     opened, own = open_base(name, progress=progress)
@@ -125,7 +125,7 @@ def _open(
             )
     names = {**({} if own is None else {own: 1.0}), **dict(() if adapter is None else adapter_weights(adapter))}
     apply = partial(with_adapters, adapter=names, mode=adapter_mode, progress=progress)
-    steps: list[Callable[[OpenedModel], OpenedModel]] = [apply] if names else []
+    steps: list[Callable[[ModelFiles], ModelFiles]] = [apply] if names else []
     if weights is not None:
         from glassformer.quantize import requantized
 

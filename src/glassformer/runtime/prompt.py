@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Annotated, Any, Self, TypeAlias, TypedDict, TypeGuard, cast
 
 from glassformer.decoding import GenerationConfig
-from glassformer.errors import (
+from glassformer.ground.errors import (
     ContextExceeded,
     InputError,
     InputTypeError,
@@ -17,8 +17,8 @@ from glassformer.errors import (
     did_you_mean,
     spell,
 )
+from glassformer.ground.typecheck import OWN_CHECK, as_python_number, brief
 from glassformer.text import Tokenizer
-from glassformer.typecheck import OWN_CHECK, as_python_number, brief
 
 Prompt: TypeAlias = Annotated[  # a text, a conversation's messages, or token ids
     str | Sequence[Mapping[str, Any]] | Sequence[int], OWN_CHECK

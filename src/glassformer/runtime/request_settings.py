@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.decoding.settings_table import SETTINGS
-from glassformer.errors import InputTypeError, SettingError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import InputTypeError, SettingError
+from glassformer.ground.typecheck import brief
 
 NO_THINKING = ("none", "minimal")  # efforts for which a model does not think before it answers
 

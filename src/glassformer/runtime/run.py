@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.arguments import checked_class
 from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
 from glassformer.decoding.settings import as_texts
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.text.stop_buffer import StopBuffer
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from glassformer.engine.protocol import Executor
-from glassformer.errors import ExecutorError, spell
-from glassformer.opened import OpenedModel, open_model
+from glassformer.ground.errors import ExecutorError, spell
+from glassformer.model_files import ModelFiles, open_model
 
 if TYPE_CHECKING:
     from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
@@ -30,7 +30,7 @@ class SplitModel:
         opened = self._open()
         return self._load_plain(opened, group) if self.executor == "plain" else self._load_gpu(opened, group)
 
-    def _load_plain(self, opened: OpenedModel, group: ProcessGroup) -> Executor:
+    def _load_plain(self, opened: ModelFiles, group: ProcessGroup) -> Executor:
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
         from glassformer.engine.plain.executor import PlainExecutor
@@ -44,13 +44,13 @@ class SplitModel:
         connect(model, split, group)
         return PlainExecutor(model, lambda observers: SplitTap(observers, split, group))
 
-    def _load_gpu(self, opened: OpenedModel, group: ProcessGroup) -> Executor:
+    def _load_gpu(self, opened: ModelFiles, group: ProcessGroup) -> Executor:
         from glassformer.engine.gpu.split_executor import SplitGpuExecutor
 
         opened.check_sizes()
         return SplitGpuExecutor(opened.config, opened.blueprint(), opened.tensors, group, cache=self.cache)
 
-    def _open(self) -> OpenedModel:
+    def _open(self) -> ModelFiles:
         opened = open_model(self.path, adapter=dict(self.adapters) or None)
         if self.weights is None:
             return opened
@@ -59,7 +59,7 @@ class SplitModel:
         return requantized(opened, self.weights)
 
 
-def split_over_ranks(opened: OpenedModel, part: SplitModel, ranks: int) -> TensorParallelExecutor:
+def split_over_ranks(opened: ModelFiles, part: SplitModel, ranks: int) -> TensorParallelExecutor:
     """An executor over a model that is split among this process and new ones: on GPUs, if there is one for each rank."""
     from glassformer.engine.tensor_parallel.split import split_model
 

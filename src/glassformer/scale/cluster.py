@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.errors import ExecutorError, SettingError
 
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 128 * 2**20  # of a cluster of our own: rows and answers are small

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.jobs.engines import JobPlan, LocalEngine
 from glassformer.jobs.formats.parquet import import_pyarrow, schema_of, table_of, without_nulls
 from glassformer.jobs.formats.plain_rows import PlainRows

@@ -29,7 +29,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from glassformer.errors import ExecutorError, GlassError, QueueFull, SettingError, Unavailable
+from glassformer.ground.errors import ExecutorError, GlassError, QueueFull, SettingError, Unavailable
 from glassformer.scale.cluster import NAMESPACE, Allotment
 from glassformer.scale.prefix_router import PrefixRouter
 from glassformer.scale.prefixes import prefix_keys

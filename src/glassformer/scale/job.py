@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from glassformer.arguments import checked
-from glassformer.errors import ExecutorError, GlassError, current_spelling
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import ExecutorError, GlassError, current_spelling
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
 from glassformer.jobs.formats.row_format import Row
 from glassformer.jobs.job import JobProgress, JobSummary, answer_file

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from glassformer.jobs.formats.row_format import Row
 
 MAX_ROWS = 1024  # of a group, so that memory and messages stay small

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from glassformer.errors import Spelling, spelled_by
+from glassformer.ground.errors import Spelling, spelled_by
 from glassformer.jobs.engines import JobPlan, LocalEngine
 from glassformer.jobs.formats.row_format import JsonObject, Row
 from glassformer.runtime.model import Model

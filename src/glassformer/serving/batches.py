@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from glassformer.errors import GlassError, InputError, QueueFull
+from glassformer.ground.errors import GlassError, InputError, QueueFull
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
 from glassformer.jobs.formats.row_format import Row
 from glassformer.jobs.job import LEDGER_SUFFIX, JobProgress, answer_file

@@ -11,8 +11,8 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glassformer.errors import InputError, QueueFull
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import InputError, QueueFull
+from glassformer.ground.ownership import NotCopied
 
 SMALLEST = 4096  # bytes that a file counts for, at least, so that there cannot be too many of them
 

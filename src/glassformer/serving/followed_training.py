@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from glassformer.errors import CheckpointError, GlassError, Unavailable
+from glassformer.ground.errors import CheckpointError, GlassError, Unavailable
 from glassformer.observe.learning import learning
 from glassformer.observe.reading import Reading
 from glassformer.observe.training_log import TrainingLog

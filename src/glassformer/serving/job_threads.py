@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from glassformer.errors import GlassError, QueueFull
+from glassformer.ground.errors import GlassError, QueueFull
 from glassformer.serving.client_queues import ClientQueues
 
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from glassformer.decoding.batch_drafts import LONGEST_DRAFT
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.scheduler import SchedulerLimits
 
 ZERO_ALLOWED = ("top_logprobs", "queued", "drafted_tokens", "stop_seconds")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.errors import GlassError
-from glassformer.opened import OpenedModel
+from glassformer.ground.errors import GlassError
+from glassformer.model_files import ModelFiles
 from glassformer.runtime.in_memory import InMemory
 
 
@@ -21,7 +21,7 @@ class ModelFacts:
     format: str = ""  # gguf or safetensors
 
 
-def facts_of(opened: OpenedModel | InMemory) -> ModelFacts:
+def facts_of(opened: ModelFiles | InMemory) -> ModelFacts:
     """The facts of a model; of one that cannot be read none, as who asks for it will hear why."""
     if isinstance(opened, InMemory):
         return ModelFacts(family=opened.config.model_type, kind=opened.kind)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from glassformer.progress import NamedProgress
+from glassformer.ground.progress import NamedProgress
 from glassformer.serving.registry import ModelSource
 
 Pull: TypeAlias = Callable[[str, NamedProgress], ModelSource]

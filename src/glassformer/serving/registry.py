@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from glassformer.errors import (
+from glassformer.ground.errors import (
     CheckpointError,
     GlassError,
     InputError,

@@ -27,13 +27,13 @@ from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
 from glassformer.engine.free_memory import free_memory
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
+from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
+from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.client_queues import ClientQueues
 from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.turns import Turns, TurnTakingExecutor
-from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_SHARE = 1 / 3  # for all rows together, of the memory that is free when the first request comes

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import Candidates, top
 from glassformer.engine.checks import NOT_SCORED
 from glassformer.engine.protocol import Feed, Scores, Want
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.errors import ExecutorError, GlassError
+from glassformer.ground.candidates import Candidates, top
+from glassformer.ground.errors import ExecutorError, GlassError
 
 
 class Turns:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 PREFIX = "direction."

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from glassformer.checkpoint.locate import home
-from glassformer.errors import CheckpointError, GlassError, InputError, did_you_mean
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import is_dictionary, read_dictionary
+from glassformer.ground.errors import CheckpointError, GlassError, InputError, did_you_mean
 from glassformer.steering.vector import SUFFIXES, SteeringVector, read_vector
 
 LENS_SUFFIX = ".safetensors"

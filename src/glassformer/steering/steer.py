@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from glassformer.blueprints import Blueprint
-from glassformer.changes import Change, in_sequence
-from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import feature_of
-from glassformer.sites import expand_changes
+from glassformer.ground.changes import Change, in_sequence
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.sites import expand_changes
+from glassformer.ground.typecheck import brief
 from glassformer.steering.library import Library, local_library
 from glassformer.steering.token_axis import token_site
 from glassformer.steering.vector import SteeringVector, check_strength
-from glassformer.typecheck import brief
 
 Steering: TypeAlias = Mapping[Any, Any] | Sequence[Mapping[str, Any]]
 FIELDS = ("name", "feature", "strength", "clamp")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glassformer.blueprints import Blueprint
-from glassformer.errors import SiteError
-from glassformer.sites import check_numbered, expand
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import check_numbered, expand
 
 
 def token_site(blueprint: Blueprint, site: str, model: str) -> tuple[int, tuple[int, ...]]:

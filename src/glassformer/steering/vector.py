@@ -17,12 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import write_bytes
 from glassformer.blueprints import Blueprint
-from glassformer.changes import Change
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.errors import CheckpointError, InputError, SettingError, reason_of
-from glassformer.regular_files import open_regular
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import CheckpointError, InputError, SettingError, reason_of
+from glassformer.ground.files import open_regular, write_bytes
 from glassformer.steering.control_vector import read_control_vector
 from glassformer.steering.token_axis import token_site
 

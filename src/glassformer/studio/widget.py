@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.studio.saved_page import script
 
 HEIGHT = 720  # pixels

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.sentence_pooling import SIMILARITIES, DenseLayer, SentenceSettings
-from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
+from glassformer.ground.typecheck import brief
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
 from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair
-from glassformer.typecheck import brief
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, softmax
 from glassformer.tasks.task import check_positive
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError, InputError
 from glassformer.tasks.task import Task, TaskOptions, check_positive
 from glassformer.text import BatchEncoding
 

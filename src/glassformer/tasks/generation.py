@@ -12,7 +12,7 @@ from typing import Any
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
 from glassformer.decoding.text_warnings import remedies
-from glassformer.errors import GlassError, InputError, InputTypeError, SettingError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError
 from glassformer.tasks.forward import batches
 from glassformer.tasks.task import Task, TaskOptions, parse_text
 from glassformer.text.chat.template import validated_messages

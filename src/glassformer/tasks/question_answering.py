@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.candidates import top
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.candidates import top
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax, unpad
 from glassformer.tasks.task import TaskOptions, check_positive, parse_text
 

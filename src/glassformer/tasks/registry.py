@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from glassformer.arguments import checked
-from glassformer.errors import ExecutorError, InputError, InputTypeError, did_you_mean
-from glassformer.opened import AdapterNames, AutoTokenizer
-from glassformer.progress import NamedProgress
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, did_you_mean
+from glassformer.ground.progress import NamedProgress
+from glassformer.ground.typecheck import OWN_CHECK, brief
+from glassformer.model_files import AdapterNames, AutoTokenizer
 from glassformer.runtime.model import Model, load
 from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, SimilarityTask
 from glassformer.tasks.fill_mask import FillMaskTask
@@ -21,7 +22,6 @@ from glassformer.tasks.task import Task
 from glassformer.tasks.text_classification import TextClassificationTask
 from glassformer.tasks.token_classification import TokenClassificationTask
 from glassformer.tasks.zero_shot import ZeroShotClassificationTask
-from glassformer.typecheck import OWN_CHECK, brief
 
 TASKS: Mapping[str, type[Task]] = {
     task.name: task

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.typecheck import brief
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs
 from glassformer.tasks.task import check_choice, check_positive, parse_text
 from glassformer.tasks.text_classification import FUNCTIONS, apply_function
-from glassformer.typecheck import brief
 
 
 @dataclass(frozen=True)

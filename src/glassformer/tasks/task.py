@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
-from glassformer.arguments import checked
 from glassformer.blueprints import Head
-from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, did_you_mean
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, did_you_mean
+from glassformer.ground.typecheck import brief, matches_type, type_words
 from glassformer.text.inputs import check_inputs
-from glassformer.typecheck import brief, matches_type, type_words
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model

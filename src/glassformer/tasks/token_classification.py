@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import InputError, InputTypeError, SettingError
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax, unpad
 from glassformer.tasks.task import TaskOptions, check_choice, parse_text
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax
 from glassformer.tasks.task import TaskOptions
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.text.encoding import TensorType, to_array
 from glassformer.text.token_rows import TokenRow
 

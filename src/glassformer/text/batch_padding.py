@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 
 PADDING_VALUES = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}  # besides the ids'
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.text.token_rows import TokenRow
 
 TensorType: TypeAlias = Literal["pt", "np"] | None

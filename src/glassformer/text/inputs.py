@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 
 
 def as_batch(text: Any, second: Any, words: bool) -> tuple[bool, list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import tokenizers
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
 Truncation: TypeAlias = bool | Literal["longest_first", "only_first", "only_second", "do_not_truncate"] | None

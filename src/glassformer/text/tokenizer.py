@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import tokenizers
 from tokenizers.models import BPE
 
-from glassformer.atomic_files import atomic_save, finish_saves
-from glassformer.errors import InputError, InputTypeError, refuse_unknown
-from glassformer.familiar_class import FamiliarClass
-from glassformer.hub_upload import upload
+from glassformer.ground.errors import InputError, InputTypeError, refuse_unknown
+from glassformer.ground.files import atomic_save, finish_saves
+from glassformer.ground.hub_upload import upload
+from glassformer.ground.transformers_isinstance import FamiliarClass
 from glassformer.text import batch_padding, inputs
 from glassformer.text.batch_columns import batch_columns
 from glassformer.text.chat.chat_mixin import ChatMixin

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from types import TracebackType
 
-from glassformer.errors import CheckpointError, GlassError
+from glassformer.ground.errors import CheckpointError, GlassError
 
 PASS_THROUGH = (KeyboardInterrupt, SystemExit, GlassError)
 

@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from glassformer.errors import InputError, InputTypeError, did_you_mean
+from glassformer.ground.errors import InputError, InputTypeError, did_you_mean
 from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import LibraryErrors

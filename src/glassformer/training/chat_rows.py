@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, did_you_mean
+from glassformer.ground.typecheck import brief
 from glassformer.training.rows import Row
-from glassformer.typecheck import brief
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MESSAGES, PROMPT, COMPLETION = ("messages", "conversation"), ("prompt", "question"), ("completion", "response", "answer")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassformer.errors import GlassError, InputError, TemplateError
+from glassformer.ground.errors import GlassError, InputError, TemplateError
 from glassformer.text import Tokenizer
 from glassformer.training.chat_rows import Conversation
 from glassformer.training.packing import TrainingRow

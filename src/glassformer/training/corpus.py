@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from glassformer.errors import InputError
-from glassformer.progress import Progress
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 
 PIECE = 1 << 20  # characters that are tokenized at once; a document is cut at line ends
 LONGEST_LINE = 64 << 20  # bytes; a longer one is hardly text, and would be held in memory several times

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from glassformer.errors import InputError, SettingError, spell
-from glassformer.opened import open_model
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import InputError, SettingError, spell
+from glassformer.ground.progress import NamedProgress
+from glassformer.model_files import open_model
 from glassformer.text import Tokenizer
 from glassformer.training.chat_rows import read_conversation, read_preference
 from glassformer.training.chat_tokens import ChatTokenizer

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from glassformer.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, did_you_mean
+from glassformer.ground.typecheck import brief
 from glassformer.text.inputs import refuse_lone_surrogates
-from glassformer.typecheck import brief
 
 MAX_LABELS = 1000  # more are hardly classes
 NUMBER = re.compile(r"-?\d{1,18}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from glassformer.adapters import LoraDescription, adaptable_modules, write_adapter
 from glassformer.blueprints import blueprint
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.errors import SettingError, did_you_mean, spell
+from glassformer.ground.errors import SettingError, did_you_mean, spell
 from glassformer.layers import Conv1D, Linear
 from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
 

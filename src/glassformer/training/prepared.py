@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from glassformer.progress import NamedProgress
+from glassformer.ground.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.ranks import Ranks

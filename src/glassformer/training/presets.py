@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from glassformer.blueprints import Config, model_types, module_for, read_config
-from glassformer.errors import SettingError, did_you_mean, spell
+from glassformer.ground.errors import SettingError, did_you_mean, spell
 from glassformer.text import Tokenizer
 from glassformer.training.settings import TrainingSettings
 

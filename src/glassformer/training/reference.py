@@ -12,8 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from glassformer.atomic_files import atomic_file
-from glassformer.checksums import crc32_text
+from glassformer.ground.files import atomic_file, crc32_text
 from glassformer.training.objectives.objective import Batch
 from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.sharding import dealt

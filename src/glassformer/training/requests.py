@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.training.fine_tuning import ChatRequest, PreferenceRequest
 from glassformer.training.prepared import TrainingRequest
 from glassformer.training.recipes.g2p import G2pRequest

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.typecheck import brief
 from glassformer.jobs.input_rows import JSON_SUFFIXES, LinesFile
 from glassformer.text.inputs import refuse_lone_surrogates
-from glassformer.typecheck import brief
 
 CSV_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 MAX_LINE = 1 << 26  # bytes of a line of CSV, and characters of a field

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
-from glassformer.errors import SettingError, spell
+from glassformer.ground.errors import SettingError, spell
 
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # tf32: float32 whose factors are rounded, on a GPU
 BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.errors import SettingError, spell
+from glassformer.ground.errors import SettingError, spell
 from glassformer.layers import Block
 from glassformer.training.objectives.objective import Batch
 from glassformer.training.ranks import Ranks

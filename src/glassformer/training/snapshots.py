@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error
 from glassformer.checkpoint.training_layout import SNAPSHOTS, step_name
+from glassformer.ground.files import sync_folder, sync_tree, temporary_folder, write_error
 from glassformer.text import Tokenizer
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.trained_model import ModelWriter, write_half

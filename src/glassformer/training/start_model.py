@@ -11,8 +11,8 @@ from glassformer.adapters import is_adapter
 from glassformer.blueprints import Head
 from glassformer.checkpoint.locate import locate
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import SettingError, spell
-from glassformer.opened import open_model
+from glassformer.ground.errors import SettingError, spell
+from glassformer.model_files import open_model
 from glassformer.training.lora import LoraSettings, add_lora
 from glassformer.training.settings import TrainingSettings
 

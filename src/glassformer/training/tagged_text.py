@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.typecheck import brief
 from glassformer.training.labels import label_name
 from glassformer.training.measures import OUTSIDE
 from glassformer.training.rows import SPANS, TAGS, TEXT, TOKENS, Row
-from glassformer.typecheck import brief
 
 WORD = re.compile(r"\w+|[^\w\s]")
 

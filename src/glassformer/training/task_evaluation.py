@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from glassformer.progress import Progress
+from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.training.measures import (
     Confusions,

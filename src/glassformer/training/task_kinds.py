@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.blueprints import Config, Head
-from glassformer.errors import SettingError, did_you_mean, spell
+from glassformer.ground.errors import SettingError, did_you_mean, spell
 from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels
 from glassformer.training.objectives.text_classification import TextClassification, texts_of

@@ -13,10 +13,10 @@ import torch
 
 from glassformer.blueprints import Head, model_types
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError, SettingError, spell
 from glassformer.families import base_class_for
-from glassformer.opened import AutoConfig, AutoTokenizer
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import InputError, SettingError, spell
+from glassformer.ground.progress import NamedProgress
+from glassformer.model_files import AutoConfig, AutoTokenizer
 from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels, collect_labels
 from glassformer.training.new_tokenizer import kept_tokenizer, new_tokenizer

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Config
-from glassformer.progress import Progress
+from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.training.corpus import Corpus
 from glassformer.training.new_tokenizer import new_tokenizer

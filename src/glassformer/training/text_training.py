@@ -15,9 +15,9 @@ from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import locate
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError, SettingError, did_you_mean, spell
-from glassformer.opened import AutoConfig, AutoTokenizer
-from glassformer.progress import NamedProgress, Progress
+from glassformer.ground.errors import InputError, SettingError, did_you_mean, spell
+from glassformer.ground.progress import NamedProgress, Progress
+from glassformer.model_files import AutoConfig, AutoTokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import NO_LIMIT
 from glassformer.training.corpus import read_corpus

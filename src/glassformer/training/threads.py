@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import torch
 
-from glassformer.atomic_files import write_text
 from glassformer.checkpoint.training_layout import THREADS
+from glassformer.ground.files import write_text
 from glassformer.training.trainer import Trainer
 
 note = logging.getLogger("glassformer").warning

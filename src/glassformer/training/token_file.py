@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import atomic_file, write_text
-from glassformer.checksums import file_crc32
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import atomic_file, file_crc32, write_text
 
 Ids = npt.NDArray[Any]
 TOKENS, DESCRIPTION = "tokens.bin", "tokens.json"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.atomic_files import atomic_file
 from glassformer.compat.auto import AutoModelForCausalLM
+from glassformer.ground.files import atomic_file
 from glassformer.text import Tokenizer
 from glassformer.training.lora import LoraSettings, write_lora
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from glassformer.errors import CheckpointError, NotNumbers, TrainingDiverged
+from glassformer.ground.errors import CheckpointError, NotNumbers, TrainingDiverged
 from glassformer.layers.linear import has_fast_matmul
 from glassformer.training.event_files import EventFiles
 from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone

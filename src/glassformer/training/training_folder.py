@@ -27,11 +27,20 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder, write_error, write_text
 from glassformer.checkpoint.training_layout import ABOUT, CHECKPOINTS, LOCK, METRICS, step_folders, step_name
-from glassformer.checksums import SEAL, file_crc32, sealed, unsealed
-from glassformer.errors import CheckpointError, GlassError, SettingError, WriteError, reason_of
-from glassformer.file_lock import try_lock
+from glassformer.ground.errors import CheckpointError, GlassError, SettingError, WriteError, reason_of
+from glassformer.ground.files import (
+    SEAL,
+    file_crc32,
+    sealed,
+    sync_folder,
+    sync_tree,
+    temporary_folder,
+    unsealed,
+    write_error,
+    write_text,
+)
+from glassformer.ground.locks import try_lock
 
 EARLY = (LOCK, "tokenizer", "tokens")  # what is made before a training begins
 DAMAGED = "damaged: its checksum is not the one that was written"

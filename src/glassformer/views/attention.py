@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import (
     Column,
     Grid,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import Heading, Page, Paragraph, ThumbnailGrid
 from glassformer.views.attention import NOTE, SINK, AttentionKind
 from glassformer.views.view import View

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import visible
 from glassformer.views.patching import PatchedPlace, Patching

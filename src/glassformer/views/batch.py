@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import Column, Page, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import TextToken

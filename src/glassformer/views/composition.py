@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.views.view import View
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import (
     Column,
     Heading,

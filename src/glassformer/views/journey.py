@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.page.document import (
     Column,
     Heading,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View, flat_data

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 from glassformer.page.document import Cell, Column, Page, PagePart, Paragraph, Shortenable, Style, Table, TableRow
 from glassformer.page.format import (
     abbreviate_list,

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, Paragraph, Table, TableRow
 from glassformer.page.format import abbreviate_list, reveal_line, tail, visible
 from glassformer.views.patching import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow, elide_middle
 from glassformer.page.format import pluralize, reveal_line, visible
 from glassformer.views.view import View

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.progress import Progress
 from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, tail, visible
-from glassformer.progress import Progress
 from glassformer.views.view import View, flat_data
 
 MAX_NODES = 60  # of a large tree: the likeliest ones, unless everything is shown

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.arguments import checked, checked_class
-from glassformer.atomic_files import write_text
-from glassformer.errors import InputError
+from glassformer.ground.arguments import checked, checked_class
+from glassformer.ground.errors import InputError
+from glassformer.ground.files import write_text
 from glassformer.page.format import to_json
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassformer.arguments import checked_class
+from glassformer.ground.arguments import checked_class
 
 
 @checked_class

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glassformer.engine.cpu import build
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.conftest import unavailable
 
 

@@ -14,7 +14,7 @@ import pytest
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed
-from glassformer.sites import all_sites
+from glassformer.ground.sites import all_sites
 from tests.engine.cpu.packed import KEPT
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.parity import reference

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.engine.cpu import build
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.checkpoint.files import refused
 from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
 from tests.patience import patience, wait_until

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.changes import Change
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu import passes
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed, Want
-from glassformer.errors import SiteError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import Watch, all_sites, axes
 from glassformer.observe.verification import difference
-from glassformer.sites import Watch, all_sites, axes
 from tests.engine.executors import Subject, open_all, scores_of
 from tests.parity import reference
 

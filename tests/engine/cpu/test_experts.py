@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import Feed, Want
 from glassformer.engine.tensor_parallel.split import split_model
-from glassformer.errors import ExecutorError
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError
 from tests.engine.executors import RequantizedSubject, Subject, open_all, scores_of, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.candidates import entropy_stats
 from glassformer.engine.cpu import library
 from glassformer.engine.cpu.cores import Processors, available
 from glassformer.engine.cpu.library import Engine, NativePass
 from glassformer.engine.protocol import Feed
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.ground.candidates import entropy_stats
+from glassformer.ground.errors import ExecutorError, SettingError
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from tests.engine.executors import Subject
 from tests.patience import patience, wait_until
@@ -104,7 +104,7 @@ class TestThreads:
         code = """
 import resource, threading
 from glassformer.engine.cpu.library import Engine
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 Engine(threads=2)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000, used + 200_000_000))  # some stacks of threads

@@ -15,9 +15,9 @@ from glassformer.engine.cpu import reader
 from glassformer.engine.cpu.library import Engine, levels
 from glassformer.engine.cpu.reader import CpuReader
 from glassformer.engine.protocol import ACTIVATIONS
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.model_files import open_model
 from glassformer.observe.verification import difference
-from glassformer.opened import open_model
 from glassformer.quantize import requantize
 from tests.parity import reference
 from tests.parity.compare import load

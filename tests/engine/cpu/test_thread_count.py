@@ -19,7 +19,7 @@ from glassformer.engine.cpu.cores import Core, Processors
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds, Timing, best_times, decode_speeds, model_speeds
 from glassformer.engine.cpu.thread_count import chosen_threads, fewest_of_fastest, kept_path
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from tests.engine.executors import Subject, write_checkpoint
 from tests.patience import patience

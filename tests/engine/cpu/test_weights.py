@@ -20,7 +20,7 @@ from glassformer.engine.cpu import weights
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, dequantize_row
 from glassformer.engine.protocol import Feed
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.checkpoint.files import refused, write_gguf
 from tests.engine.cpu.packed import KEPT, RARE, VOCABULARY, metadata, packed_model, tensors
 from tests.engine.executors import Subject, write_checkpoint

@@ -31,8 +31,8 @@ from glassformer.decoding.loop import Loop, loop
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError
-from glassformer.sites import Watch
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.sites import Watch
 
 SMALL: dict[str, Any] = {
     "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,

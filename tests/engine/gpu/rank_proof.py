@@ -26,8 +26,8 @@ from glassformer.engine.protocol import BEST, Executor, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.engine.tensor_parallel.ranks import Ranks
+from glassformer.model_files import ModelFiles, open_model
 from glassformer.observe.verification import FLOATS, verify
-from glassformer.opened import OpenedModel, open_model
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.split_model import SplitModel
 
@@ -76,7 +76,7 @@ def greedy_ids(executor: Executor) -> list[list[int]]:
     return ids
 
 
-def prove(name: str, whole: Executor, split: Executor, opened: OpenedModel) -> None:
+def prove(name: str, whole: Executor, split: Executor, opened: ModelFiles) -> None:
     verdict = verify(whole, split, PROMPTS, opened.blueprint().blocks)
     same = greedy_ids(whole) == greedy_ids(split)
     print(f"{name}: error {verdict.worst.error:.1e} at {verdict.worst.site}, same ids: {same}", flush=True)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.changes import Change
 from glassformer.engine.protocol import Feed
-from glassformer.errors import SiteError
 from glassformer.features.files import read_dictionary
-from glassformer.sites import all_sites, axes
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import SiteError
+from glassformer.ground.sites import all_sites, axes
 from tests.engine.cpu.test_changes import assert_close, run
 from tests.engine.executors import Subject
 from tests.features.dictionaries import write_folder

@@ -16,7 +16,7 @@ from glassformer.engine.gpu import decode_ahead
 from glassformer.engine.gpu.decode_ahead import knows, mode_of
 from glassformer.engine.protocol import BEST, Choice
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.sites import Watch
+from glassformer.ground.sites import Watch
 from tests.decoding.oracle import recipe
 from tests.engine.executors import Subject
 

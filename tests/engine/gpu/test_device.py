@@ -13,7 +13,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from glassformer.engine.gpu import device
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.engine.executors import Subject
 
 

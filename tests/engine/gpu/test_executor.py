@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.candidates import top
-from glassformer.changes import Change
 from glassformer.engine.gpu import decode_ahead, kernels, kv_pool
 from glassformer.engine.gpu import executor as engine
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_two
 from glassformer.engine.gpu.passes import ScoreBatch
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError, InputError
-from glassformer.sites import all_sites
+from glassformer.ground.candidates import top
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.sites import all_sites
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference

@@ -11,7 +11,7 @@ import torch
 from glassformer.engine.gpu import kv_pool
 from glassformer.engine.gpu.kernels import PAGE
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, KvPool, PageFormat, PageList
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 FORMAT = PageFormat(layers=2, kv_heads=1, head_size=4, dtype=torch.float16)
 

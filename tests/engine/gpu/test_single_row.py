@@ -20,7 +20,7 @@ from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens, Feed
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 from tests.engine.executors import Subject, write_checkpoint
 from tests.engine.gpu import torch_kernels
 from tests.engine.gpu.simulation import compile_simulation

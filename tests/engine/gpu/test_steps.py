@@ -13,8 +13,8 @@ from glassformer.engine.gpu import kernels, steps
 from glassformer.engine.gpu.steps import PromptDtypes, prompt_dtypes
 from glassformer.engine.program import Epilogue, StepKind
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError
-from glassformer.sites import Watch
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.sites import Watch
 from tests.engine.executors import Subject, open_all
 from tests.parity import reference
 

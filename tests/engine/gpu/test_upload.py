@@ -14,7 +14,7 @@ import torch
 
 from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor
 from glassformer.engine.gpu import upload
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.engine.executors import write_checkpoint
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.weights import DTYPES, PACKED_KINDS, DeviceWeights, _as_q8_0, device_bytes
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import MatrixRef, Step, StepKind
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from tests.engine.executors import Subject
 from tests.sweeps import mostly_swept
 

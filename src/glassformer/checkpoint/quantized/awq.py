@@ -24,8 +24,8 @@ from glassformer.checkpoint.quantized.parts import (
     whole_number,
 )
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column, of each eight, that a word's numbers belong to
 VERSIONS = ("gemm", "exllama")  # the same in the file

@@ -26,8 +26,8 @@ from glassformer.checkpoint.quantized.parts import (
     whole_number,
 )
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 ENDINGS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", *UNUSED)

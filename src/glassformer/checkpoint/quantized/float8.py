@@ -16,8 +16,8 @@ import numpy as np
 from glassformer.checkpoint.dequantization import FLOAT8_KINDS
 from glassformer.checkpoint.quantized.parts import Parts, packed_stems
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 SCALES = ("weight_scale_inv", "weight_scale")
 UNUSED = ("input_scale", "activation_scale", "input_scale_ub", "k_scale", "v_scale", "q_scale")  # of activations

@@ -29,8 +29,8 @@ from glassformer.checkpoint.quantized.parts import (
     whole_number,
 )
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, StoredTensor, computed_tensor
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 BITS = (2, 3, 4, 8)
 BLOCK, BLOCK_BYTES = 32, 18  # of Q4_0

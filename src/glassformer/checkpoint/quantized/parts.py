@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor
-from glassformer.errors import CheckpointError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.typecheck import brief
 
 Integers = npt.NDArray[np.integer[Any]]
 DTYPES: Mapping[str, str] = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}

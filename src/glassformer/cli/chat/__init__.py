@@ -13,7 +13,7 @@ from glassformer.cli import bars, common, settings
 from glassformer.cli.command import option
 from glassformer.cli.options import STEERABLE_MODEL_GROUP, SteerableModelGroup
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
-from glassformer.errors import GlassError, spelled_by
+from glassformer.ground.errors import GlassError, spelled_by
 
 if TYPE_CHECKING:
     from glassformer.cli.chat.session import Session

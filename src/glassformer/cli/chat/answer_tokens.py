@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from glassformer.cli import common
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.runtime.run import Run

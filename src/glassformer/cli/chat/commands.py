@@ -15,7 +15,7 @@ from glassformer.cli.chat.conversation import Conversation, Message
 from glassformer.cli.chat.session import Session, excerpt, is_sampling_setting
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.settings import THIS_CALL
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
 from glassformer.page.format import escape_control, format_percent, pluralize, visible
 from glassformer.steering.steer import describe_entry, entry_name, steering_entry

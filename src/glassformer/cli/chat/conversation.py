@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.atomic_files import write_text
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
+from glassformer.ground.files import write_text
+from glassformer.ground.typecheck import matches_type, type_words
 from glassformer.page.format import to_json
 from glassformer.runtime.run import Run
-from glassformer.typecheck import matches_type, type_words
 from glassformer.views.view import View
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from glassformer.atomic_files import write_text
 from glassformer.cli.text_input import not_text_error
-from glassformer.errors import InputError, WriteError
+from glassformer.ground.errors import InputError, WriteError
+from glassformer.ground.files import write_text
 
 QUOTES = '"""'
 MAX_HISTORY = 1000  # messages

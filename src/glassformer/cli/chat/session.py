@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.cli import bars, common, settings
 from glassformer.cli.chat.conversation import Conversation, Message
 from glassformer.cli.chat.word_wrap import WordWrapper
-from glassformer.errors import InputError, SettingError, TemplateError
+from glassformer.ground.errors import InputError, SettingError, TemplateError
 from glassformer.page.format import escape_control, pluralize
 
 if TYPE_CHECKING:

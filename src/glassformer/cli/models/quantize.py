@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from glassformer.model_files import ModelFiles
     from glassformer.observe.perplexity import Likelihood
-    from glassformer.opened import OpenedModel
 
 EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
 TABLES = ("token_embd", "output", "position_embd")  # whose kind does not follow from their rows
@@ -36,8 +36,8 @@ def quantize(
 ) -> None:
     """Write a model as a GGUF file with quantized weights, and report its size and perplexity."""
     from glassformer.checkpoint.quantization import check_kind
+    from glassformer.model_files import open_model
     from glassformer.observe.perplexity import HELD_OUT
-    from glassformer.opened import open_model
     from glassformer.quantize import quantize
     from glassformer.quantize.tensor_kinds import model_label
 
@@ -88,7 +88,7 @@ def _text(path: Path) -> str:
         raise InputError(f"--text {str(path)!r} cannot be read as text: {error}") from error
 
 
-def _sizes(opened: OpenedModel, path: Path) -> dict[str, Any]:
+def _sizes(opened: ModelFiles, path: Path) -> dict[str, Any]:
     """The files' sizes before and after, the bits per weight, and the matrices of each kind."""
     from glassformer.checkpoint.content_digest import stored_files
     from glassformer.checkpoint.gguf import GgufCheckpoint

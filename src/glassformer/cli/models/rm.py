@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import common
 from glassformer.cli.command import argument, option
-from glassformer.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError, InputError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.local_cache import CachedItem
@@ -71,13 +71,13 @@ def _packed_from(name: str) -> tuple[CachedItem, ...]:
     """The packed weights of a model, if it can be opened."""
     from glassformer.checkpoint import local_cache, open_at
     from glassformer.checkpoint.locate import local_path
-    from glassformer.opened import OpenedModel
+    from glassformer.model_files import ModelFiles
     from glassformer.quantize.tensor_kinds import stored_roles
 
     if not local_cache.packed() or (path := local_path(name)) is None:
         return ()
     try:
-        opened = OpenedModel(name, open_at(path))
+        opened = ModelFiles(name, open_at(path))
         roles = stored_roles(opened)
         return local_cache.packed_from(tensor.file.path for tensor in opened.tensors.values() if id(tensor) in roles)
     except GlassError:  # a model that cannot be opened was not packed either

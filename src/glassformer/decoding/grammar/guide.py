@@ -12,7 +12,7 @@ from glassformer.decoding.grammar.library import SMALLER, build_matcher, reason,
 from glassformer.decoding.grammar.sources import SOURCES, json_schema_of, locate_fault
 from glassformer.decoding.grammar.vocabulary import GrammarTokenizer, GrammarVocabulary, vocabulary_of
 from glassformer.decoding.shortlist import Shortlist
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -9,8 +9,8 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassformer.errors import SettingError
-from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ground.errors import SettingError
+from glassformer.ground.locks import ForkSafeLock
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

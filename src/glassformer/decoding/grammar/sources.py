@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from glassformer.decoding.grammar.library import SMALLER, TOO_MUCH, build_matcher, load_llguidance, reason
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

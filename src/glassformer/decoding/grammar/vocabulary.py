@@ -11,7 +11,7 @@ import numpy as np
 
 from glassformer.decoding.grammar.library import build_tokenizer
 from glassformer.decoding.shortlist import Ids
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

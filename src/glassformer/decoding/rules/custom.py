@@ -14,8 +14,8 @@ import numpy as np
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.errors import SettingError
-from glassformer.typecheck import brief
+from glassformer.ground.errors import SettingError
+from glassformer.ground.typecheck import brief
 
 
 def from_function(function: Callable[..., Any]) -> Rule:

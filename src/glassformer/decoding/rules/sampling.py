@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glassformer.candidates import leaders
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
 from glassformer.decoding.token_history import XTC, TokenHistory
+from glassformer.ground.candidates import leaders
 
 FAR = -200.0  # this far below the best a weight is 0 in float32; and 0 · FAR is 0, where 0 · -inf would be NaN
 TINY = 1e-30  # a temperature that a score can be divided by

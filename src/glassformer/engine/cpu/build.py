@@ -28,10 +28,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from glassformer.atomic_files import sync_tree, temporary_folder, write_text
-from glassformer.errors import ExecutorError
-from glassformer.file_lock import try_lock
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.files import sync_tree, temporary_folder, write_text
+from glassformer.ground.locks import try_lock
+from glassformer.ground.progress import NamedProgress
 
 Flags: TypeAlias = tuple[str, ...]
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Config
-from glassformer.candidates import Candidates, EntropyStats, top
 from glassformer.checkpoint import StoredTensor
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
@@ -40,8 +39,9 @@ from glassformer.engine.protocol import (
     Row,
     Want,
 )
-from glassformer.errors import ExecutorError
-from glassformer.sites import ENCODER, Watch, axes, where_of
+from glassformer.ground.candidates import Candidates, EntropyStats, top
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.sites import ENCODER, Watch, axes, where_of
 
 CACHE_NAMES = {dtype: name for name, dtype in KV_DTYPES.items()}
 MAX_TOKENS = 256  # of one pass

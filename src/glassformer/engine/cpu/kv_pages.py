@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from glassformer.engine.cpu.library import PAGE, KvDtype
 from glassformer.engine.paged_rows import PagedRow
-from glassformer.ownership import NotCopied
+from glassformer.ground.ownership import NotCopied
 
 BYTES = {KvDtype.F32: 4, KvDtype.F16: 2, KvDtype.BF16: 2, KvDtype.Q8: 1}
 DTYPES = {KvDtype.F32: np.float32, KvDtype.F16: np.float16, KvDtype.BF16: np.uint16, KvDtype.Q8: np.int8}

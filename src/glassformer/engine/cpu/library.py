@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import EntropyStats
 from glassformer.engine.cpu.cores import MAX_THREADS, available
-from glassformer.errors import ExecutorError, SettingError, did_you_mean, spell
-from glassformer.ownership import Shared
+from glassformer.ground.candidates import EntropyStats
+from glassformer.ground.errors import ExecutorError, SettingError, did_you_mean, spell
+from glassformer.ground.ownership import Shared
 
 PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together

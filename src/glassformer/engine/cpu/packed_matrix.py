@@ -14,8 +14,8 @@ import numpy.typing as npt
 from glassformer.engine.cpu.library import ActivationRounding, Engine, NativeMatrix, dequantize_row
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
-from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.ownership import Shared
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.ownership import Shared
 
 Floats = npt.NDArray[np.float32]
 

@@ -40,8 +40,8 @@ from glassformer.engine.program_pass import (
     stops,
 )  # fmt: skip
 from glassformer.engine.protocol import ACTIVATIONS, CACHES
-from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.ownership import NotCopied
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.ownership import NotCopied
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads

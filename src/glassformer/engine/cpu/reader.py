@@ -18,8 +18,8 @@ from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.passes import Floats, NativeModel
 from glassformer.engine.program_pass import FeedChunk, by_frequencies
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError, check_context
-from glassformer.sites import Watch
+from glassformer.ground.errors import InputError, check_context
+from glassformer.ground.sites import Watch
 
 MAX_TOKENS = 256  # of several texts in one pass
 STATES = frozenset({"final"})

@@ -38,7 +38,7 @@ from glassformer.engine.lowering import Lowering, required_matrices
 from glassformer.engine.program import RowRuns
 from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import Feed
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 SHAPES: Mapping[str, Any] = {  # SmolLM2's
     "model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152,

@@ -19,7 +19,7 @@ import numpy as np
 
 from glassformer.checkpoint.stored_tensors import MappedFile, TensorFile
 from glassformer.engine.cpu.library import library
-from glassformer.errors import CheckpointError, ExecutorError
+from glassformer.ground.errors import CheckpointError, ExecutorError
 
 WeightFile: TypeAlias = TensorFile
 

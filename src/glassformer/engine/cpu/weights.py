@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.atomic_files import atomic_file, remove_abandoned
 from glassformer.checkpoint.content_digest import FOOTER, checksum, content_digest, is_intact
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.locate import home
@@ -40,7 +39,8 @@ from glassformer.checkpoint.stored_tensors import (
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
 from glassformer.engine.named_weights import NamedWeights, check_size
 from glassformer.engine.program import MatrixRef, RowRuns
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import atomic_file, remove_abandoned
 
 note = logging.getLogger("glassformer").warning
 VERSION = 3  # of the tiles' layout

@@ -35,7 +35,7 @@ from glassformer.engine.gpu.passes import HostCopies, PassInput, to_device
 from glassformer.engine.program import Program, SiteLocation
 from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChoiceRecords, ChosenTokens, Feed
-from glassformer.sites import ENCODER, axes
+from glassformer.ground.sites import ENCODER, axes
 
 MAX_STEPS = 64  # that are queued at once
 SHOWN = (16, MOST_SHOWN)  # candidates that are recorded, some more than asked for: dividing scores may make them equal

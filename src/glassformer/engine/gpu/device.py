@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
-from glassformer.errors import ExecutorError, spell
+from glassformer.ground.errors import ExecutorError, spell
 
 if TYPE_CHECKING:
     import torch

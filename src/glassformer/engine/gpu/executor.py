@@ -67,9 +67,9 @@ from glassformer.engine.program_pass import (
 )  # fmt: skip
 from glassformer.engine.protocol import BEST, GPU_CACHES, AheadFunctions, Choice, ChosenTokens, Description, Feed, Row, Want
 from glassformer.engine.row_history import RowSteps
-from glassformer.errors import ExecutorError, check_context
-from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.sites import ENCODER, axes, where_of
+from glassformer.ground.errors import ExecutorError, check_context
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.sites import ENCODER, axes, where_of
 
 CACHES: Mapping[str, torch.dtype] = dict(zip(GPU_CACHES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others

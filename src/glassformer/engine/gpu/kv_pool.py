@@ -19,8 +19,8 @@ from torch import Tensor
 from glassformer.engine.gpu.device import device_errors, free_memory
 from glassformer.engine.gpu.kernels import PAGE
 from glassformer.engine.paged_rows import PagedRow
-from glassformer.errors import ExecutorError
-from glassformer.ownership import NotCopied
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.ownership import NotCopied
 
 PADDING_PAGE = 0
 FIRST_PAGES = 64  # of a pool, at least

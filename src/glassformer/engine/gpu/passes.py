@@ -17,13 +17,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.gpu.kernels import PAGE, PassTensors
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
-from glassformer.errors import ExecutorError
+from glassformer.ground.candidates import Candidates, top
+from glassformer.ground.errors import ExecutorError
 
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)

@@ -16,7 +16,7 @@ from glassformer.engine.gpu.persistent.decoder import Card, DecoderWeights, plan
 from glassformer.engine.gpu.persistent.layout import DecoderLayout, DoesNotFit, read_layout, rotation_table
 from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.weights import DeviceWeights
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 
 def fitting_layout(blueprint: Blueprint, weights: DeviceWeights, cache: str, card: Card) -> tuple[DecoderLayout, Schedule]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.stored_tensors import StoredTensor
-from glassformer.ownership import NotCopied
+from glassformer.ground.ownership import NotCopied
 
 PIECE = 1 << 25  # bytes that are copied at once
 READERS = 4  # threads that read a piece together

@@ -19,7 +19,7 @@ from glassformer.engine.program import (
     SiteLocation,
     StepKind,
 )
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 
 @dataclass

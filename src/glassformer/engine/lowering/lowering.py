@@ -17,7 +17,7 @@ from glassformer.engine.program import (
     Table,
     TokenScope,
 )
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 MATMUL_OPS = ("heads", "linear", "gate", "scores")
 

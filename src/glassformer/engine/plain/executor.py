@@ -15,19 +15,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, RowMemory, SourceCache
 from glassformer.engine.protocol import NOT_NUMBERS, ChosenTokens, Description, Feed, Row, first_block, read_length
 from glassformer.engine.row_history import RereadRows, forked
-from glassformer.errors import ExecutorError, check_context
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.families.shared.seq2seq import EncoderDecoder
-from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.ground.candidates import Candidates, top
+from glassformer.ground.errors import ExecutorError, check_context
+from glassformer.ground.locks import ForkSafeLock
+from glassformer.ground.ownership import NotCopied
+from glassformer.ground.sites import Observer, Tap, where_of
 from glassformer.layers import Mask, RotaryEmbedding
-from glassformer.ownership import NotCopied
-from glassformer.sites import Observer, Tap, where_of
 
 PAD_ID = 0  # any id: what is computed at padded positions is never read
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.changes import Change, ComputedChange, as_array, in_sequence, parts_of
 from glassformer.engine import checks
 from glassformer.engine.protocol import (
     AheadFunctions,
@@ -33,8 +32,9 @@ from glassformer.engine.protocol import (
 )
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.ranks import Ranks
-from glassformer.errors import ExecutorError, SiteError
-from glassformer.sites import Watch
+from glassformer.ground.changes import Change, ComputedChange, as_array, in_sequence, parts_of
+from glassformer.ground.errors import ExecutorError, SiteError
+from glassformer.ground.sites import Watch
 
 Result = TypeVar("Result")
 Floats: TypeAlias = npt.NDArray[np.float32]

@@ -15,7 +15,7 @@ import torch
 from glassformer.engine.tensor_parallel.executor import FollowingExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.engine.tensor_parallel.ranks import SAME_ON_ALL_RANKS
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch.distributed
 from torch import Tensor
 
 from glassformer.engine.tensor_parallel.split import Split
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 LOOPBACK = "127.0.0.1"  # nobody else's packets: all ranks are on one machine
 START_TIMEOUT = timedelta(minutes=5)  # for all ranks to have started

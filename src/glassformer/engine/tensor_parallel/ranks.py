@@ -34,8 +34,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
-from glassformer.errors import ExecutorError, GlassError, InputError, RankLost, SiteError
-from glassformer.ownership import NotCopied, Shared
+from glassformer.ground.errors import ExecutorError, GlassError, InputError, RankLost, SiteError
+from glassformer.ground.ownership import NotCopied, Shared
 
 Result = TypeVar("Result")
 Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]"  # None: there are no more

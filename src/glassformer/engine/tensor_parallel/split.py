@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from glassformer.blueprints import Blueprint
 from glassformer.blueprints.ops import Op, Weight
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
 
 Ranges = tuple[range, ...]
 

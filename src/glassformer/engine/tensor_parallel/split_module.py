@@ -16,7 +16,7 @@ from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.split import ModelSplit, vocabulary_split
 from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
-from glassformer.sites import Observer, Tap
+from glassformer.ground.sites import Observer, Tap
 
 
 def connect(model: CausalLM | Seq2SeqLM, split: ModelSplit, group: ProcessGroup) -> None:

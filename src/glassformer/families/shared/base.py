@@ -14,11 +14,13 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from glassformer import sites
 from glassformer.blueprints import Config, blueprint
 from glassformer.blueprints.blueprint import BlockCounts
-from glassformer.changes import Change, SiteFunction
-from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
+from glassformer.ground import sites
+from glassformer.ground.changes import Change, SiteFunction
+from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
+from glassformer.ground.sites import Observer, SiteName, Tap, Watch
+from glassformer.ground.typecheck import brief
 from glassformer.layers import (
     CrossAttentionSource,
     Embedding,
@@ -31,8 +33,6 @@ from glassformer.layers import (
 )
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
-from glassformer.sites import Observer, SiteName, Tap, Watch
-from glassformer.typecheck import brief
 
 WatchLike: TypeAlias = Watch | Mapping[Any, Change | SiteFunction] | SiteName | Sequence[SiteName] | None
 HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is

@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.errors import refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.head_modules import LastTokenClassifier, LMHead
 from glassformer.families.shared.outputs import BaseModelOutputWithPast
 from glassformer.families.shared.tensor_checks import checked_forward
+from glassformer.ground.errors import refuse_unknown
+from glassformer.ground.sites import Watch
 from glassformer.layers import ForwardPass
 from glassformer.layers.cache import Cache, DynamicCache
-from glassformer.sites import Watch
 
 
 class Decoder(BaseModel):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config
-from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 from glassformer.families.shared.tensor_checks import checked_forward
+from glassformer.ground.errors import InputError, refuse_unknown
+from glassformer.ground.sites import Watch
 from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
-from glassformer.sites import Watch
 
 
 class Pooler(FamilyModule):

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head
-from glassformer.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.families import BaseModel
 from glassformer.families.shared.base import IGNORED, WatchLike, holds
 from glassformer.families.shared.encoder import first_tokens
@@ -34,10 +33,11 @@ from glassformer.families.shared.outputs import (
 )
 from glassformer.families.shared.seq2seq import shift_right
 from glassformer.families.shared.tensor_checks import checked_forward
+from glassformer.ground.errors import InputError, InputTypeError, refuse_unknown
+from glassformer.ground.sites import Observer, Tap
+from glassformer.ground.typecheck import brief
 from glassformer.layers import FamilyModule, ForwardPass, attach_module, label_modules
 from glassformer.layers.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.sites import Observer, Tap
-from glassformer.typecheck import brief
 
 
 class ModelWithHead(FamilyModule):

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from glassformer.errors import did_you_mean
-from glassformer.familiar_class import FamiliarClass
+from glassformer.ground.errors import did_you_mean
+from glassformer.ground.transformers_isinstance import FamiliarClass
 from glassformer.layers.cache import Cache
 
 Out = TypeVar("Out", bound="ModelOutput")

@@ -6,15 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer import sites
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.heads import CausalLM
 from glassformer.families.shared.outputs import MoeCausalLMOutputWithPast
 from glassformer.families.shared.tensor_checks import checked_forward
+from glassformer.ground import sites
+from glassformer.ground.sites import Watch
 from glassformer.layers import ForwardPass
 from glassformer.layers.cache import Cache
 from glassformer.layers.routed_mlp import load_balancing_loss
-from glassformer.sites import Watch
 
 ROUTERS = "blocks.*.mlp.router"
 

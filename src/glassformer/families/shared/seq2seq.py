@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints.blueprint import BlockCounts
-from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.families.shared.tensor_checks import checked_forward
+from glassformer.ground.errors import InputError, refuse_unknown
+from glassformer.ground.sites import ENCODER, Synonyms, Tap
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
 from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.sites import ENCODER, Synonyms, Tap
 
 
 class EncoderDecoder(BaseModel):

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.arguments import argument_types, bind
-from glassformer.errors import InputError, InputTypeError
-from glassformer.typecheck import brief
+from glassformer.ground.arguments import argument_types, bind
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.typecheck import brief
 
 P = ParamSpec("P")
 R = TypeVar("R")

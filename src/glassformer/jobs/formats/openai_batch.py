@@ -16,13 +16,13 @@ from itertools import accumulate
 from typing import Any
 
 from glassformer.decoding import Finish, Step
-from glassformer.errors import GlassError, InputError, InputTypeError, did_you_mean
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, did_you_mean
+from glassformer.ground.typecheck import brief
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
 from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings, template_variables
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
 from glassformer.text.chat.tool_calls import ParsedMessage, chat_prompt
-from glassformer.typecheck import brief
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 NEUTRAL = (  # fields that change no answer

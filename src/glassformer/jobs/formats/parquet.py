@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ExecutorError, InputError, reason_of
+from glassformer.ground.errors import ExecutorError, InputError, reason_of
 from glassformer.jobs.input_rows import InputFile
 from glassformer.page.format import to_json
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import GlassError, InputError, InputTypeError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError
+from glassformer.ground.typecheck import brief
 from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
 from glassformer.runtime.request_settings import template_variables
 from glassformer.runtime.run import Run, logprob_data
-from glassformer.typecheck import brief
 
 PROMPTS = ("prompt", "messages", "ids")
 TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort")

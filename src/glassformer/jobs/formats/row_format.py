@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from glassformer.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.typecheck import brief
 from glassformer.runtime.run import Run
 from glassformer.text.chat.tool_calls import ToolUse
-from glassformer.typecheck import brief
 
 RowId: TypeAlias = int | str
 JsonObject: TypeAlias = dict[str, Any]

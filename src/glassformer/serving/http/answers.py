@@ -16,7 +16,8 @@ from typing import Any
 from starlette.requests import Request
 
 from glassformer.decoding import Finish, Step
-from glassformer.errors import Unavailable, spelled_by
+from glassformer.ground.errors import Unavailable, spelled_by
+from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
 from glassformer.serving.http.clients import client_of, request_salt
@@ -27,7 +28,6 @@ from glassformer.serving.http.settings import check_count, request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
-from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 from glassformer.text.chat.thoughts import OPENING, ThoughtReader
 from glassformer.text.chat.tool_calls import (

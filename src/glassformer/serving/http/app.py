@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from glassformer.errors import GlassError, Unavailable
+from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,

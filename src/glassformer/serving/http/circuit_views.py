@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 
-from glassformer.errors import InputError, spelled_by
+from glassformer.ground.errors import InputError, spelled_by
 from glassformer.observe.attribution_graph import THRESHOLD
 from glassformer.observe.circuits import BEST, MAX_TOKENS
 from glassformer.runtime.model import Model

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.errors import HttpError, to_json
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, cast
 
 from starlette.requests import Request
 
-from glassformer.errors import Unavailable
+from glassformer.ground.errors import Unavailable
 from glassformer.runtime.model import Model
 from glassformer.serving.batches import Batches
 from glassformer.serving.file_store import FileStore

@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from glassformer.errors import (
+from glassformer.ground.errors import (
     ContextExceeded,
     GlassError,
     InputError,

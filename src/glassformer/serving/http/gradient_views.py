@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.observe.reading import Reading
 from glassformer.runtime.model import Model
 from glassformer.serving.http.errors import Json

@@ -12,14 +12,14 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from glassformer.changes import Change, change_from_data
 from glassformer.decoding import Step
-from glassformer.errors import NotNumbers, SettingError
+from glassformer.ground.changes import Change, change_from_data
+from glassformer.ground.errors import NotNumbers, SettingError
+from glassformer.ground.sites import Watch
 from glassformer.observe.why import why
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.limits import Limits
-from glassformer.sites import Watch
 from glassformer.text import Tokenizer
 from glassformer.text.detokenizer import shown_bytes
 

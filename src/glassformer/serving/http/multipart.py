@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})"?', re.IGNORECASE)
 PARAMETER = re.compile(r';\s*(name|filename)="([^"]*)"', re.IGNORECASE)

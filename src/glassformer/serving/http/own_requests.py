@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.serving.batches import Ask, Batch
 from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of

@@ -20,6 +20,7 @@ from functools import partial
 
 from starlette.requests import Request
 
+from glassformer.ground.sites import Watch
 from glassformer.observe.recording import CANDIDATES, record_lenses, record_steps, start_recording
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
@@ -28,7 +29,6 @@ from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.errors import Problem
 from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.sites import Watch
 from glassformer.views.recording import RecordedLens
 from glassformer.views.view import plain_data
 

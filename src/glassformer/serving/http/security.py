@@ -19,7 +19,7 @@ from functools import cached_property
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.body import Body, check_json, give_memory_back, replay
 from glassformer.serving.http.clients import CLIENT_KEY, Network, key_digest, network, real_client
 from glassformer.serving.http.errors import CLIENT_CLOSED, Dialect, HttpError, Json, Problem, dialect_of, problem_of

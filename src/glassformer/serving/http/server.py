@@ -24,7 +24,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.serving.http.clients import Network, is_trusted, peer_name
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits

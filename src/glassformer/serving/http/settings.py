@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import UnknownArgument, did_you_mean
+from glassformer.ground.errors import UnknownArgument, did_you_mean
 from glassformer.runtime.request_settings import sampling_settings
 from glassformer.serving.http.clients import SALT_FIELDS
 from glassformer.serving.http.errors import HttpError

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from glassformer.errors import GlassError
+from glassformer.ground.errors import GlassError
 from glassformer.serving.http.errors import ClientDisconnected, Problem, problem_of, to_json
 
 SLOW_READER_SECONDS = 30.0  # for the rest of an answer to be read, when its time is over

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from glassformer.errors import InputError, spelled_by
+from glassformer.ground.errors import InputError, spelled_by
 from glassformer.observe.text_batches import token_sites
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_model

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from glassformer.errors import Unavailable
+from glassformer.ground.errors import Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json

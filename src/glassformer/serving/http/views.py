@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.errors import GlassError, InputError, spelled_by
+from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.observe.compare import compare
 from glassformer.observe.reading import Reading
 from glassformer.observe.recording import CANDIDATES

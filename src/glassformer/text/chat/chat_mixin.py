@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import tokenizers
 
-from glassformer.arguments import checked
-from glassformer.errors import InputError, InputTypeError, TemplateError
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import InputError, InputTypeError, TemplateError
+from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.text.chat.control_tokens import ControlTokens
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tools import schemas, validated_documents
 from glassformer.text.encoding import BatchEncoding, TensorType
 from glassformer.text.token_rows import NO_TRUNCATION, Padding, Truncation
-from glassformer.typecheck import OWN_CHECK
 
 
 class ChatMixin:

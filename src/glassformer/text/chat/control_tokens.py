@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import tokenizers
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 BEGIN, END = "\U000f0000", "\U000f0001"  # for private use: no script has them
 Encode: TypeAlias = Callable[[str], list[int]]

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 
 # The names that a message's thoughts go by; templates read the first, and a few read the second.
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")

@@ -15,7 +15,7 @@ import jinja2
 import jinja2.meta
 import jinja2.nodes as nodes
 
-from glassformer.errors import InputError, InputTypeError, TemplateError, did_you_mean
+from glassformer.ground.errors import InputError, InputTypeError, TemplateError, did_you_mean
 from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
 from glassformer.text.chat.template_budget import MAX_CHARACTERS, Budget, BudgetExceeded

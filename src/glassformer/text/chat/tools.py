@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
 
 KINDS = {
     int: "integer",

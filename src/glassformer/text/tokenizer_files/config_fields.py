@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 

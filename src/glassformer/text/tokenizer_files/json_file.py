@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
 
 
 def read_object(path: Path) -> dict[str, Any]:

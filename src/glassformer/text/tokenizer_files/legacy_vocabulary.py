@@ -17,8 +17,8 @@ import tokenizers
 from tokenizers import processors
 from tokenizers.models import BPE, WordPiece
 
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipeline, set_gpt2_pipeline
 from glassformer.text.tokenizer_files.json_file import read_object

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
 from glassformer.text.tokenizer_files.merges import merges

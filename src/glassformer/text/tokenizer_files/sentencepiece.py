@@ -15,8 +15,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
+from glassformer.ground.typecheck import brief
 from glassformer.text.tokenizer_files.class_pipelines import (
     albert_normalizers,
     flag,
@@ -40,7 +41,6 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     TokenizerClass,
 )
 from glassformer.text.tokenizers_errors import LibraryErrors
-from glassformer.typecheck import brief
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use

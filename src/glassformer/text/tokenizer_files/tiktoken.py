@@ -21,8 +21,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
 from glassformer.text.token_bytes import byte_level
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import LLAMA3
 from glassformer.text.tokenizer_files.merges import merges

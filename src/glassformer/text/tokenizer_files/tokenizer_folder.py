@@ -18,8 +18,8 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders
 
-from glassformer.errors import CheckpointError
-from glassformer.regular_files import read_regular
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import read_regular
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
 from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TokenizerConfig

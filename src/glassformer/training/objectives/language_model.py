@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.training.objectives.objective import Batch, Measures, Objective, scores_loss
 from glassformer.training.token_file import Ids
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError
 from glassformer.families.shared.base import IGNORED
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Batch, scores_loss
 from glassformer.training.objectives.token_windows import TokenWindows

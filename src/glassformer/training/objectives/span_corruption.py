@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError
 from glassformer.families.shared.base import IGNORED
 from glassformer.families.shared.seq2seq import shift_right
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.new_tokenizer import sentinel_ids
 from glassformer.training.objectives.objective import Batch, padded, scores_loss

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.measures import accuracy, confusion, macro_f1
 from glassformer.training.objectives.encoded_texts import EncodedTexts, Text, encode_texts

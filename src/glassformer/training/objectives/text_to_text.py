@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, spell
 from glassformer.families.shared.base import IGNORED
 from glassformer.families.shared.seq2seq import shift_right
+from glassformer.ground.errors import InputError, spell
 from glassformer.text import Tokenizer
 from glassformer.training.measures import edit_distance
 from glassformer.training.objectives.objective import Batch, Measures, Objective, RaggedRows, padded, scores_loss

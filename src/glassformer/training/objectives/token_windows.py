@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.new_tokenizer import tokens_around
 from glassformer.training.objectives.objective import Measures, Objective

@@ -20,8 +20,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from glassformer.blueprints import Config, read_config
 from glassformer.checkpoint.locate import locate
 from glassformer.compat.auto import model_class_for_head
-from glassformer.errors import InputError
-from glassformer.progress import NamedProgress
+from glassformer.ground.errors import InputError
+from glassformer.ground.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.prepared import PreparedTraining, make_trainer

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.candidates import EntropyStats, best, entropy_stats
 from glassformer.engine.gpu.kernels import top_scores
+from glassformer.ground.candidates import EntropyStats, best, entropy_stats
 
 
 @pytest.mark.parametrize(("vocabulary", "count"), [(5, 5), (100, 1), (5000, 7), (9000, 3)])

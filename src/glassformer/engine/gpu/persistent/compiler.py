@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from glassformer.atomic_files import write_bytes
-from glassformer.errors import ExecutorError
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.files import write_bytes
 
 SOURCE = Path(__file__).with_name("kernel.cu")
 LIBRARY_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")

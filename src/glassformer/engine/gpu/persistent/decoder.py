@@ -24,7 +24,7 @@ from glassformer.engine.gpu.persistent.formats import EMBEDDINGS, Format, format
 from glassformer.engine.gpu.persistent.launch import KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import MATRICES, PAGE, DecoderShape, Formats, Schedule, misfit
 from glassformer.engine.gpu.persistent.stream import write_matrix
-from glassformer.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError, InputError
 
 THREADS = 288
 STATUS = 4  # numbers before the ids in the results

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from glassformer.errors import ExecutorError
-from glassformer.ownership import Shared
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.ownership import Shared
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute

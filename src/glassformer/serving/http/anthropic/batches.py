@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.serving.batches import Batch, Outcome, new_batch_id
 from glassformer.serving.http.anthropic.errors import error_body

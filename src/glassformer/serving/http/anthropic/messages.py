@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.decoding import Finish
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import Answer, GrowingText, check_conversation, new_id, start_chat, thoughts_of
 from glassformer.serving.http.anthropic.errors import error_event

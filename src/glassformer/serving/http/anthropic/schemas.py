@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls.messages import joined_text

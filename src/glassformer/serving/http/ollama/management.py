@@ -20,7 +20,7 @@ from starlette.responses import Response
 from glassformer.checkpoint import local_cache
 from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import HUB_ID
-from glassformer.errors import FetchError, GlassError, InputError, ModelNotFound, did_you_mean
+from glassformer.ground.errors import FetchError, GlassError, InputError, ModelNotFound, did_you_mean
 from glassformer.serving.http.context import ServingContext, context_of
 from glassformer.serving.http.errors import HttpError, Json, to_json
 from glassformer.serving.http.ollama.errors import error_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from glassformer.errors import ModelNotFound
+from glassformer.ground.errors import ModelNotFound
 from glassformer.serving.http.context import context_of
 
 LATEST = ":latest"  # the tag of every model here

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.settings import limited_settings
 from glassformer.serving.limits import Limits

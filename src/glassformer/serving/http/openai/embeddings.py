@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_in_parts, context_of
 from glassformer.serving.http.errors import HttpError, Json

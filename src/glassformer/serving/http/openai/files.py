@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from glassformer.errors import InputError
+from glassformer.ground.errors import InputError
 from glassformer.serving.file_store import FileStore, StoredFile
 from glassformer.serving.http.clients import owner_of
 from glassformer.serving.http.context import context_of

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.decoding import Finish
-from glassformer.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, SettingError
 from glassformer.runtime.request_settings import template_variables
 from glassformer.serving.http.answers import Answer, new_id, start_chat
 from glassformer.serving.http.context import context_of

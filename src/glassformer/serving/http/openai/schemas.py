@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from glassformer.errors import SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.runtime.request_settings import chosen_tool, response_schema, template_variables
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import engine_settings, limited_settings

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Self
 
-from glassformer.errors import InputError, TemplateError, did_you_mean
+from glassformer.ground.errors import InputError, TemplateError, did_you_mean
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.tokenizer import Tokenizer
 

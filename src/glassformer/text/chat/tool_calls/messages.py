@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import InputError, InputTypeError
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.typecheck import brief
 from glassformer.text.chat.tool_calls.format import SHORT_ID, ToolCallFormat
-from glassformer.typecheck import brief
 
 FUNCTION_FIELDS = ("name", "description", "parameters", "strict")  # in the order that templates write them in
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from glassformer.errors import TemplateError
+from glassformer.ground.errors import TemplateError
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tool_calls.format import ToolCallFormat
 from glassformer.text.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from glassformer.errors import CheckpointError
-from glassformer.garbage_collection import collection_paused
+from glassformer.ground.errors import CheckpointError
+from glassformer.ground.garbage_collection import collection_paused
 from glassformer.text.tokenizer_files.gguf import cache
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizers_errors import LibraryErrors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, normalizers, processors
 from tokenizers.models import BPE
 
-from glassformer.errors import CheckpointError, did_you_mean
+from glassformer.ground.errors import CheckpointError, did_you_mean
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from glassformer.text.tokenizer_files.piece_kinds import NORMAL

@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from glassformer.atomic_files import write_bytes
+from glassformer.ground.files import write_bytes
 
 MAX_ENTRIES = 8  # of tens of megabytes; the least recently used goes first
 NOT_HASHED = "tokenizer.chat_template"

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files import gguf
 from glassformer.text.tokenizer_files.gguf.fields import GGUF_ROLES

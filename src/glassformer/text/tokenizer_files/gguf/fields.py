@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 

@@ -9,7 +9,7 @@ import re
 
 from tokenizers import Tokenizer
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.piece_kinds import CONTROL
 from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces

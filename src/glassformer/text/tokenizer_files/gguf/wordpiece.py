@@ -9,7 +9,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
-from glassformer.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.piece_kinds import NORMAL

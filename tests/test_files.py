@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer import AutoModelForCausalLM, atomic_files
-from glassformer.atomic_files import (
+from glassformer import AutoModelForCausalLM
+from glassformer.checkpoint import open_at
+from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
+from glassformer.cli.chat.conversation import Conversation, Message
+from glassformer.ground import files as atomic_files
+from glassformer.ground.errors import CheckpointError, WriteError
+from glassformer.ground.files import (
     atomic_file,
     atomic_save,
     finish_saves,
@@ -26,11 +31,7 @@ from glassformer.atomic_files import (
     write_bytes,
     write_text,
 )
-from glassformer.checkpoint import open_at
-from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
-from glassformer.cli.chat.conversation import Conversation, Message
-from glassformer.errors import CheckpointError, WriteError
-from glassformer.opened import AutoTokenizer
+from glassformer.model_files import AutoTokenizer
 from tests.observe import models
 from tests.observe.models import both
 from tests.parity import reference
@@ -181,7 +182,7 @@ class TestKilledWriter:
         code = """
 import sys, time
 from pathlib import Path
-from glassformer.atomic_files import atomic_file
+from glassformer.ground.files import atomic_file
 with atomic_file(Path(sys.argv[1])) as part:
     part.write_text("half")
     print("now", flush=True)
@@ -198,7 +199,7 @@ with atomic_file(Path(sys.argv[1])) as part:
         code = """
 import sys, time
 from pathlib import Path
-from glassformer.atomic_files import atomic_save
+from glassformer.ground.files import atomic_save
 with atomic_save(Path(sys.argv[1]), "key", lambda name: True) as work:
     (work / "key").write_text("half")
     print("now", flush=True)

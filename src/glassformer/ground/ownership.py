@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Never, Self, SupportsIndex
 
-from glassformer.errors import CopyError
+from glassformer.ground.errors import CopyError
 
 
 class NotCopied:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import NotNumbers
+from glassformer.ground.errors import NotNumbers
 
 LogProbabilities: TypeAlias = npt.NDArray[np.float64]  # (…, vocabulary)
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from glassformer.arguments import checked
+from glassformer.ground.arguments import checked
 
 
 @checked

@@ -18,8 +18,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from glassformer.errors import InputError, InputTypeError, UnknownArgument, did_you_mean, spell
-from glassformer.typecheck import Unknown, as_python_number, brief, matches_type, text_choices, type_words
+from glassformer.ground.errors import InputError, InputTypeError, UnknownArgument, did_you_mean, spell
+from glassformer.ground.typecheck import Unknown, as_python_number, brief, matches_type, text_choices, type_words
 
 P = ParamSpec("P")
 R = TypeVar("R")

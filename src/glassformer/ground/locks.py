@@ -7,13 +7,15 @@ and the child has whole executors, free to use. (`subprocess` starts programs wi
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import threading
 from _thread import RLock
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 from weakref import WeakSet
 
-from glassformer.ownership import NotCopied
+from glassformer.ground.ownership import NotCopied
 
 _locks: WeakSet[ForkSafeLock] = WeakSet()
 _registry = threading.Lock()
@@ -47,3 +49,19 @@ def _release_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_acquire_all, after_in_parent=_release_all, after_in_child=_release_all)
+
+
+def try_lock(file: BinaryIO) -> bool:
+    """Whether the file could be locked. On a file system without locks it always can."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+    return True

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from glassformer.arguments import checked_init
-from glassformer.errors import SiteError
-from glassformer.typecheck import OWN_CHECK, brief
+from glassformer.ground.arguments import checked_init
+from glassformer.ground.errors import SiteError
+from glassformer.ground.typecheck import OWN_CHECK, brief
 
 Numbers: TypeAlias = Collection[int] | slice | None
 _LARGEST = float(np.finfo(np.float32).max)

@@ -16,16 +16,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from glassformer.errors import WriteError
+from glassformer.ground.errors import CheckpointError, WriteError
 
 try:
     import fcntl
@@ -365,3 +368,60 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+FETCH_AGAIN = "Fetch or copy the checkpoint again."
+
+
+def open_regular(path: Path, advice: str = FETCH_AGAIN) -> int:
+    """The descriptor of a file that is open for reading; `advice`: what to do when it is missing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError as error:
+        target = f"it is a link to {path.readlink()}, which is not there" if path.is_symlink() else "the file is missing"
+        raise CheckpointError(f"{path}: {target}. {advice}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    kind = "folder" if stat.S_ISDIR(mode) else "pipe or a device"
+    raise CheckpointError(f"{path}: is a {kind}, and a file is needed. Give the path of one.")
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a file."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}. Fetch or copy it again.") from error
+
+
+BLOCK = 1 << 22
+SEAL = "crc32"
+
+
+def crc32_text(data: bytes, start: int = 0) -> str:
+    return f"{zlib.crc32(data, start):08x}"
+
+
+def file_crc32(path: Path) -> str:
+    """The checksum of a file's bytes."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            value = zlib.crc32(block, value)
+    return f"{value:08x}"
+
+
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON data with their checksum."""
+    return {**data, SEAL: crc32_text(json.dumps(data).encode())}
+
+
+def unsealed(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """JSON data without their checksum; None if it does not fit them. Data without one are old, and taken as they are."""
+    inner = {name: value for name, value in data.items() if name != SEAL}
+    return inner if SEAL not in data or sealed(inner)[SEAL] == data[SEAL] else None

@@ -19,10 +19,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, TypeAlias
 
-from glassformer.arguments import checked_init
-from glassformer.changes import Change, SiteFunction, Where, as_change, parts_of
-from glassformer.errors import SiteError, did_you_mean
-from glassformer.typecheck import brief
+from glassformer.ground.arguments import checked_init
+from glassformer.ground.changes import Change, SiteFunction, Where, as_change, parts_of
+from glassformer.ground.errors import SiteError, did_you_mean
+from glassformer.ground.typecheck import brief
 
 SiteName: TypeAlias = str | tuple[str, int]  # a name or a pattern, or a short name and the number of a block
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer.adapters import MODES, PEFT_CONFIG, AdapterMode, apply_adapters, is_adapter, read_adapter, with_adapter_ops
-from glassformer.arguments import checked
 from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config, read_text_config
 from glassformer.blueprints.multimodal import TEXT_FAMILIES, text_tensors
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
@@ -29,7 +28,8 @@ from glassformer.checkpoint.stacked_experts import separate_experts
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.checkpoint.training_layout import check_finished
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig, open_by_name
-from glassformer.errors import (
+from glassformer.ground.arguments import checked
+from glassformer.ground.errors import (
     CheckpointError,
     ConfigError,
     FetchError,
@@ -40,10 +40,10 @@ from glassformer.errors import (
     refuse_unknown,
     spell,
 )  # fmt: skip
-from glassformer.progress import NamedProgress
+from glassformer.ground.progress import NamedProgress
+from glassformer.ground.typecheck import brief
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
-from glassformer.typecheck import brief
 
 note = logging.getLogger("glassformer").warning
 
@@ -56,7 +56,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run i
 
 
 @dataclass(frozen=True)
-class OpenedModel:
+class ModelFiles:
     """A located checkpoint; each part is read on first use."""
 
     name: str
@@ -204,7 +204,7 @@ def open_model(
     progress: NamedProgress | None = None,
     model_type: str | None = None,
     adapter: AdapterNames | None = None,
-) -> OpenedModel:
+) -> ModelFiles:
     """Locate a model by path, catalogue name or hub id, and open it; `model_type`: where its config has none.
 
     The folder of an adapter opens as its base with the adapter in it. `adapter`: further ones.
@@ -219,7 +219,7 @@ def open_base(
     part: CheckpointPart = "model",
     progress: NamedProgress | None = None,
     model_type: str | None = None,
-) -> tuple[OpenedModel, str | None]:
+) -> tuple[ModelFiles, str | None]:
     """A model as `open_model` opens it; of an adapter's folder the base, and the adapter, which is not applied yet."""
     entry = CATALOGUE.get(os.fspath(name))
     if part == "model" and entry is not None and entry.kind == "ranks" and not Path(name).exists():  # before it is fetched
@@ -230,9 +230,9 @@ def open_base(
         )
     path = locate_finished(name, part, progress)
     if not is_adapter(path):
-        return OpenedModel(os.fspath(name), open_at(path), model_type=model_type), None
+        return ModelFiles(os.fspath(name), open_at(path), model_type=model_type), None
     has_tokenizer = any((path / file).exists() for file in TOKENIZER_FILES)
-    base = OpenedModel(os.fspath(name), open_at(_base_path(path, part, progress)), model_type=model_type)
+    base = ModelFiles(os.fspath(name), open_at(_base_path(path, part, progress)), model_type=model_type)
     return replace(base, tokenizer_path=path if has_tokenizer else None), os.fspath(name)
 
 
@@ -284,11 +284,11 @@ def check_adapter_mode(mode: str) -> None:
 
 
 def with_adapters(
-    opened: OpenedModel,
+    opened: ModelFiles,
     adapter: AdapterNames,
     mode: str = "merged",
     progress: NamedProgress | None = None,
-) -> OpenedModel:
+) -> ModelFiles:
     """A model with adapters: merged into its weights, or beside them."""
     check_adapter_mode(mode)
     choices, config = adapter_weights(adapter), opened.config
