@@ -29,8 +29,8 @@ from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
 from glassformer.training.objectives.language_model import LanguageModel
 from glassformer.training.objectives.objective import Batch
-from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 
 NOTHING = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

@@ -43,7 +43,7 @@ from glassformer.ground.errors import (
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import brief
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.config_fields import SPECIAL_TOKEN_NAMES
 
 note = logging.getLogger("glassformer").warning
 

@@ -8,8 +8,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize as gguf_dequantize
 
 from glassformer.checkpoint.codebooks import CODEBOOK_KINDS
-from glassformer.checkpoint.dequantization import dequantize
-from glassformer.checkpoint.gguf_kinds import block_size
+from glassformer.checkpoint.gguf_kinds import block_size, dequantize
 
 
 @pytest.mark.parametrize("kind", CODEBOOK_KINDS)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from glassformer.blueprints import Rope, read_config
 from glassformer.checkpoint import gguf
 from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
-from glassformer.checkpoint.gguf_architectures import TABLES
 from glassformer.checkpoint.gguf_kinds import file_kind
+from glassformer.checkpoint.gguf_names import TABLES
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.ground.errors import CheckpointError, ConfigError
 from glassformer.model_files import open_model

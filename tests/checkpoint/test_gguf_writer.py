@@ -17,8 +17,7 @@ from gguf.quants import dequantize
 
 from glassformer.checkpoint import gguf_writer
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_architectures import TABLES
-from glassformer.checkpoint.gguf_names import gguf_name_and_layout, tensors_from_gguf
+from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout, tensors_from_gguf
 from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, Transposed
 from glassformer.ground.errors import CheckpointError, InputError, WriteError

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from glassformer.checkpoint import quantization
-from glassformer.checkpoint.dequantization import dequantize
-from glassformer.checkpoint.gguf_kinds import block_size, kind_name
+from glassformer.checkpoint.gguf_kinds import block_size, dequantize, kind_name
 from glassformer.checkpoint.quantization import BITS, check_kind, quantize_rows, quantized_size
 from glassformer.ground.errors import InputError
 from tests.checkpoint.files import refused

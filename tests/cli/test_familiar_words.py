@@ -9,7 +9,7 @@ import click
 import pytest
 
 from glassformer.cli.app import SECTIONS, SHORT_FORMS, VERBS, app
-from glassformer.cli.familiar_words import OPTIONS, WORDS, familiar_command
+from glassformer.cli.command_synonyms import OPTIONS, WORDS, familiar_command
 from tests.cli.test_cli import failed, glass
 
 

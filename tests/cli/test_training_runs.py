@@ -18,7 +18,7 @@ from glassformer.cli.train import stopped_by_signals
 from glassformer.ground.errors import TrainingDiverged
 from glassformer.training import threads
 from glassformer.training.events import Evaluated, StepDone
-from glassformer.training.ranks import Ranks
+from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.chat_models import CHATS, write_chat_model, write_rows

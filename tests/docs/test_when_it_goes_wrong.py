@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.ground.errors import GlassError
 from tests.cli.test_cli import failed, glass
 from tests.docs.pages import agrees, blocks, run

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from glassformer.adapters.peft_writer import LoraDescription, write_adapter
+from glassformer.adapters.peft import LoraDescription, write_adapter
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.ground.errors import CheckpointError, GlassError, InputError

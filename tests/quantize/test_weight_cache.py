@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
 from glassformer.compat.auto import model_class_for_head

@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError
-from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, TokenizerConfig
-from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, SPECIAL_TOKEN_NAMES, TokenizerConfig
 from tests.parity.reference import transformers
 from tests.text.models import ALBERT, DEBERTA, GEMMA, LLAMA, T5, trained
 from tests.text.test_leading_space import byte_level

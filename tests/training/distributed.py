@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from glassformer.training.events import Evaluated, StepDone
-from glassformer.training.ranks import Ranks, joined_ranks
-from glassformer.training.sharding import whole_weights
+from glassformer.training.sharding import Ranks, joined_ranks, whole_weights
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.models import SETTINGS, language_model, tiny_model

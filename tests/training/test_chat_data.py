@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from glassformer.ground.errors import InputError, SettingError, TemplateError
-from glassformer.training.chat_rows import Conversation, read_conversation, read_preference
-from glassformer.training.chat_tokens import ChatTokenizer
+from glassformer.training.chat_rows import ChatTokenizer, Conversation, read_conversation, read_preference
 from glassformer.training.fine_tuning import ChatRequest
 from glassformer.training.packing import TrainingRow
-from glassformer.training.ranks import Ranks
 from glassformer.training.rows import Row
+from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.chat_models import CHATML, CHATS, FORGETFUL, MARKED, chat_tokenizer, write_chat_model, write_rows
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training import event_files
-from glassformer.training.event_files import EventFiles, scalars
-from glassformer.training.events import Evaluated, Sampled, Saved, StepDone
+from glassformer.training import events
+from glassformer.training.events import Evaluated, EventFiles, Sampled, Saved, StepDone, scalars
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.conftest import unavailable
@@ -28,7 +27,7 @@ def test_events_are_grouped_numbers() -> None:
 
 
 def test_nothing_is_written_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(events, "find_spec", lambda name: None)
     EventFiles(tmp_path, 1).add(Sampled(1, "text"))
     assert not list(tmp_path.iterdir())
 

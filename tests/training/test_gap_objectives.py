@@ -21,7 +21,7 @@ from glassformer.training.events import Sampled, StepDone
 from glassformer.training.new_tokenizer import SENTINELS, add_gap_tokens, new_tokenizer, sentinel_ids, tokens_around
 from glassformer.training.objectives.masked_language_model import MaskedLanguageModel
 from glassformer.training.objectives.span_corruption import SpanCorruption, random_parts
-from glassformer.training.ranks import Ranks
+from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextRequest
 from glassformer.training.trained_model import write_model
 from glassformer.training.training_folder import TrainingFolder

@@ -18,7 +18,7 @@ from glassformer.training.events import StepDone
 from glassformer.training.fine_tuning import ChatRequest
 from glassformer.training.lora import LoraSettings, add_lora, lora_layers, target_modules
 from glassformer.training.prepared import PreparedTraining
-from glassformer.training.ranks import Ranks
+from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextRequest
 from glassformer.training.training_folder import TrainingFolder
 from tests.conftest import unavailable

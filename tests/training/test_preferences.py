@@ -17,7 +17,7 @@ from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.fine_tuning import PreferenceRequest
 from glassformer.training.objectives.preferences import Pair, Preferences
 from glassformer.training.packing import TrainingRow
-from glassformer.training.ranks import Ranks
+from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.chat_models import FORGETFUL, write_chat_model, write_rows
 

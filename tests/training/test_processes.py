@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from glassformer.ground.errors import SettingError
 from glassformer.training.events import Evaluated, StepDone
-from glassformer.training.ranks import Ranks
+from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 from tests.patience import patience
 from tests.training.models import SETTINGS, language_model, tiny_model

@@ -17,8 +17,8 @@ from glassformer.cli.train import TrainingGroup
 from glassformer.ground.errors import SettingError, WriteError
 from glassformer.training import snapshots as module
 from glassformer.training.events import SnapshotKept, StepDone
-from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import Ranks
 from glassformer.training.snapshots import Snapshots, snapshot_steps
 from glassformer.training.text_training import TextRequest
 from glassformer.training.trainer import Trainer

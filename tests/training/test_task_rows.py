@@ -13,8 +13,8 @@ from glassformer.jobs import input_rows
 from glassformer.training import labels as label_file
 from glassformer.training import rows as row_file
 from glassformer.training.labels import Labels, collect_labels
-from glassformer.training.ranks import Ranks
 from glassformer.training.rows import TEXT, read_rows
+from glassformer.training.sharding import Ranks
 from glassformer.training.task_training import TaskRequest
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.small_presets import small_preset
@@ -175,7 +175,7 @@ def test_labels_are_texts_or_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_csv_may_have_tokens_and_tags_as_words(tmp_path: Path) -> None:
-    from glassformer.training.tagged_text import read_tagged_text
+    from glassformer.training.labels import read_tagged_text
 
     (tmp_path / "rows.tsv").write_text("tokens\ttags\nAda lived\tB-PER O\n")
     (row,) = read_rows(tmp_path / "rows.tsv")

@@ -20,13 +20,11 @@ from glassformer.model_files import AutoTokenizer
 from glassformer.observe.training_log import read_training
 from glassformer.tasks import pipeline
 from glassformer.training.events import Sampled, StepDone
-from glassformer.training.labels import Labels
-from glassformer.training.objectives.text_classification import TextClassification
-from glassformer.training.objectives.token_classification import TokenClassification, token_targets
-from glassformer.training.ranks import Ranks
+from glassformer.training.labels import Labels, read_tagged_text
+from glassformer.training.objectives.classification import TextClassification, TokenClassification, token_targets
 from glassformer.training.requests import read_request
 from glassformer.training.rows import Row
-from glassformer.training.tagged_text import read_tagged_text
+from glassformer.training.sharding import Ranks
 from glassformer.training.task_training import TaskRequest
 from glassformer.training.trained_model import write_model
 from glassformer.training.training_folder import TrainingFolder

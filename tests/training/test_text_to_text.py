@@ -17,10 +17,10 @@ from glassformer.ground.errors import InputError
 from glassformer.training.events import Evaluated, Sampled
 from glassformer.training.measures import confusion, edit_distance, f1_scores
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.ranks import Ranks
 from glassformer.training.recipes import g2p
 from glassformer.training.recipes.g2p import G2pRequest
 from glassformer.training.rows import Row
+from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.models import SETTINGS

@@ -33,8 +33,7 @@ from glassformer.page.document import (
     TokenStrip,
     elide_middle,
 )
-from glassformer.page.html import html_document, html_fragment
-from glassformer.page.png import png
+from glassformer.page.html import html_document, html_fragment, png
 from glassformer.page.terminal import TerminalPage, plain_text
 
 NASTY = '<script>alert("x")</script>&'

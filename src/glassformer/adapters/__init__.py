@@ -8,10 +8,10 @@ write_adapter     updates that were trained, as peft saves them
 
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
 from glassformer.adapters.application import MODES, AdapterMode, AppliedAdapters, apply_adapters
-from glassformer.adapters.beside import adaptable_modules, with_adapter_ops
 from glassformer.adapters.files import is_adapter, read_adapter
-from glassformer.adapters.peft_adapter import CONFIG as PEFT_CONFIG
-from glassformer.adapters.peft_writer import LoraDescription, write_adapter
+from glassformer.adapters.peft import CONFIG as PEFT_CONFIG
+from glassformer.adapters.peft import LoraDescription, write_adapter
+from glassformer.adapters.unmerged import adaptable_modules, with_adapter_ops
 
 __all__ = [
     "MODES",

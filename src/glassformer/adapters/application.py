@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
-from glassformer.adapters.beside import stands_beside
+from glassformer.adapters.unmerged import stands_beside
 from glassformer.blueprints import Blueprint, Config, Head, blueprint
 from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint import StoredTensor

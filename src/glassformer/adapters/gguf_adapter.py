@@ -14,8 +14,7 @@ from typing import Any
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_architectures import model_type_of
-from glassformer.checkpoint.gguf_names import family_name_and_layout
+from glassformer.checkpoint.gguf_names import family_name_and_layout, model_type_of
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.typecheck import brief

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from glassformer.checkpoint.dequantization import FLOAT8_KINDS
+from glassformer.checkpoint.gguf_kinds import FLOAT8_KINDS
 from glassformer.checkpoint.quantized import expand_quantized, quantization_method
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file

@@ -3,16 +3,179 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoint.gguf_architectures import ArchitectureTable, table_of
-from glassformer.checkpoint.gguf_config_fields import REQUIRED, Raw, shortest_float
-from glassformer.checkpoint.gguf_tensor_names import ENDLESS, T5_PLAIN
-from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, PartAfterPart, StoredTensor
-from glassformer.ground.errors import CheckpointError, did_you_mean
+from glassformer.checkpoint.gguf_config_fields import (
+    DECODER_SIZES,
+    EXPERT_SIZES,
+    GEMMA_SIZES,
+    GPT_OSS_SIZES,
+    GPTNEOX_SIZES,
+    GRANITE_SIZES,
+    MODERN_BERT_SIZES,
+    REQUIRED,
+    ROPE_FACTORS,
+    SIZES,
+    STARCODER2_SIZES,
+    T5_SIZES,
+    WINDOW_SIZES,
+    Metadata,
+    Raw,
+    bert_fields,
+    decoder_fields,
+    gemma2_fields,
+    gemma3_fields,
+    gpt_oss_fields,
+    gptneox_fields,
+    mixtral_fields,
+    modern_bert_fields,
+    olmo2_fields,
+    partly_rotated_fields,
+    qwen3_moe_fields,
+    shortest_float,
+    starcoder2_fields,
+    t5_fields,
+)
+from glassformer.checkpoint.stored_tensors import (
+    InterleavedPairs,
+    Layout,
+    OffsetByOne,
+    PartAfterPart,
+    StoredTensor,
+    Transposed,
+)
+from glassformer.ground.errors import CheckpointError, did_you_mean, did_you_misspell
+
+DECODER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
+    "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
+    "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
+    "blk.{}.attn_v": "model.layers.{}.self_attn.v_proj",
+    "blk.{}.attn_output": "model.layers.{}.self_attn.o_proj",
+    "blk.{}.ffn_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
+    "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
+}
+HEAD_NORMS = {
+    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
+    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
+}
+EXPERTS = {  # stacked: * stands for the number of each
+    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.mlp.experts.*.gate_proj",
+    "blk.{}.ffn_up_exps": "model.layers.{}.mlp.experts.*.up_proj",
+    "blk.{}.ffn_down_exps": "model.layers.{}.mlp.experts.*.down_proj",
+}
+MIXTRAL = {
+    **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
+    "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.*.w1",
+    "blk.{}.ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.*.w3",
+    "blk.{}.ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.*.w2",
+}
+GPT_OSS = {
+    **{theirs: ours for theirs, ours in DECODER.items() if "ffn" not in theirs},
+    **EXPERTS,
+    "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.router",
+    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.attn_sinks": "model.layers.{}.self_attn.sinks",
+}
+ENDLESS = (".self_attn.sinks",)  # names that are whole without .weight
+GEMMA2 = {
+    **DECODER,
+    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
+    "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+GEMMA3 = {**GEMMA2, **HEAD_NORMS}
+OLMO2 = {theirs: ours for theirs, ours in GEMMA3.items() if theirs not in ("blk.{}.attn_norm", "blk.{}.ffn_norm")}
+PHI3 = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))},
+    "blk.{}.attn_qkv": "model.layers.{}.self_attn.qkv_proj",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.gate_up_proj",
+}
+STARCODER2 = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_gate")},
+    "blk.{}.ffn_up": "model.layers.{}.mlp.c_fc",
+    "blk.{}.ffn_down": "model.layers.{}.mlp.c_proj",
+}
+GPTNEOX = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "gpt_neox.layers.{}.input_layernorm",
+    "blk.{}.attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
+    "blk.{}.attn_output": "gpt_neox.layers.{}.attention.dense",
+    "blk.{}.ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+    "blk.{}.ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+}
+GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "transformer.h.{}.ln_1",
+    "blk.{}.attn_qkv": "transformer.h.{}.attn.c_attn",
+    "blk.{}.attn_output": "transformer.h.{}.attn.c_proj",
+    "blk.{}.ffn_norm": "transformer.h.{}.ln_2",
+    "blk.{}.ffn_up": "transformer.h.{}.mlp.c_fc",
+    "blk.{}.ffn_down": "transformer.h.{}.mlp.c_proj",
+}
+BERT = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "blk.{}.attn_q": "encoder.layer.{}.attention.self.query",
+    "blk.{}.attn_k": "encoder.layer.{}.attention.self.key",
+    "blk.{}.attn_v": "encoder.layer.{}.attention.self.value",
+    "blk.{}.attn_output": "encoder.layer.{}.attention.output.dense",
+    "blk.{}.attn_output_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "blk.{}.ffn_up": "encoder.layer.{}.intermediate.dense",
+    "blk.{}.ffn_down": "encoder.layer.{}.output.dense",
+    "blk.{}.layer_output_norm": "encoder.layer.{}.output.LayerNorm",
+}
+MODERN_BERT = {
+    "token_embd": "embeddings.tok_embeddings",
+    "token_embd_norm": "embeddings.norm",
+    "output_norm": "final_norm",
+    "blk.{}.attn_norm": "layers.{}.attn_norm",
+    "blk.{}.attn_qkv": "layers.{}.attn.Wqkv",
+    "blk.{}.attn_output": "layers.{}.attn.Wo",
+    "blk.{}.ffn_norm": "layers.{}.mlp_norm",
+    "blk.{}.ffn_up": "layers.{}.mlp.Wi",
+    "blk.{}.ffn_down": "layers.{}.mlp.Wo",
+}
+T5 = {
+    "token_embd": "shared",
+    "output": "lm_head",
+    "enc.output_norm": "encoder.final_layer_norm",
+    "dec.output_norm": "decoder.final_layer_norm",
+    **{
+        f"{short}.blk.{{}}.{theirs}": f"{stack}.block.{{}}.layer.{ours}"
+        for short, stack, last in (("enc", "encoder", 1), ("dec", "decoder", 2))
+        for theirs, ours in {
+            "attn_norm": "0.layer_norm",
+            **{f"attn_{name}": f"0.SelfAttention.{name}" for name in "qkvo"},
+            "attn_rel_b": "0.SelfAttention.relative_attention_bias",
+            **({"cross_attn_norm": "1.layer_norm"} if short == "dec" else {}),
+            **({f"cross_attn_{name}": f"1.EncDecAttention.{name}" for name in "qkvo"} if short == "dec" else {}),
+            "ffn_norm": f"{last}.layer_norm",
+            "ffn_gate": f"{last}.DenseReluDense.wi_0",
+            "ffn_up": f"{last}.DenseReluDense.wi_1",
+            "ffn_down": f"{last}.DenseReluDense.wo",
+        }.items()
+    },
+}
+T5_PLAIN = {theirs: ours.replace("wi_1", "wi") for theirs, ours in T5.items() if not theirs.endswith("ffn_gate")}
 
 
 def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
@@ -120,3 +283,74 @@ def _checked_heads(heads: Any, parts: int, name: str, rows: int, path: Path) -> 
             "(fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."
         )
     return heads
+
+
+@dataclass(frozen=True)
+class ArchitectureTable:
+    names: Mapping[str, str]
+    sizes: Mapping[str, str]
+    model_type: str
+    extra: Callable[[Metadata, Raw], dict[str, Any]] = decoder_fields  # what the tensors show, or no field says
+    interleaved: bool = False  # query and key rows have their rotary pairs side by side
+    part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
+    ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
+    routed: ArchitectureTable | None = None  # of the models that have experts, where others are of the same architecture
+
+
+TABLES: Mapping[str, ArchitectureTable] = {
+    "llama": ArchitectureTable(
+        DECODER, DECODER_SIZES, "llama", interleaved=True,
+        routed=ArchitectureTable(MIXTRAL, EXPERT_SIZES, "mixtral", mixtral_fields, interleaved=True),
+    ),
+    "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
+    "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", qwen3_moe_fields),
+    "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
+    "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),
+    "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", partly_rotated_fields),
+    "olmo2": ArchitectureTable(OLMO2, WINDOW_SIZES, "olmo2", olmo2_fields),
+    "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
+    "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
+    "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", starcoder2_fields),
+    "gptneox": ArchitectureTable(GPTNEOX, GPTNEOX_SIZES, "gpt_neox", gptneox_fields, part_after_part=True),
+    "gemma": ArchitectureTable(DECODER, DECODER_SIZES, "gemma", layouts={r".*norm\.weight": OffsetByOne()}),
+    "gemma2": ArchitectureTable(
+        GEMMA2, GEMMA_SIZES, "gemma2", gemma2_fields, layouts={r".*norm\.weight": OffsetByOne()},
+    ),
+    "gemma3": ArchitectureTable(
+        GEMMA3, GEMMA_SIZES, "gemma3_text", gemma3_fields, layouts={r".*norm\.weight": OffsetByOne()},
+    ),
+    "gpt2": ArchitectureTable(
+        GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
+        layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},
+    ),
+    "bert": ArchitectureTable(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", bert_fields),
+    "modern-bert": ArchitectureTable(
+        MODERN_BERT, MODERN_BERT_SIZES, "modernbert", modern_bert_fields,
+        ignored=frozenset(f"cls{part}.{kind}" for part in ("", ".norm", ".output") for kind in ("weight", "bias")),  # a head
+    ),
+    "t5": ArchitectureTable(T5, T5_SIZES, "t5", t5_fields, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
+}  # fmt: skip
+
+
+def model_type_of(metadata: Mapping[str, Any], path: Path) -> str:
+    """The family that a file's architecture is."""
+    return table_of(metadata, path)[1].model_type
+
+
+def table_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTable]:
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in TABLES:
+        raise CheckpointError(
+            f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
+            f"{did_you_misspell(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
+        )
+    table = TABLES[architecture]
+    return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table
+
+
+def table_for(architecture: str, model_type: str) -> ArchitectureTable:
+    """The table of an architecture's models of a type."""
+    table = TABLES[architecture]
+    return table.routed if table.routed is not None and table.routed.model_type == model_type else table

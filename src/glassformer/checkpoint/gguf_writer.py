@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
 from glassformer.ground.errors import InputError

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import FETCH_AGAIN, open_regular
 from glassformer.ground.ownership import Shared

@@ -9,7 +9,7 @@ import click
 
 from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
-from glassformer.cli.familiar_words import familiar_command
+from glassformer.cli.command_synonyms import familiar_command
 from glassformer.ground.errors import spelled_by
 
 SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with

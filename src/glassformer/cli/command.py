@@ -19,7 +19,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import click
 
-from glassformer.cli.familiar_words import familiar_command, familiar_option
+from glassformer.cli.command_synonyms import familiar_command, familiar_option
 from glassformer.ground.errors import did_you_mean
 
 

@@ -118,8 +118,8 @@ def train(
     from glassformer.checkpoint.training_layout import CURVES
     from glassformer.cli.training_display import plan, reports
     from glassformer.observe.training_log import read_training
-    from glassformer.training.ranks import joined_ranks
     from glassformer.training.requests import RECIPES, read_request
+    from glassformer.training.sharding import joined_ranks
     from glassformer.training.task_training import TaskRequest
     from glassformer.training.text_training import TextRequest
     from glassformer.training.threads import use_threads

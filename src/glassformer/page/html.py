@@ -7,6 +7,8 @@ be expanded, scrolled, followed or hovered over is within the keyboard's reach t
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
@@ -39,7 +41,19 @@ from glassformer.page.document import (
     escape_page,
 )
 from glassformer.page.format import drawable
-from glassformer.page.png import png
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A picture of (height, width) greys, 0 black."""
+    height, width = pixels.shape
+    lines = np.zeros((height, width + 1), np.uint8)  # each line begins with the number of its filter: none
+    lines[:, 1:] = pixels
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
 FILE_STYLE = "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # the whole window

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, blueprint
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_architectures import table_for
-from glassformer.checkpoint.gguf_names import gguf_name_and_layout
+from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,

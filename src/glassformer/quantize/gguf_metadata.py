@@ -15,7 +15,7 @@ import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
 from glassformer.checkpoint import gguf_names
-from glassformer.checkpoint.gguf_architectures import table_for
+from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.ground.errors import ConfigError, InputError

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
 from glassformer.checkpoint.folder import read_safetensors
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import CheckpointError, InputError, SettingError, reason_of
 from glassformer.ground.files import open_regular, write_bytes
-from glassformer.steering.control_vector import read_control_vector
+from glassformer.ground.typecheck import brief
 from glassformer.steering.token_axis import token_site
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -131,3 +132,28 @@ def check_strength(strength: Any, name: str) -> float:
     if not math.isfinite(number):
         raise SettingError(f"the strength of {name!r} must be finite. Take a smaller one.")
     return number
+
+
+PREFIX = "direction."
+
+
+def read_control_vector(path: Path) -> tuple[str, dict[str, Floats]]:
+    """The model that it is for, as its hint says ('' where it has none), and its directions by site."""
+    checkpoint = GgufCheckpoint(path)
+    metadata = checkpoint.metadata
+    if (architecture := metadata.get("general.architecture")) != "controlvector":
+        raise CheckpointError(f"{path}: its general.architecture is {brief(architecture)}, not 'controlvector'.")
+    directions: dict[str, Floats] = {}
+    for name, tensor in checkpoint.raw.items():
+        number = name.removeprefix(PREFIX)
+        if not name.startswith(PREFIX) or not number.isdecimal() or len(number) > 6 or len(tensor.shape) != 1:
+            raise CheckpointError(
+                f"{path}: GGUF tensor {brief(name)} of shape {list(tensor.shape)} is no direction of a control vector."
+            )
+        if int(number) == 0:
+            raise CheckpointError(f"{path}: has a direction for block 0, where a control vector has none. Make it again.")
+        directions[f"blocks.{int(number)}.residual"] = tensor.in_memory().to_float32()
+    if not directions or not all(np.isfinite(direction).all() for direction in directions.values()):
+        raise CheckpointError(f"{path}: holds no directions, or some that are not all numbers. Fetch it again.")
+    hint = metadata.get("controlvector.model_hint")
+    return hint if isinstance(hint, str) else "", directions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from glassformer.ground.arguments import checked
@@ -176,3 +177,24 @@ def _load_model(
         except (RuntimeError, AssertionError, ValueError) as error:
             raise ExecutorError(f"nothing can run on device {device!r} here ({error}). Leave it out for the CPU.") from error
     return loaded
+
+
+class NamedPipeline(type):
+    """The class of such names."""
+
+    task: str
+
+    def __call__(cls, model: Any = None, tokenizer: Any = None, **options: Any) -> Task:
+        return pipeline(cls.task, model, tokenizer, **options)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, TASKS[cls.task])
+
+
+@cache
+def find_pipeline(name: str) -> NamedPipeline | None:
+    """`TextGenerationPipeline` and the like, or None for a name that no task has."""
+    for task in TASKS:
+        if name == "".join(word.capitalize() for word in task.split("-")) + "Pipeline":
+            return NamedPipeline(name, (), {"task": task, "__doc__": f"The task {task!r}."})
+    return None

@@ -29,7 +29,7 @@ from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.text.token_bytes import TokenSizes, bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
 from glassformer.text.tokenizer_files import gguf, tiktoken
-from glassformer.text.tokenizer_files.special_tokens import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.config_fields import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.vocabulary_mixin import ADDITIONAL, VocabularyMixin, in_role_order
 

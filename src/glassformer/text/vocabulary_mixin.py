@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from glassformer.ground.errors import InputError, InputTypeError, did_you_mean
 from glassformer.text.inputs import refuse_lone_surrogates
-from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.config_fields import SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one

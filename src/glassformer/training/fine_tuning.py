@@ -17,18 +17,17 @@ from glassformer.ground.errors import InputError, SettingError, spell
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import open_model
 from glassformer.text import Tokenizer
-from glassformer.training.chat_rows import read_conversation, read_preference
-from glassformer.training.chat_tokens import ChatTokenizer
+from glassformer.training.chat_rows import ChatTokenizer, read_conversation, read_preference
 from glassformer.training.lora import LoraSettings
 from glassformer.training.objectives.chat_answers import ChatAnswers
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.packing import TrainingRow
 from glassformer.training.prepared import PreparedTraining, make_trainer
-from glassformer.training.ranks import Ranks
 from glassformer.training.reference import reference_log_probabilities
 from glassformer.training.rows import Row, read_rows, split_rows
 from glassformer.training.settings import TrainingSettings, batch_size_for
+from glassformer.training.sharding import Ranks
 from glassformer.training.start_model import load_start_model
 from glassformer.training.trained_model import writers_of
 from glassformer.training.trainer import Trainer

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from glassformer.ground.errors import InputError, did_you_mean
 from glassformer.ground.typecheck import brief
 from glassformer.text.inputs import refuse_lone_surrogates
+from glassformer.training.measures import OUTSIDE
+from glassformer.training.rows import SPANS, TAGS, TEXT, TOKENS, Row
 
 MAX_LABELS = 1000  # more are hardly classes
 NUMBER = re.compile(r"-?\d{1,18}")
@@ -70,3 +73,67 @@ def collect_labels(values: Iterable[tuple[Any, str]], source: str, known: Sequen
     if names <= set(known):
         return Labels(tuple(known))
     return Labels(tuple(sorted(names, key=int) if all(map(NUMBER.fullmatch, names)) else sorted(names)))
+
+
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    text: str
+    words: Sequence[tuple[int, int]]  # where each begins and ends in the text
+    tags: Sequence[Any]  # one for each word
+    place: str
+
+
+def read_tagged_text(row: Row) -> TaggedText:
+    return _from_spans(row) if row.has(SPANS) and not row.has(TOKENS) else _from_tokens(row)
+
+
+def _from_tokens(row: Row) -> TaggedText:
+    """Words are joined by spaces, as they would stand in a text."""
+    tokens, tags = row.items(TOKENS), row.items(TAGS)
+    if len(tokens) != len(tags):
+        raise InputError(f"{row.place}: has {len(tokens)} tokens and {len(tags)} tags. Give each token one.")
+    words, at = [], 0
+    for number, token in enumerate(tokens):
+        if not isinstance(token, str) or not token.strip():
+            raise InputError(f"{row.place}: token {number} is {brief(token)}; it must be a text that is not empty.")
+        words.append((at, at + len(token)))
+        at += len(token) + 1
+    text = Row({TEXT[0]: " ".join(tokens)}, row.place).text(TEXT)
+    return TaggedText(text, words, tags, row.place)
+
+
+def _from_spans(row: Row) -> TaggedText:
+    """The words of a text, tagged B- and I- inside its spans and O outside."""
+    text, spans = row.text(TEXT), row.get(SPANS)
+    if not isinstance(spans, list):
+        raise InputError(f"{row.place}: {SPANS[0]!r} is {brief(spans)}; it must be a list.")
+    placed = sorted(_span(span, text, row.place) for span in spans)
+    for (_, end, _), (start, _, _) in pairwise(placed):
+        if start < end:
+            raise InputError(f"{row.place}: two spans overlap at character {start}. A word can have one tag.")
+    words: list[tuple[int, int]] = []
+    tags: list[str] = []
+    before = 0
+    for start, end, label in [*placed, (len(text), len(text), "")]:
+        outside = [match.span() for match in WORD.finditer(text, before, start)]
+        inside = [match.span() for match in WORD.finditer(text, start, end)]
+        words += outside + inside
+        tags += [OUTSIDE] * len(outside) + [f"{'I' if number else 'B'}-{label}" for number in range(len(inside))]
+        before = end
+    return TaggedText(text, words, tags, row.place)
+
+
+def _span(span: Any, text: str, place: str) -> tuple[int, int, str]:
+    if not isinstance(span, Mapping) or not {"start", "end", "label"} <= span.keys():
+        raise InputError(f"{place}: a span is {brief(span)}; it must have 'start', 'end' and 'label'.")
+    start, end = span["start"], span["end"]
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (start, end))
+    if not whole or not 0 <= start < end <= len(text) or not WORD.search(text, start, end):
+        raise InputError(
+            f"{place}: a span goes from {brief(start)} to {brief(end)}; it must hold words of the text, which has "
+            f"{len(text)} characters."
+        )
+    return start, end, label_name(span["label"], place)

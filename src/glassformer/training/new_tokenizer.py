@@ -15,8 +15,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 
 from glassformer.blueprints import Head
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.special_tokens import NO_LIMIT
-from glassformer.training.ranks import Ranks
+from glassformer.text.tokenizer_files.config_fields import NO_LIMIT
+from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 
 END = "<|endoftext|>"

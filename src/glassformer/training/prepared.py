@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Protocol
 from glassformer.ground.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.objective import Objective
-from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
-from glassformer.training.sharding import whole_weights
+from glassformer.training.sharding import Ranks, whole_weights
 from glassformer.training.snapshots import Snapshots
 from glassformer.training.trained_model import WHOLE_MODEL, ModelWriters
 from glassformer.training.trainer import Trainer

@@ -22,9 +22,8 @@ from glassformer.training.measures import (
     precision_recall_f1,
     total_scores,
 )
-from glassformer.training.objectives.text_classification import TextClassification
+from glassformer.training.objectives.classification import TextClassification, TokenClassification
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.objectives.token_classification import TokenClassification
 from glassformer.training.rows import SOURCE, TARGET, Row, read_rows
 from glassformer.training.task_kinds import find_kind, make_objective
 from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation

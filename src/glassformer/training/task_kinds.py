@@ -9,12 +9,10 @@ from typing import Any
 from glassformer.blueprints import Config, Head
 from glassformer.ground.errors import SettingError, did_you_mean, spell
 from glassformer.text import Tokenizer
-from glassformer.training.labels import Labels
-from glassformer.training.objectives.text_classification import TextClassification, texts_of
+from glassformer.training.labels import Labels, read_tagged_text
+from glassformer.training.objectives.classification import TextClassification, TokenClassification, texts_of
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.objectives.token_classification import TokenClassification
 from glassformer.training.rows import LABEL, SOURCE, TARGET, TEXT, Row
-from glassformer.training.tagged_text import read_tagged_text
 
 LENGTH = 512  # tokens of a text, unless the model reads fewer or somebody says otherwise
 

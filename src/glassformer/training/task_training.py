@@ -23,9 +23,9 @@ from glassformer.training.new_tokenizer import kept_tokenizer, new_tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import Preset, config_of, find_family, find_preset, first_known
-from glassformer.training.ranks import Ranks
 from glassformer.training.rows import Row, read_rows, split_rows
 from glassformer.training.settings import TrainingSettings, batch_size_for
+from glassformer.training.sharding import Ranks
 from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit
 from glassformer.training.training_folder import TrainingFolder
 

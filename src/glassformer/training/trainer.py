@@ -22,14 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.ground.errors import CheckpointError, NotNumbers, TrainingDiverged
 from glassformer.layers.linear import has_fast_matmul
-from glassformer.training.event_files import EventFiles
-from glassformer.training.events import Evaluated, Event, Sampled, Saved, SnapshotKept, StepDone
+from glassformer.training.events import Evaluated, Event, EventFiles, Sampled, Saved, SnapshotKept, StepDone
 from glassformer.training.example_order import ExampleOrder
 from glassformer.training.objectives.objective import Batch, Objective
 from glassformer.training.optimizer import make_optimizer, set_learning_rate
-from glassformer.training.ranks import Ranks
 from glassformer.training.settings import TrainingSettings
-from glassformer.training.sharding import dealt, like, release_whole, shard_model, whole
+from glassformer.training.sharding import Ranks, dealt, like, release_whole, shard_model, whole
 from glassformer.training.snapshots import Snapshots
 from glassformer.training.training_folder import TrainingFolder
 

@@ -205,7 +205,7 @@ class TestTiles:
     @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind in FileKind.__members__])
     def test_tiles_dequantize_to_the_file_s_numbers(self, kind: str) -> None:
         """Back from tiles, each row is what the file's bytes mean; also where rows are no multiple of sixteen."""
-        from glassformer.checkpoint.dequantization import dequantize
+        from glassformer.checkpoint.gguf_kinds import dequantize
         from glassformer.engine.cpu.library import NativeMatrix, packed_kind, packed_size
 
         rows, columns = 37, 512

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.gpu.kernels import DeviceMatrix, float_matrix, pack
 from glassformer.engine.gpu.persistent.formats import format_of

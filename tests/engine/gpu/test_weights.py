@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.weights import DTYPES, PACKED_KINDS, DeviceWeights, _as_q8_0, device_bytes
 from glassformer.engine.lowering import Lowering

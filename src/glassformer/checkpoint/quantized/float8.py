@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.checkpoint.dequantization import FLOAT8_KINDS
+from glassformer.checkpoint.gguf_kinds import FLOAT8_KINDS
 from glassformer.checkpoint.quantized.parts import Parts, packed_stems
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError

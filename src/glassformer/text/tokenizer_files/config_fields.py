@@ -11,14 +11,35 @@ refused      it asks for something that would change ids, and that there is not
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.ground.errors import CheckpointError
-from glassformer.text.tokenizer_files.json_file import read_object
-from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
+from glassformer.ground.files import read_regular
+
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED_TOKEN_FIELDS = ("extra_special_tokens", "model_specific_special_tokens")  # names to tokens, as Gemma 3 has them
+NO_LIMIT = 10**30  # what the field writes for "no limit"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    r"""The file's content. JSON can spell half a character, `"\ud800"`, which no text and no token can hold."""
+    try:
+        value = json.loads(read_regular(path).decode("utf-8"))
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"{path}: holds a lone surrogate, {error.object[error.start]!r}, which is no character. Fetch it again."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a {type(value).__name__} where an object belongs. Fetch it again.")
+    return value
+
 
 Use = Literal["honoured", "superseded", "harmless", "refused"]
 CLEAN_UP_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"

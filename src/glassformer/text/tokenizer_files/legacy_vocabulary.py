@@ -21,7 +21,7 @@ from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipeline, set_gpt2_pipeline
-from glassformer.text.tokenizer_files.json_file import read_object
+from glassformer.text.tokenizer_files.config_fields import read_object
 from glassformer.text.tokenizer_files.tokenizer_classes import (
     BERT,
     GPT2,

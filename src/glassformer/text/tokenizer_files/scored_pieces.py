@@ -22,8 +22,10 @@ from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
 from glassformer.text.tokenizer_files.merges import merges
-from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from glassformer.text.tokenizer_files.tokenizer_classes import PieceOrder
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
 
 FAR_BELOW = 1e4  # a score that no sum of a text's others reaches
 

@@ -24,9 +24,8 @@ from glassformer.text.tokenizer_files.class_pipelines import (
     set_class_pipeline,
     set_deberta_pipeline,
 )
-from glassformer.text.tokenizer_files.piece_kinds import NORMAL, UNKNOWN, USER_DEFINED
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
-from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces
+from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
 from glassformer.text.tokenizer_files.tokenizer_classes import (
     ALBERT,
     DEBERTA_V2,

@@ -22,10 +22,15 @@ from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
-from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TokenizerConfig
-from glassformer.text.tokenizer_files.json_file import read_object
+from glassformer.text.tokenizer_files.config_fields import (
+    CLEAN_UP_BPE,
+    NAMED_TOKEN_FIELDS,
+    NO_LIMIT,
+    SPECIAL_TOKEN_NAMES,
+    TokenizerConfig,
+    read_object,
+)
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
-from glassformer.text.tokenizer_files.special_tokens import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
 from glassformer.text.tokenizers_errors import LibraryErrors, unknown_merge
 

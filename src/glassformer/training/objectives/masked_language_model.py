@@ -18,9 +18,8 @@ from torch import Tensor
 from glassformer.families.shared.base import IGNORED
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
+from glassformer.training.objectives.language_model import Ids, TokenWindows
 from glassformer.training.objectives.objective import Batch, scores_loss
-from glassformer.training.objectives.token_windows import TokenWindows
-from glassformer.training.token_file import Ids
 
 GUESSED, MASKED, REPLACED = 0.15, 0.8, 0.1  # the share of tokens; and the shares of these
 

@@ -23,9 +23,8 @@ from glassformer.families.shared.seq2seq import shift_right
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.new_tokenizer import sentinel_ids
+from glassformer.training.objectives.language_model import Ids, TokenWindows
 from glassformer.training.objectives.objective import Batch, padded, scores_loss
-from glassformer.training.objectives.token_windows import TokenWindows
-from glassformer.training.token_file import Ids
 
 CORRUPTED = 0.15  # the share of tokens that are taken out
 SPAN = 3  # tokens of a span, on average

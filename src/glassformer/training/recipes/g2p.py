@@ -25,9 +25,9 @@ from glassformer.ground.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.prepared import PreparedTraining, make_trainer
-from glassformer.training.ranks import Ranks
 from glassformer.training.rows import Row, split_rows
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 
 HELD_OUT = 0.1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.gpu.kernels import DeviceMatrix, embed, float_matrix, matmul, pack
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS

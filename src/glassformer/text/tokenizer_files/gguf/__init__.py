@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,9 @@ from glassformer.ground.errors import CheckpointError
 from glassformer.ground.garbage_collection import collection_paused
 from glassformer.text.tokenizer_files.gguf import cache
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.gguf.vocabularies import BUILDERS
 from glassformer.text.tokenizers_errors import LibraryErrors
 
-BUILDERS: Mapping[str, str] = {  # by kind: the module here that builds it, imported when a file is of the kind
-    "gpt2": "byte_level",
-    "llama": "sentencepiece_bpe",
-    "bert": "wordpiece",
-    "t5": "unigram",
-    "gemma4": "plain_bpe",
-    "whitespace": "plain_bpe",
-}
 SLOW = ("llama",)  # kinds whose merges are not in the file, but have to be found
 LARGE = 30_000  # tokens of a vocabulary for which that takes long
 UNSUPPORTED = {
@@ -63,7 +55,6 @@ def _build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool
             f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
         )
     fields = TokenizerFields(metadata)
-    builder: Any = importlib.import_module(f"{__name__}.{BUILDERS[kind]}")
     with LibraryErrors("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
-        backend: Tokenizer = builder.build(fields)
+        backend = BUILDERS[kind](fields)
     return backend, {name: fields.tokens[number] for name, number in fields.special_ids.items()}, kind == "bert"

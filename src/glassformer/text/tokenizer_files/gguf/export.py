@@ -20,7 +20,7 @@ from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files import gguf
 from glassformer.text.tokenizer_files.gguf.fields import GGUF_ROLES
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import DIGIT, DIGITS, GPT2, PRE_TOKENIZER_TYPES
-from glassformer.text.tokenizer_files.piece_kinds import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from glassformer.text.tokenizer_files.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 PROBES = (
     "The quick brown fox", "jumps  over\n\n the\tlazy dog, isn't it?  ", "In 2024, 31415926 and 2.718 – naïve café",

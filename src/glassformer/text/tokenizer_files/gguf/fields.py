@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
-from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
 GGUF_ROLES = {
     "bos_token": "bos",

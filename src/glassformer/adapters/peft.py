@@ -1,18 +1,19 @@
-"""Adapters in the layout of peft: adapter_config.json and adapter_model.safetensors.
-
-Which modules are changed, and by what factor, follows peft's own rules: `target_modules` is a list of names' endings or a
-pattern of whole names, `rank_pattern` and `alpha_pattern` map patterns of names' endings to numbers.
-"""
+"""Adapters of peft: a folder with adapter_config.json and its tensors, read and written."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
 from glassformer.adapters.safe_patterns import compile_pattern
@@ -20,6 +21,7 @@ from glassformer.blueprints import Head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import read_json, read_weights
 from glassformer.ground.errors import CheckpointError
+from glassformer.ground.files import atomic_save, write_error
 from glassformer.ground.typecheck import brief, matches_type
 
 CONFIG = "adapter_config.json"
@@ -200,3 +202,39 @@ def _update(config: PeftConfig, file: Path, module: str, parts: Mapping[str, Sto
             "Fetch the adapter again."
         )
     return LowRankUpdate(a, b, config.scale(module, a.shape[0]), parts["magnitude"] if config.use_dora else None)
+
+
+Matrix = np.ndarray[Any, Any]
+SAVED_WEIGHTS = re.compile(r"adapter_model.*\.(safetensors|bin)")  # what an earlier save may have left
+
+
+@dataclass(frozen=True)
+class LoraDescription:
+    """What adapter_config.json says of an adapter."""
+
+    base: str  # the model's name or path
+    rank: int
+    alpha: float
+    targets: Sequence[str]  # endings of modules' names, or whole names
+    dropout: float = 0.0  # that it was trained with
+    columns: bool = False  # whether the base has its matrices as (inputs, outputs), as GPT-2
+
+
+def write_adapter(folder: Path, description: LoraDescription, updates: Mapping[str, tuple[Matrix, Matrix]]) -> None:
+    """Updates, each as a and b, by module, into a folder; an adapter that is there stays until the new one is whole."""
+    config = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": description.base,
+        "r": description.rank, "lora_alpha": description.alpha, "lora_dropout": description.dropout,
+        "target_modules": list(description.targets), "bias": "none", "fan_in_fan_out": description.columns,
+        "inference_mode": True,
+    }  # fmt: skip
+    tensors: dict[str, Matrix] = {}
+    for module, (a, b) in updates.items():
+        tensors[f"{PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a)
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(b)
+    with atomic_save(folder, CONFIG, SAVED_WEIGHTS.fullmatch) as work:
+        (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        try:
+            save_file(tensors, work / WEIGHTS[0], metadata={"format": "pt"})
+        except SafetensorError as error:  # its errors of writing are no OSError
+            raise write_error(folder, str(error)) from error
