@@ -6,9 +6,11 @@ What held for a state of the files is noted in build/, and not tried again: npm 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
 
@@ -93,3 +95,23 @@ def test_the_sources_have_no_type_error(check_once: Check) -> None:
         assert done.returncode == 0, done.stdout
 
     check_once(check_types)
+
+
+def test_no_circle_of_sources() -> None:
+    """Type-only imports included."""
+    folder = SOURCES / "src"
+    files = {path: path.read_text("utf-8") for path in folder.rglob("*") if path.suffix in (".ts", ".svelte")}
+    imports = {
+        str(path.relative_to(folder)): {
+            str(file.relative_to(folder))
+            for name in re.findall(r"""from\s+["'](\.[^"']+)["']""", text)
+            for file in (Path(f"{(path.parent / name).resolve()}{suffix}") for suffix in ("", ".ts"))
+            if file in files and file != path  # a node of a tree draws its children
+        }
+        for path, text in files.items()
+    }
+    assert sum(map(len, imports.values())) > len(files)
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))

@@ -1,8 +1,8 @@
 // A run that came with its page, or was handed over by a notebook: everything is there, and there is no model.
 import type { Recording } from "../api/types";
-import { asResults, type ExperimentResult } from "./experiments.svelte";
+import { asResults } from "./experiments.svelte";
 import { heldSlice, type Slices } from "./run-slices";
-import { type SliceRequest, type Source, SourceError } from "./source";
+import { type ExperimentResult, type SliceRequest, type Source, SourceError } from "./source";
 
 export class EmbeddedSource implements Source {
   readonly results: readonly ExperimentResult[];

@@ -1,15 +1,7 @@
 // Views that the page knows nothing of but what the server says: which there are, and what came of those that were asked for.
 import type { PageData, ViewDescription } from "../api/types";
 import { misfit, type Shape } from "./shape";
-import { type Source, SourceError } from "./source";
-
-export interface ExperimentResult {
-  readonly name: string; // of its view
-  readonly title: string;
-  readonly description: string;
-  readonly body: Readonly<Record<string, unknown>>; // what was asked
-  readonly page: PageData;
-}
+import { type ExperimentResult, type Source, SourceError } from "./source";
 
 const PAGE_SCHEMA = "glassformer.page/1";
 const PAGE: Shape = { title: "string", python: "string", parts: [{ kind: "string" }] };

@@ -1,12 +1,11 @@
 // The models of the server: which one a view is about, and what it is.
 import type { DescribedModel } from "../api/types";
 import type { Source } from "./source";
-import type { Studio } from "./studio.svelte";
 
 const descriptions = new WeakMap<Source, Map<string | null, Promise<DescribedModel>>>();
 
 /** The model that is chosen on the page; null: the server's first. */
-export function currentModel(studio: Studio): string | null {
+export function currentModel(studio: { readonly model: string | null; readonly models: readonly string[] }): string | null {
   return studio.model ?? studio.models[0] ?? null;
 }
 

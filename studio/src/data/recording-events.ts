@@ -1,12 +1,7 @@
 // A recording while it is being made: the events of POST /glass/record.
-import type { RecordedLens, RecordedStep, Recording } from "../api/types";
+import type { RecordedStep, Recording } from "../api/types";
 import { withLens } from "./conversation";
-
-export type RecordingEvent =
-  | { readonly kind: "start"; readonly run: Recording }
-  | { readonly kind: "step"; readonly step: RecordedStep; readonly text: string }
-  | { readonly kind: "lens"; readonly first: number; readonly lens: readonly RecordedLens[] }
-  | { readonly kind: "end"; readonly text: string; readonly tokens_per_second: number; readonly finish: string | null };
+import type { RecordingEvent } from "./source";
 
 /** What has come of a recording since the last time. */
 export interface Growth {

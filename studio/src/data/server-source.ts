@@ -1,7 +1,7 @@
 // The studio on a server: the shipped run to open with, and the routes under /glass.
 import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
-import { type RecordingEvent, serverSentEvents } from "./recording-events";
-import { asRecording, type SliceRequest, type Source, SourceError } from "./source";
+import { serverSentEvents } from "./recording-events";
+import { asRecording, type RecordingEvent, type SliceRequest, type Source, SourceError } from "./source";
 
 const PAGE = "application/vnd.glassformer.page+json";
 const LOST = "the connection to the server was lost.";

@@ -1,8 +1,6 @@
 // Where a run comes from. Components see nothing else of the host that they live in: a server's page, one offline file, or a
 // notebook's widget.
-import type { Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
-import type { ExperimentResult } from "./experiments.svelte";
-import type { RecordingEvent } from "./recording-events";
+import type { PageData, RecordedLens, RecordedStep, Recording, RecordRequest, TrainingCurves, ViewList } from "../api/types";
 import { misfit, optional, type Shape } from "./shape";
 
 /** A further part of a run that is read on demand, such as one head's attention: a view's route, and what it asks. */
@@ -30,6 +28,22 @@ export interface SliceRequest {
 export function sliceKey({ view, body }: SliceRequest): string {
   return `${view} ${JSON.stringify(body)}`;
 }
+
+/** What came of a view that was asked for. */
+export interface ExperimentResult {
+  readonly name: string; // of its view
+  readonly title: string;
+  readonly description: string;
+  readonly body: Readonly<Record<string, unknown>>; // what was asked
+  readonly page: PageData;
+}
+
+/** A part of a recording that is being made. */
+export type RecordingEvent =
+  | { readonly kind: "start"; readonly run: Recording }
+  | { readonly kind: "step"; readonly step: RecordedStep; readonly text: string }
+  | { readonly kind: "lens"; readonly first: number; readonly lens: readonly RecordedLens[] }
+  | { readonly kind: "end"; readonly text: string; readonly tokens_per_second: number; readonly finish: string | null };
 
 export interface Source {
   /** The run to open with. */
