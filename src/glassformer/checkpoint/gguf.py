@@ -91,10 +91,10 @@ class GgufReader:
             raise self._damaged("version", f"it is {version}, and versions 2 and 3 can be read")
         tensors, pairs = self._count("tensor count", 24), self._count("metadata count", 12)
         metadata: dict[str, Any] = {}
-        for number in range(pairs):
-            key = self._string(f"metadata key {number}")
+        for index in range(pairs):
+            key = self._string(f"metadata key {index}")
             metadata[key] = self._value(self._number("<I", key), key)
-        table = [self._entry(number) for number in range(tensors)]
+        table = [self._entry(index) for index in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged("general.alignment", f"{alignment!r} is not a power of two")

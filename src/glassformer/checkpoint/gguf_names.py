@@ -240,10 +240,10 @@ def unstacked(stacked: StoredTensor) -> dict[str, StoredTensor]:
     count = max(stacked.shape[0], 1)
     size = stacked.size // count
     return {
-        (name := stacked.name.replace("*", str(number))): replace(
-            stacked, name=name, shape=stacked.shape[1:], offset=stacked.offset + number * size, size=size
+        (name := stacked.name.replace("*", str(index))): replace(
+            stacked, name=name, shape=stacked.shape[1:], offset=stacked.offset + index * size, size=size
         )
-        for number in range(stacked.shape[0])
+        for index in range(stacked.shape[0])
     }
 
 

@@ -43,9 +43,9 @@ def scan(file: MappedFile) -> list[int] | None:
     if file.buffer[:4] == ZIP:
         return _scan_zip(file)
     file.buffer.seek(0)
-    for number in range(OLD_FORMAT_PICKLES):
+    for index in range(OLD_FORMAT_PICKLES):
         _walk(file.buffer, file.path)
-        if number == 0 and file.buffer[2 : 2 + len(MAGIC)] != MAGIC:
+        if index == 0 and file.buffer[2 : 2 + len(MAGIC)] != MAGIC:
             raise CheckpointError(f"{file.path}: a pickle, but not one that torch.save wrote. {ADVICE}")
     return None
 
@@ -79,8 +79,8 @@ def _walk(stream: IO[bytes] | Any, path: Path) -> None:
     memo: dict[int, Item] = {}
     protocol = 0
     argument: Any
-    for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
-        if number > MAX_INSTRUCTIONS:
+    for index, (operation, argument, _) in enumerate(pickletools.genops(stream)):
+        if index > MAX_INSTRUCTIONS:
             raise _too_large(path)
         match operation.name:
             case "MARK":

@@ -87,13 +87,13 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
         scales = tensors.get(name.replace("_blocks", "_scales"))
         if kind == "_blocks" and (scales is None or scales.shape != tensor.shape[:3] or tensor.shape[3] != CODE_BYTES):
             raise CheckpointError(f"{tensor.label} has no scales that fit it. Fetch the file again.")
-        for number in range(tensor.shape[0]):
-            own = _slice(tensor, number)
-            parts = _parts(own, which, kind, model_type, None if scales is None else _slice(scales, number))
+        for index in range(tensor.shape[0]):
+            own = _slice(tensor, index)
+            parts = _parts(own, which, kind, model_type, None if scales is None else _slice(scales, index))
             for projection, part in parts.items():
                 module = MIXTRAL[projection] if model_type == "mixtral" else projection
                 block = "block_sparse_moe" if model_type == "mixtral" else "mlp"
-                full = f"{home}{block}.experts.{number}.{module}.{'bias' if kind == '_bias' else 'weight'}"
+                full = f"{home}{block}.experts.{index}.{module}.{'bias' if kind == '_bias' else 'weight'}"
                 separate[full] = replace(part, name=full)
     return separate
 

@@ -249,10 +249,10 @@ def _prepare_call(
     negatives = _negatives(settings, tokenizer, len(prompts.rows))
     row_policies = [
         policy
-        for number, negative in enumerate(negatives)
+        for index, negative in enumerate(negatives)
         for policy in policies(
-            recipe, prompts.rows[number], source=prompts.sources[number], negative=negative, row=prompts.begun[number],
-            vectors=prompts.vectors[number], prompt_number=number, **more,
+            recipe, prompts.rows[index], source=prompts.sources[index], negative=negative, row=prompts.begun[index],
+            vectors=prompts.vectors[index], prompt_number=index, **more,
         )
     ]  # fmt: skip
     call = GenerateCall(model, prompts, row_policies, settings, watched, watch is not None, inputs.past_key_values)

@@ -199,9 +199,9 @@ def _layout(tokens: Tensor, attention_mask: Tensor | None, settings: GenerationC
     if attention_mask.shape != (batch, length):
         raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {(batch, length)}.")
     layout = PaddedRows.of(batch, length, attention_mask)
-    for number, columns in enumerate(layout.columns):
+    for index, columns in enumerate(layout.columns):
         if not len(columns):
-            raise InputError(f"row {number} of the batch is all padding. Give it at least one token.")
+            raise InputError(f"row {index} of the batch is all padding. Give it at least one token.")
     return layout
 
 
@@ -322,7 +322,7 @@ def _parts(cache: EncoderDecoderCache) -> tuple[DynamicCache | StaticCache, Dyna
 def _filled_layers(model: Any, cache: DynamicCache | StaticCache, batch: int) -> Layers:
     if not cache.get_seq_length():
         return []
-    layers = [cache.filled(number) for number in range(len(cache))]
+    layers = [cache.filled(index) for index in range(len(cache))]
     c = model.config
     heads = getattr(c, "num_key_value_heads", 0) or c.num_attention_heads
     size = getattr(c, "head_dim", 0) or c.hidden_size // c.num_attention_heads

@@ -60,7 +60,7 @@ def output_of(call: GenerateCall, sequences: Tensor, steps: list[list[Step]], te
     copies = settings.num_return_sequences
     if count > 1:
         output.sequences_scores = torch.tensor([text.score for text in texts], device=sequences.device)
-        offsets = [count * (number // copies) for number in range(len(texts))]
+        offsets = [count * (index // copies) for index in range(len(texts))]
         beams = [[beam + offset for beam in text.beams] for text, offset in zip(texts, offsets, strict=True)]
         output.beam_indices = pad_rows(beams, -1, sequences)
     if settings.output_scores:
@@ -117,7 +117,7 @@ def _add_sites(output: GenerateOutput, call: GenerateCall, steps: list[list[Site
     """The fields of hidden states, attentions and sites that were asked for."""
     settings, base, prompts = call.settings, call.model.base_model, call.prompts
     per_prompt = len(steps[0]) // len(prompts.rows)  # texts or beams
-    records = [batched_sites(call, number, rows, per_prompt) for number, rows in enumerate(steps)]
+    records = [batched_sites(call, index, rows, per_prompt) for index, rows in enumerate(steps)]
     encoder = prompts.encoder_output
     if encoder is None and isinstance(call.model, Seq2SeqLM):
         first = {site: value[::per_prompt] for site, value in records[0].items() if site.startswith(ENCODER)}
@@ -221,16 +221,16 @@ def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
     copies, prompts = call.settings.num_return_sequences, call.prompts
     length = prompts.layout.length + max(len(text.policy.chosen) for text in texts) - 1
     columns = []
-    for number, text in enumerate(texts):
+    for index, text in enumerate(texts):
         new = torch.arange(len(text.policy.chosen) - 1)
-        columns.append(torch.cat((prompts.layout.columns[number // copies], prompts.layout.length + new)))
+        columns.append(torch.cat((prompts.layout.columns[index // copies], prompts.layout.length + new)))
     cache = _cache_for(call, len(texts))
     own = _padded_layers([text.memory.own for text in texts], columns, length)
     if prompts.source_layout is None:
         cache.refill(own)
         return cache
     layout = prompts.source_layout
-    source_columns = [layout.columns[number // copies] for number in range(len(texts))]
+    source_columns = [layout.columns[index // copies] for index in range(len(texts))]
     cross = _padded_layers([text.memory.source for text in texts], source_columns, layout.length)
     pair = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache)
     pair.self_attention_cache.refill(own)
@@ -249,13 +249,13 @@ def _padded_layers(
 ) -> list[tuple[Tensor, Tensor]]:
     """Each layer's keys and values of all rows, (rows, heads, length, head_size)."""
     layers = []
-    for number in range(len(rows[0])):
+    for index in range(len(rows[0])):
         both = []
         for kind in (0, 1):
-            first = rows[0][number][kind]
+            first = rows[0][index][kind]
             batch = first.new_zeros(len(rows), first.shape[0], length, first.shape[2])
             for row, at in enumerate(columns):
-                batch[row][:, at.to(batch.device)] = rows[row][number][kind]
+                batch[row][:, at.to(batch.device)] = rows[row][index][kind]
             both.append(batch)
         layers.append((both[0], both[1]))
     return layers

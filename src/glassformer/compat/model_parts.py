@@ -146,8 +146,8 @@ class ModelParts:
 
     def _set_recomputing(self: Any, recompute: bool, every: int = 1, offload: bool = False) -> None:
         self.base_model.recompute = recompute
-        for number, block in enumerate(module for module in self.modules() if isinstance(module, Block)):
-            block.recompute, block.offload = recompute and number % every == 0, offload
+        for index, block in enumerate(module for module in self.modules() if isinstance(module, Block)):
+            block.recompute, block.offload = recompute and index % every == 0, offload
 
     @property
     def is_gradient_checkpointing(self: Any) -> bool:

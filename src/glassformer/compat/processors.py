@@ -187,8 +187,8 @@ class RuleProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = [
-            self._rule(Shortlist(row), self._history(ids, number, row.size)).full_scores(row.size)
-            for number, (ids, row) in enumerate(zip(input_ids.tolist(), scores.detach().float().cpu().numpy(), strict=True))
+            self._rule(Shortlist(row), self._history(ids, index, row.size)).full_scores(row.size)
+            for index, (ids, row) in enumerate(zip(input_ids.tolist(), scores.detach().float().cpu().numpy(), strict=True))
         ]
         result = torch.from_numpy(np.stack(rows)).to(scores)
         fill = self.arguments["filter_value"]

@@ -49,7 +49,7 @@ def scale(values: Sequence[float], ticks: int = TICKS, from_zero: bool = False) 
         low, high = low - room, high + room
     step = _round_step((high - low) / ticks)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return Scale(low, high, tuple(round(number * step, 12) for number in range(first, last + 1)))
+    return Scale(low, high, tuple(round(index * step, 12) for index in range(first, last + 1)))
 
 
 def _round_step(least: float) -> float:
@@ -78,16 +78,16 @@ def svg_chart(chart: LineChart) -> str:
     """The chart as an SVG that follows the page's colors; who cannot see it hears where each line begins and ends."""
     across, up = scales(chart)
     parts = [*_svg_axes(chart, across, up)]
-    for number, line in enumerate(chart.lines):
+    for index, line in enumerate(chart.lines):
         places = [(LEFT + across.at(x) * WIDTH, TOP + (1 - up.at(y)) * HEIGHT) for x, y in line.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="line line-{number}" points="{path}"/>')
+        parts.append(f'<polyline class="line line-{index}" points="{path}"/>')
         if line.marked or len(places) == 1:
-            parts += (_svg_mark(number, line, *pair) for pair in zip(places, line.points, strict=True))
+            parts += (_svg_mark(index, line, *pair) for pair in zip(places, line.points, strict=True))
     legend = "".join(
-        f'<span class="key"><svg viewBox="0 0 20 10" aria-hidden="true"><polyline class="line line-{number}" '
+        f'<span class="key"><svg viewBox="0 0 20 10" aria-hidden="true"><polyline class="line line-{index}" '
         f'points="0,5 20,5"/></svg>{escape(line.name)}</span>'
-        for number, line in enumerate(chart.lines)
+        for index, line in enumerate(chart.lines)
         if len(chart.lines) > 1
     )
     size = f"0 0 {LEFT + WIDTH + RIGHT} {TOP + HEIGHT + BOTTOM}"
@@ -153,8 +153,8 @@ def _draw_dots(cells: list[list[int]], places: Sequence[tuple[float, float]]) ->
     """A line through places, given in dots."""
     for start, end in pairwise([places[0], *places] if places else []):
         count = max(1, math.ceil(max(abs(end[0] - start[0]), abs(end[1] - start[1]))))
-        for number in range(count + 1):
-            x, y = (round(a + (b - a) * number / count) for a, b in zip(start, end, strict=True))
+        for index in range(count + 1):
+            x, y = (round(a + (b - a) * index / count) for a, b in zip(start, end, strict=True))
             cells[y // 4][x // 2] |= DOTS[y % 4][x % 2]
 
 

@@ -109,7 +109,7 @@ def _(part: Preformatted) -> str:
     pieces = re.split(
         f"({'|'.join(re.escape(piece) for piece in sorted(set(part.highlights), key=len, reverse=True))})", part.text
     )
-    html = (f"<mark>{escape(piece)}</mark>" if number % 2 else escape(piece) for number, piece in enumerate(pieces))
+    html = (f"<mark>{escape(piece)}</mark>" if index % 2 else escape(piece) for index, piece in enumerate(pieces))
     return f"<pre>{''.join(html)}</pre>"
 
 
@@ -166,11 +166,11 @@ def _grid_band(part: Grid, columns: range) -> str:
     """Some columns of a grid, as a table."""
     heads = "".join(f"<th>{escape(part.column_labels[at])}</th>" for at in columns)
     rows = []
-    for number, name in enumerate(part.row_labels):
+    for index, name in enumerate(part.row_labels):
         blank = ("",) * len(part.column_labels)
-        texts, notes = (cells[number] if cells else blank for cells in (part.texts, part.notes))
+        texts, notes = (cells[index] if cells else blank for cells in (part.texts, part.notes))
         cells = (
-            _shaded_cell(part.values[number][at], f"{name} · {part.column_labels[at]}", texts[at], notes[at])
+            _shaded_cell(part.values[index][at], f"{name} · {part.column_labels[at]}", texts[at], notes[at])
             for at in columns
         )
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")

@@ -271,11 +271,11 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
 def _grid_lines(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[Spans]:
     """The lines of some of a grid's columns."""
     yield from _column_labels([part.column_labels[at] for at in shown], labels, cell)
-    for number, name in enumerate(part.row_labels):
+    for index, name in enumerate(part.row_labels):
         line: Spans = [(fit_text(name, labels, right=True) + " ", "dim")]
         for at in shown:
-            value = part.values[number][at]
-            text = part.texts[number][at] if cell > 2 else ""
+            value = part.values[index][at]
+            text = part.texts[index][at] if cell > 2 else ""
             line.append((_shaded(value, text, cell), "" if value is None else _shade_style(value)))
         yield strip_line(line)
 
@@ -353,8 +353,8 @@ def _(part: Branch, width: int) -> Iterator[RenderableType | Spans]:
 
 
 def _child_lines(branch: Branch, before: str, width: int) -> Iterator[Spans]:
-    for number, child in enumerate(branch.children):
-        last = number == len(branch.children) - 1
+    for index, child in enumerate(branch.children):
+        last = index == len(branch.children) - 1
         yield _branch_line(child, before + ("└─ " if last else "├─ "), width)
         yield from _child_lines(child, before + ("   " if last else "│  "), width)
 

@@ -65,13 +65,13 @@ class ForwardTask(Task):
         rows, errors = self._fitting_rows(self.preprocess(items, options))
         outputs = self.run_rows(rows, options)
         rows_of_item: list[list[int]] = [[] for _ in items]
-        for number, row in enumerate(rows):
-            rows_of_item[row.owner].append(number)
-        for number, item in enumerate(items):
-            if number in errors:
-                yield errors[number]
+        for index, row in enumerate(rows):
+            rows_of_item[row.owner].append(index)
+        for index, item in enumerate(items):
+            if index in errors:
+                yield errors[index]
                 continue
-            own = rows_of_item[number]
+            own = rows_of_item[index]
             try:
                 yield self.postprocess(item, [rows[at] for at in own], [outputs[at] for at in own], options)
             except GlassError as error:
@@ -131,9 +131,9 @@ class ForwardTask(Task):
         names = [name for name in INPUTS if name in rows[0].columns]
         inputs = {name: np.zeros((len(rows), longest), np.int64) for name in names}
         inputs["input_ids"].fill(self._pad_id or 0)
-        for number, row in enumerate(rows):
+        for index, row in enumerate(rows):
             for name in names:
-                inputs[name][number, : len(row)] = row.columns[name]
+                inputs[name][index, : len(row)] = row.columns[name]
         return inputs
 
 
@@ -178,7 +178,7 @@ def input_rows(encoding: BatchEncoding) -> list[InputRow]:
 def unpad(values: Any, rows: Sequence[InputRow]) -> list[npt.NDArray[np.float32]]:
     """A batch's (rows, length, …) as one float32 array per row, without the padding."""
     padded = values.float().cpu().numpy()
-    return [padded[number, : len(row)] for number, row in enumerate(rows)]
+    return [padded[index, : len(row)] for index, row in enumerate(rows)]
 
 
 def softmax(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

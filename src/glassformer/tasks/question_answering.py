@@ -87,7 +87,7 @@ class QuestionAnsweringTask(ForwardTask):
     def preprocess(self, items: Sequence[QuestionInput], options: QuestionOptions) -> list[InputRow]:
         """Windows of the context, each after the question."""
         rows: list[InputRow] = []
-        for number, item in enumerate(items):
+        for index, item in enumerate(items):
             encoding = self.tokenizer(
                 [item.question],
                 [item.context],
@@ -98,7 +98,7 @@ class QuestionAnsweringTask(ForwardTask):
                 return_offsets_mapping=True,
             )
             rows += [
-                InputRow(number, {**row.columns, "owners": encoding.sequence_ids(at), "words": encoding.word_ids(at)})
+                InputRow(index, {**row.columns, "owners": encoding.sequence_ids(at), "words": encoding.word_ids(at)})
                 for at, row in enumerate(input_rows(encoding))
             ]
         return rows

@@ -59,7 +59,7 @@ class RerankTask(ForwardTask):
     def preprocess(self, items: Sequence[tuple[str, list[str]]], options: RerankOptions) -> list[InputRow]:
         if (count := self.model.config.label_count) != 1:
             raise InputError(f"{self.model.name} sorts texts into {count} labels; ranking needs a model with one score.")
-        owners = [number for number, (_, documents) in enumerate(items) for _ in documents]
+        owners = [index for index, (_, documents) in enumerate(items) for _ in documents]
         pairs = [(query, document) for query, documents in items for document in documents]
         return [InputRow(owners[row.owner], row.columns) for row in encode_pairs(self, pairs, options)]
 

@@ -102,7 +102,7 @@ class Task(ABC):
             yield from (item if isinstance(item, GlassError) else next(answers) for item in items)
 
     def _raising_answers(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
-        return (_raise_error(answer, f"input {number}: ") for number, answer in enumerate(self._answers(inputs, options)))
+        return (_raise_error(answer, f"input {index}: ") for index, answer in enumerate(self._answers(inputs, options)))
 
     def _parse_or_error(self, value: Any, options: Any) -> Any:
         if isinstance(value, GlassError):  # it could not even be read

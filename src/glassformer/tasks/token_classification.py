@@ -109,7 +109,7 @@ class TokenClassificationTask(ForwardTask):
         rows = input_rows(encoding)
         if not options.is_split_into_words:
             return rows
-        return [InputRow(row.owner, {**row.columns, "words": encoding.word_ids(number)}) for number, row in enumerate(rows)]
+        return [InputRow(row.owner, {**row.columns, "words": encoding.word_ids(index)}) for index, row in enumerate(rows)]
 
     def _stride(self, options: EntityOptions) -> int:
         room = self.limit - self.tokenizer.num_special_tokens_to_add()

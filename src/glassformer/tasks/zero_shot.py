@@ -90,10 +90,10 @@ class ZeroShotClassificationTask(ForwardTask):
 
     def _entailment(self) -> int:
         """The number of the model's label that says that one sentence follows from another."""
-        names = [self.model.label(number) for number in range(self.model.config.label_count)]
-        for number, name in enumerate(names):
+        names = [self.model.label(index) for index in range(self.model.config.label_count)]
+        for index, name in enumerate(names):
             if name.lower().startswith("entail"):
-                return number
+                return index
         raise InputError(
             f"zero-shot-classification needs a model with a label 'entailment', and {self.model.name} has "
             f"{', '.join(names)}. Use {self.suggested!r} or a similar model."

@@ -48,7 +48,7 @@ def read_preference(row: Row) -> tuple[Conversation, Conversation]:
         prompt = _messages(row, row.fields[prompt_name], prompt_name, "user")
     else:
         pairs = zip(chosen, rejected, strict=False)
-        same = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
+        same = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
         prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
         if not prompt:
             raise InputError(
@@ -79,8 +79,8 @@ def _messages(row: Row, value: Any, name: str, role: str) -> list[dict[str, Any]
         value = [value]
     if not isinstance(value, list) or not value:
         raise InputError(f"{row.place}: {name!r} is {brief(value)}; it must be a text, or a list of messages.")
-    for number, message in enumerate(value):
-        _check_message(f"{row.place}: message {number + 1} of {name!r}", message)
+    for index, message in enumerate(value):
+        _check_message(f"{row.place}: message {index + 1} of {name!r}", message)
     return value
 
 
@@ -186,7 +186,7 @@ class ChatTokenizer:
 
 
 def _last_answer(chat: Conversation) -> int:
-    return max(number for number, message in enumerate(chat.messages) if message["role"] == "assistant")
+    return max(index for index, message in enumerate(chat.messages) if message["role"] == "assistant")
 
 
 def _common_length(text: str, other: str) -> int:

@@ -48,11 +48,11 @@ def read_corpus(source: Path, progress: Progress | None = None) -> Corpus:
     digest, done = hashlib.sha256(), 0
     for path in paths:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda file=file: file.readline(LONGEST_LINE + 1), b""), 1):  # type: ignore[misc]
-                check_line(path, number, line)
+            for index, line in enumerate(iter(lambda file=file: file.readline(LONGEST_LINE + 1), b""), 1):  # type: ignore[misc]
+                check_line(path, index, line)
                 digest.update(line)
                 done += len(line)
-                if progress is not None and number % 10_000 == 0:
+                if progress is not None and index % 10_000 == 0:
                     progress(done, sum(sizes))
         digest.update(b"\0")
     if not done:

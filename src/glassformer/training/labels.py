@@ -29,7 +29,7 @@ class Labels:
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
-        return {name: number for number, name in enumerate(self.names)}
+        return {name: index for index, name in enumerate(self.names)}
 
     def number(self, value: Any, place: str) -> int:
         """The number of a label, which is its name; or the number itself, where the names are no numbers."""
@@ -96,9 +96,9 @@ def _from_tokens(row: Row) -> TaggedText:
     if len(tokens) != len(tags):
         raise InputError(f"{row.place}: has {len(tokens)} tokens and {len(tags)} tags. Give each token one.")
     words, at = [], 0
-    for number, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if not isinstance(token, str) or not token.strip():
-            raise InputError(f"{row.place}: token {number} is {brief(token)}; it must be a text that is not empty.")
+            raise InputError(f"{row.place}: token {index} is {brief(token)}; it must be a text that is not empty.")
         words.append((at, at + len(token)))
         at += len(token) + 1
     text = Row({TEXT[0]: " ".join(tokens)}, row.place).text(TEXT)
@@ -121,7 +121,7 @@ def _from_spans(row: Row) -> TaggedText:
         outside = [match.span() for match in WORD.finditer(text, before, start)]
         inside = [match.span() for match in WORD.finditer(text, start, end)]
         words += outside + inside
-        tags += [OUTSIDE] * len(outside) + [f"{'I' if number else 'B'}-{label}" for number in range(len(inside))]
+        tags += [OUTSIDE] * len(outside) + [f"{'I' if index else 'B'}-{label}" for index in range(len(inside))]
         before = end
     return TaggedText(text, words, tags, row.place)
 

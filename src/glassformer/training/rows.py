@@ -91,14 +91,14 @@ def _read_json_lines(path: Path) -> list[Row]:
     file = LinesFile(path, as_json=True)
     try:
         rows = []
-        for number, value in enumerate(file.values(), 1):
+        for index, value in enumerate(file.values(), 1):
             if isinstance(value, InputError):
                 raise value
             if not isinstance(value, dict):
                 raise InputError(
-                    f'{path.name}, row {number}: is {brief(value)}; it must be an object, such as {{"text": …}}.'
+                    f'{path.name}, row {index}: is {brief(value)}; it must be an object, such as {{"text": …}}.'
                 )
-            rows.append(Row(value, f"{path.name}, row {number}"))
+            rows.append(Row(value, f"{path.name}, row {index}"))
         return rows
     finally:
         file.close()

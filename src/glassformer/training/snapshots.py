@@ -37,7 +37,7 @@ def snapshot_steps(steps: int, evaluate_every: int, count: int) -> tuple[int, ..
         return (steps,)[:count]
     kept = {0, steps}
     factors = count // 2 - 1
-    kept |= {_near(round(steps ** (number / factors)), evaluate_every) for number in range(factors)}
+    kept |= {_near(round(steps ** (index / factors)), evaluate_every) for index in range(factors)}
     kept = {min(step, steps) for step in kept}
     evaluations = [step for step in range(evaluate_every, steps, evaluate_every) if step not in kept]
     return tuple(sorted(kept | set(_spread(evaluations, count - len(kept)))))
@@ -55,7 +55,7 @@ def _spread(items: list[int], count: int) -> list[int]:
     [2, 5]
     """
     count = min(count, len(items))
-    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+    return [items[(2 * index + 1) * len(items) // (2 * count)] for index in range(count)]
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,10 @@ class ControlTokens:
         """The ids of a rendered text, the wrapped tokens letter by letter."""
         first, *rest = self.wrapped_pattern.split(text)
         ids = self._encode(first)
-        for number, piece in enumerate(rest):
+        for index, piece in enumerate(rest):
             if not piece:
                 continue
-            if number % 2:  # between two wrapped ones
+            if index % 2:  # between two wrapped ones
                 ids += self._encode_mid_text(piece, self._encode)
                 continue
             letters = self._encode_mid_text(piece, self._encode_without_added_tokens)

@@ -220,13 +220,11 @@ def validated_messages(messages: Any) -> list[dict[str, Any]]:
     if not messages:
         raise InputError("the conversation is empty. Give it a message: [{'role': 'user', 'content': '…'}].")
     chat: list[dict[str, Any]] = [plain_data(message) for message in messages]
-    for number, message in enumerate(chat):
+    for index, message in enumerate(chat):
         if not isinstance(message, dict) or "role" not in message:
-            raise InputTypeError(
-                f"message {number} is {messages[number]!r}; a message is {{'role': 'user', 'content': '…'}}."
-            )
+            raise InputTypeError(f"message {index} is {messages[index]!r}; a message is {{'role': 'user', 'content': '…'}}.")
         if not isinstance(message["role"], str):
             raise InputTypeError(
-                f"message {number} has the role {message['role']!r}, which is no text. Use 'system', 'user' or 'assistant'."
+                f"message {index} has the role {message['role']!r}, which is no text. Use 'system', 'user' or 'assistant'."
             )
     return chat

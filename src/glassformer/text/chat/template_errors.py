@@ -67,13 +67,13 @@ def explain_failure(error: Exception, template: jinja2.Template, messages: Seque
     if isinstance(error, RecursionError):
         return f"it is nested too deeply{place}. Pass another with chat_template=…"
     operands = error.operands if isinstance(error, WrongOperand) else (getattr(error, "owner", missing),)
-    for number, message in enumerate(messages):
+    for index, message in enumerate(messages):
         content = message.get("content")
         known = isinstance(error, (WrongOperand, MissingValue))
         if not isinstance(content, str) and (not known or any(content is operand for operand in operands)):
             role = message["role"]
             return (
-                f"message {number} ({role}) has {kind_name(content)} as its 'content', where text is needed{place}. "
+                f"message {index} ({role}) has {kind_name(content)} as its 'content', where text is needed{place}. "
                 f"Give it text: {{'role': {role!r}, 'content': '…'}}"
             )
     if isinstance(error, MissingValue):

@@ -35,7 +35,7 @@ def schemas(tools: Any) -> list[Mapping[str, Any]] | None:
         return None
     if isinstance(tools, (str, bytes)) or not isinstance(tools, Sequence):
         raise InputTypeError(f"tools is a list of functions or JSON schemas, not {type(tools).__name__}: tools=[…].")
-    return [_schema(number, tool) for number, tool in enumerate(tools)]
+    return [_schema(index, tool) for index, tool in enumerate(tools)]
 
 
 def _schema(number: int, tool: Any) -> Mapping[str, Any]:
@@ -57,9 +57,9 @@ def validated_documents(documents: Any) -> list[Mapping[str, Any]] | None:
         raise InputTypeError(
             f"documents is a list of documents, not {type(documents).__name__}: [{{'title': '…', 'text': '…'}}]."
         )
-    for number, document in enumerate(documents):
+    for index, document in enumerate(documents):
         if not isinstance(document, Mapping):
-            raise InputTypeError(f"document {number} is {document!r}; a document is {{'title': '…', 'text': '…'}}.")
+            raise InputTypeError(f"document {index} is {document!r}; a document is {{'title': '…', 'text': '…'}}.")
     return list(documents)
 
 

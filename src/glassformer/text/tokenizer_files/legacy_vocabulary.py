@@ -140,9 +140,9 @@ def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> 
     lines = _read_text(path).split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines  # the last line may end or not
     vocabulary: dict[str, int] = {}
-    for number, token in enumerate(tokens):
-        if vocabulary.setdefault(token, number) != number:
-            raise CheckpointError(f"{path}: line {number + 1} repeats the token {token!r}. Fetch it again.")
+    for index, token in enumerate(tokens):
+        if vocabulary.setdefault(token, index) != index:
+            raise CheckpointError(f"{path}: line {index + 1} repeats the token {token!r}. Fetch it again.")
     if not vocabulary:
         raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
     if unknown not in vocabulary:
@@ -176,16 +176,16 @@ def _read_ids(path: Path) -> dict[str, int]:
 
 def _read_merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     pairs = []
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if not line or (number == 1 and line.startswith("#version")):
+    for index, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line or (index == 1 and line.startswith("#version")):
             continue
         left, _, right = line.partition(" ")
         if not left or not right or " " in right:
-            raise CheckpointError(f"{path}: line {number} is {line!r}, which is no pair of pieces. Fetch it again.")
+            raise CheckpointError(f"{path}: line {index} is {line!r}, which is no pair of pieces. Fetch it again.")
         for piece in (left, right, left + right):
             if piece not in vocabulary:
                 raise CheckpointError(
-                    f"{path}: line {number} is {line!r}, but vocab.json has no {piece!r}. Fetch both files again."
+                    f"{path}: line {index} is {line!r}, but vocab.json has no {piece!r}. Fetch both files again."
                 )
         pairs.append((left, right))
     return pairs

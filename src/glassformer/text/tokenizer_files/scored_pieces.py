@@ -44,7 +44,7 @@ class ScoredPieces:
 
     def bpe(self) -> Tokenizer:
         """The BPE model alone; how a text gets to it, and back, is set by `dress` or by the caller."""
-        vocabulary = {token: number for number, token in enumerate(self.tokens)}
+        vocabulary = {token: index for index, token in enumerate(self.tokens)}
         if len(vocabulary) < len(self.tokens):
             twice = next(n for n, token in enumerate(self.tokens) if vocabulary[token] != n)
             raise CheckpointError(
@@ -139,7 +139,7 @@ class ScoredPieces:
     def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:
         """The pieces that are matched whole anywhere in a text: control tokens, and those that a user defined."""
         return [
-            AddedToken(token, special=kind == CONTROL, normalized=number in normalized)
-            for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
+            AddedToken(token, special=kind == CONTROL, normalized=index in normalized)
+            for index, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
             if kind in (CONTROL, USER_DEFINED)
         ]

@@ -164,4 +164,4 @@ def build(
 
 def _sentinels(config: Mapping[str, Any]) -> list[str]:
     """T5's `<extra_id_0>`, `<extra_id_1>`, …; the vocabulary lists them backwards, the special tokens do not."""
-    return [f"<extra_id_{number}>" for number in range(config.get("extra_ids", SENTINELS))]
+    return [f"<extra_id_{index}>" for index in range(config.get("extra_ids", SENTINELS))]

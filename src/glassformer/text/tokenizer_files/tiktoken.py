@@ -84,7 +84,7 @@ def _llama3_special(newer: bool) -> list[str]:
     named = {0: LLAMA3_BOS, 1: LLAMA3_EOS, 6: "<|start_header_id|>", 7: "<|end_header_id|>", 9: "<|eot_id|>"}
     if newer:
         named |= {4: "<|finetune_right_pad_id|>", 8: "<|eom_id|>", 10: "<|python_tag|>"}
-    reserved = (f"<|reserved_special_token_{number}|>" for number in range(LLAMA3_SPECIAL))
+    reserved = (f"<|reserved_special_token_{index}|>" for index in range(LLAMA3_SPECIAL))
     return [named[at] if at in named else next(reserved) for at in range(LLAMA3_SPECIAL)]
 
 
@@ -95,8 +95,8 @@ def build_llama3(path: Path, ranks: Mapping[bytes, int], special: Sequence[str])
     backend = build(ranks, LLAMA3, {})
     with LibraryErrors(f"{path}: its special tokens cannot be added ({{}}). Fetch its tokenizer.json."):
         backend.add_special_tokens([AddedToken(token, normalized=False) for token in special])
-    for number, token in enumerate(special, len(ranks)):
-        if backend.token_to_id(token) != number:
+    for index, token in enumerate(special, len(ranks)):
+        if backend.token_to_id(token) != index:
             raise CheckpointError(f"{path}: the special token {token!r} beside it stands twice. Fetch its tokenizer.json.")
     return backend
 
@@ -105,7 +105,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
     """The ranks in a `.tiktoken` file."""
     lines = read_regular(path).split(b"\n")
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(lines, 1):
+    for index, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -114,9 +114,9 @@ def read_ranks(path: Path) -> dict[bytes, int]:
         except (ValueError, binascii.Error):
             token, rank = b"", -1
         if not token or not 0 <= rank < 2**32:
-            raise CheckpointError(f"{path}: line {number} is no token in base64 and its rank. Fetch it again.")
+            raise CheckpointError(f"{path}: line {index} is no token in base64 and its rank. Fetch it again.")
         if token in ranks:
-            raise CheckpointError(f"{path}: line {number} repeats the token {token!r}. Fetch it again.")
+            raise CheckpointError(f"{path}: line {index} repeats the token {token!r}. Fetch it again.")
         ranks[token] = rank
     if not ranks:
         raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")

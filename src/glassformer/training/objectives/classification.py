@@ -134,7 +134,7 @@ class TokenClassification(LabelledTexts):
 
     def confusion(self, expected: Sequence[Sequence[str]], answered: Sequence[Sequence[str]]) -> Confusions:
         """How often the words of each tag were given each, over all texts."""
-        numbers = {name: number for number, name in enumerate(self.labels.names)}
+        numbers = {name: index for index, name in enumerate(self.labels.names)}
         truths, guesses = ([numbers[tag] for tag in chain(*side)] for side in (expected, answered))
         return confusion(truths, guesses, len(numbers))
 

@@ -47,8 +47,8 @@ class TextToText(Objective):
         self._pairs, self._held_out = TextPairs(self._encode(tokenizer, rows)), TextPairs(self._encode(tokenizer, held_out))
         self._digest = rows_digest([*rows, *held_out])
         self._answers: dict[tuple[int, ...], set[tuple[int, ...]]] = {}  # a source may have several right targets
-        for number in range(len(self._held_out)):
-            source, target = self._held_out[number]
+        for index in range(len(self._held_out)):
+            source, target = self._held_out[index]
             self._answers.setdefault(source, set()).add(target)
 
     @property

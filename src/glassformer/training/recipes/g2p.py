@@ -109,15 +109,15 @@ def rows(dictionary: Path) -> tuple[list[Row], list[Row]]:
 def read_entries(lines: Iterable[str]) -> Iterator[Row]:
     """`abate AH0 B EY1 T` as a word and its phonemes; words with digits and other signs are left out."""
     seen: set[Any] = set()
-    for number, line in enumerate(lines, 1):
+    for index, line in enumerate(lines, 1):
         match = LINE.fullmatch(line.rstrip())
         if match is None or not WORD.fullmatch(match[1]):
             continue
         phonemes = re.sub(r"\d", "", match[2]).split()
         if (key := (match[1], *phonemes)) not in seen:
             seen.add(key)
-            yield Row({"source": match[1], "target": phonemes}, f"line {number}")
+            yield Row({"source": match[1], "target": phonemes}, f"line {index}")
 
 
 def _vocabulary() -> dict[str, int]:
-    return {token: number for number, token in enumerate((PAD, END, UNKNOWN, *LETTERS, *PHONEMES))}
+    return {token: index for index, token in enumerate((PAD, END, UNKNOWN, *LETTERS, *PHONEMES))}

@@ -23,12 +23,12 @@ def template_messages(messages: Sequence[Any], call_format: ToolCallFormat | Non
     `call_format`: the template's, where it is particular about ids.
     """
     short = call_format is not None and call_format.short_ids
-    return [_template_message(f"message {number}", message, short) for number, message in enumerate(messages)]
+    return [_template_message(f"message {index}", message, short) for index, message in enumerate(messages)]
 
 
 def template_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     """Tools as OpenAI's clients send them, for a template: their fields in one order, and none that is null."""
-    return [_template_tool(number, tool) for number, tool in enumerate(tools)]
+    return [_template_tool(index, tool) for index, tool in enumerate(tools)]
 
 
 def joined_text(content: Any, where: str) -> str:

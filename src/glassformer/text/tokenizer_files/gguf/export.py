@@ -106,13 +106,13 @@ def _scored(backend: Tokenizer, settings: Mapping[str, Any], tokens: list[str], 
     scores = [score_of.get(token, UNREACHABLE) for token in tokens]
     add_prefix_space = backend.encode("x", add_special_tokens=False).tokens[0].startswith(SPACE_MARKER)
     unknown = settings["model"]["unk_token"]
-    for number, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token == unknown:
-            kinds[number] = UNKNOWN
-        elif kinds[number] == NORMAL and BYTE_TOKEN.fullmatch(token):
-            kinds[number] = BYTE
-        elif kinds[number] == USER_DEFINED and not add_prefix_space:  # no pieces then, and the field has their plain text
-            tokens[number] = token.replace(SPACE_MARKER, " ")
+            kinds[index] = UNKNOWN
+        elif kinds[index] == NORMAL and BYTE_TOKEN.fullmatch(token):
+            kinds[index] = BYTE
+        elif kinds[index] == USER_DEFINED and not add_prefix_space:  # no pieces then, and the field has their plain text
+            tokens[index] = token.replace(SPACE_MARKER, " ")
     unknown_field = {} if unknown is None else {"unknown_token_id": backend.token_to_id(unknown)}
     return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": add_prefix_space, **unknown_field}
 

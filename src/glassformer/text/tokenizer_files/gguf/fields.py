@@ -70,9 +70,9 @@ class TokenizerFields:
     def vocabulary(self) -> dict[str, int]:
         """The tokens and their ids; no two tokens may be spelt alike."""
         ids: dict[str, int] = {}
-        for number, token in enumerate(self.tokens):
-            if ids.setdefault(token, number) != number:
-                raise CheckpointError(f"GGUF's token {number}, {token!r}, stands twice. Fetch the file again.")
+        for index, token in enumerate(self.tokens):
+            if ids.setdefault(token, index) != index:
+                raise CheckpointError(f"GGUF's token {index}, {token!r}, stands twice. Fetch the file again.")
         return ids
 
     def respell_user_spaces(self) -> list[int]:

@@ -37,7 +37,7 @@ def byte_level_bpe(fields: TokenizerFields) -> Tokenizer:
         words -= 1
     while words and words - 1 in added:
         words -= 1
-    vocabulary = {token: number for number, token in enumerate(tokens[:words])}
+    vocabulary = {token: index for index, token in enumerate(tokens[:words])}
     with LibraryErrors("GGUF's vocabulary and merges do not fit together: {}. Fetch the file again."):
         if (missing := unknown_merge(merges, vocabulary)) is not None:
             raise ValueError(f"{missing!r} is no token")
