@@ -92,15 +92,15 @@ class BatchEncoding(UserDict[str, Any]):
         """1 for texts, 2 for pairs of them."""
         return self._rows[0].n_sequences if self._rows else None
 
-    def _row(self, number: int) -> TokenRow:
+    def _row(self, index: int) -> TokenRow:
         if self._rows is None:
             raise InputError("this encoding was made from ids and knows no text. Ask the one that the tokenizer gave.")
-        if not -len(self._rows) <= number < len(self._rows):
-            raise InputError(f"there is no row {number}; there are {len(self._rows)}.")
-        return self._rows[number]
+        if not -len(self._rows) <= index < len(self._rows):
+            raise InputError(f"there is no row {index}; there are {len(self._rows)}.")
+        return self._rows[index]
 
-    def _row_and_position(self, number: int, inner: int | None, what: str) -> tuple[TokenRow, int]:
-        row, position = (self._row(0), number) if inner is None else (self._row(number), inner)
+    def _row_and_position(self, index: int, inner: int | None, what: str) -> tuple[TokenRow, int]:
+        row, position = (self._row(0), index) if inner is None else (self._row(index), inner)
         position += len(row) if what == "token" and position < 0 else 0
         if position < 0 or (what == "token" and position >= len(row)):
             raise InputError(f"there is no {what} {position} in a row of {len(row)} tokens.")

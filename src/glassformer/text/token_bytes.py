@@ -72,7 +72,7 @@ class TokenSizes:
         if not whole or not isinstance(backend.model, tokenizers.models.BPE) or strips or not all(map(_keeps_text, steps)):
             return cls(math.inf, b"")
         bytes_of = bytes_decoder(backend)
-        longest = max(len(bytes_of(token, number in added)) for token, number in vocabulary.items())
+        longest = max(len(bytes_of(token, token_id in added)) for token, token_id in vocabulary.items())
         dropped = () if fallback else (byte for character, byte in BYTES.items() if character not in vocabulary)
         return cls(longest * COMPOSED if kinds & COMPOSING else longest, bytes(dropped))
 

@@ -417,9 +417,9 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
             numbers = [numbers]
         if any(isinstance(row, list) for row in numbers):
             return [self._decode(row, skip, clean) for row in numbers]
-        for number in numbers:
-            if not 0 <= number < 2**32:
-                raise InputError(f"{number} is no token id; the vocabulary has {len(self)}.")
+        for token_id in numbers:
+            if not 0 <= token_id < 2**32:
+                raise InputError(f"{token_id} is no token id; the vocabulary has {len(self)}.")
         with DECODE_ERRORS:
             text: str = self.backend.decode(numbers, skip_special_tokens=skip)
         return _clean_up_spaces(text) if clean and self._wordwise else text
@@ -439,8 +439,8 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         special = self.special_added_tokens
         if not skip_special_tokens or special.keys().isdisjoint(visible_tokens):
             return Detokenizer(lambda ids: self.decode(list(ids), skip_special_tokens))
-        hidden = {number for token, number in special.items() if token not in visible_tokens}
-        return Detokenizer(lambda ids: self.decode([number for number in ids if number not in hidden]))
+        hidden = {token_id for token, token_id in special.items() if token not in visible_tokens}
+        return Detokenizer(lambda ids: self.decode([token_id for token_id in ids if token_id not in hidden]))
 
     @overload
     def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str: ...
@@ -452,13 +452,13 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         if isinstance(numbers, int):
             return self._token(numbers)
         hidden = self.all_special_ids if skip_special_tokens else []
-        return [self._token(number) for number in numbers if number not in hidden]
+        return [self._token(token_id) for token_id in numbers if token_id not in hidden]
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """The inverse; an unknown token gives the unknown token's id, or None when there is none."""
         if isinstance(tokens, str):
-            number = self._find_id(tokens)
-            return self.unk_token_id if number is None else number
+            token_id = self._find_id(tokens)
+            return self.unk_token_id if token_id is None else token_id
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
@@ -472,10 +472,10 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
             text: str = decoder.decode(list(tokens))
         return text
 
-    def token_bytes(self, number: int) -> bytes:
+    def token_bytes(self, token_id: int) -> bytes:
         """The bytes that one id adds to the text; half a character is possible, a padding id gives none."""
-        token = self.backend.id_to_token(number) if 0 <= number < 2**32 else None
-        return b"" if token is None else self._bytes_of(token, number in self._added_ids)
+        token = self.backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+        return b"" if token is None else self._bytes_of(token, token_id in self._added_ids)
 
     def least_tokens(self, text: str) -> int:
         """A text has at least so many tokens, as its length and the longest token say; it is not encoded."""

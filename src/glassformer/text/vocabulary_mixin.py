@@ -81,7 +81,7 @@ class VocabularyMixin:
                 "return_special_tokens_mask=True."
             )
         special = set(self.all_special_ids)
-        return [int(number in special) for number in token_ids_0]
+        return [int(token_id in special) for token_id in token_ids_0]
 
     def _find_id(self, token: str) -> int | None:
         """The id of a token of the vocabulary; a lone surrogate is in none."""
@@ -91,15 +91,15 @@ class VocabularyMixin:
             return None
 
     def _id(self, token: str) -> int:
-        number = self._find_id(token) if isinstance(token, str) else None
-        if number is None:
+        token_id = self._find_id(token) if isinstance(token, str) else None
+        if token_id is None:
             raise InputError(f"{token!r} is not in the vocabulary.")
-        return number
+        return token_id
 
-    def _token(self, number: int) -> str:
-        token = self.backend.id_to_token(number) if isinstance(number, int) and 0 <= number < 2**32 else None
+    def _token(self, token_id: int) -> str:
+        token = self.backend.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < 2**32 else None
         if token is None:
-            raise InputError(f"id {number} stands for no token; the vocabulary has {len(self)}.")
+            raise InputError(f"id {token_id} stands for no token; the vocabulary has {len(self)}.")
         return token
 
     @cached_property

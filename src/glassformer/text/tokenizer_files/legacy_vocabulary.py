@@ -165,12 +165,12 @@ def _read_ids(path: Path) -> dict[str, int]:
     if not vocabulary:
         raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
     tokens: dict[int, str] = {}
-    for token, number in vocabulary.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
-            raise CheckpointError(f"{path}: the id of {token!r} is {number!r}, which is no id. Fetch it again.")
-        if number in tokens:
-            raise CheckpointError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}. Fetch it again.")
-        tokens[number] = token
+    for token, token_id in vocabulary.items():
+        if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < 2**32:
+            raise CheckpointError(f"{path}: the id of {token!r} is {token_id!r}, which is no id. Fetch it again.")
+        if token_id in tokens:
+            raise CheckpointError(f"{path}: {tokens[token_id]!r} and {token!r} have one id, {token_id}. Fetch it again.")
+        tokens[token_id] = token
     return vocabulary
 
 

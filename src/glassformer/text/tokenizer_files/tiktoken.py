@@ -68,9 +68,9 @@ def special_tokens_beside(
     many more rows; Llama 3.1 named some that Llama 3 had reserved, and came with another RoPE.
     """
     size = len(ranks)
-    listed = {number: token for number, token in added.items() if number >= size}
+    listed = {token_id: token for token_id, token in added.items() if token_id >= size}
     if listed:
-        return [listed.get(number, f"<|reserved_token_{number}|>") for number in range(size, max(listed) + 1)]
+        return [listed.get(token_id, f"<|reserved_token_{token_id}|>") for token_id in range(size, max(listed) + 1)]
     if model.get("model_type") != "llama" or model.get("vocab_size") != size + LLAMA3_SPECIAL:
         raise CheckpointError(
             f"{path}: holds tiktoken's ranks, and no tokenizer_config.json or config.json beside it says which special "
@@ -130,10 +130,10 @@ def build(
 ) -> tokenizers.Tokenizer:
     """The library's tokenizer: a word that is a token is that token, any other is merged from its bytes."""
     words = {byte_level(token): rank for token, rank in ranks.items()}
-    taken = {number: word for word, number in words.items()}
-    for token, number in special.items():
-        if token in words or number in taken:
-            raise CheckpointError(f"the special token {token!r} or its id {number} is already in the ranks. Give another.")
+    taken = {token_id: word for word, token_id in words.items()}
+    for token, token_id in special.items():
+        if token in words or token_id in taken:
+            raise CheckpointError(f"the special token {token!r} or its id {token_id} is already in the ranks. Give another.")
     pairs = [(byte_level(left), byte_level(right)) for left, right in merges(ranks)]
     with LibraryErrors("the ranks and the pattern do not make a tokenizer ({}). Give others."):
         backend = tokenizers.Tokenizer(BPE({**words, **special}, pairs, ignore_merges=True))

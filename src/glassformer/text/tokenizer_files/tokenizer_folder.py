@@ -223,15 +223,17 @@ def _special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
 def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> dict[int, tokenizers.AddedToken]:
     """The tokens that the config adds to tokenizer.json, in the order of their ids."""
     tokens = config.get("added_tokens_decoder", {})
-    if not all(number.isdecimal() for number in tokens):
+    if not all(token_id.isdecimal() for token_id in tokens):
         raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
-    return {int(number): _read_token(tokens[number], "added_tokens_decoder", path) for number in sorted(tokens, key=int)}
+    return {
+        int(token_id): _read_token(tokens[token_id], "added_tokens_decoder", path) for token_id in sorted(tokens, key=int)
+    }
 
 
 def _read_added_tokens_json(path: Path, special: Set[str]) -> dict[int, tokenizers.AddedToken]:
     """The tokens of an added_tokens.json, in the order of their ids."""
     ids = _json(path)
-    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
+    if not all(isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0 for token_id in ids.values()):
         raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
     return {
         ids[token]: tokenizers.AddedToken(token, normalized=token not in special, special=token in special)
@@ -244,7 +246,7 @@ def _read_ranked(folder: Path, model: Mapping[str, Any], added: Mapping[int, tok
     path = tiktoken.ranks_file(folder)
     assert path is not None
     ranks = tiktoken.read_ranks(path)
-    contents = {number: token.content for number, token in added.items()}
+    contents = {token_id: token.content for token_id, token in added.items()}
     return tiktoken.build_llama3(path, ranks, tiktoken.special_tokens_beside(path, ranks, contents, model))
 
 

@@ -57,4 +57,4 @@ def _build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool
     fields = TokenizerFields(metadata)
     with LibraryErrors("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
         backend = BUILDERS[kind](fields)
-    return backend, {name: fields.tokens[number] for name, number in fields.special_ids.items()}, kind == "bert"
+    return backend, {name: fields.tokens[token_id] for name, token_id in fields.special_ids.items()}, kind == "bert"

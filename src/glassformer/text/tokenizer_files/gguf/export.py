@@ -43,7 +43,7 @@ def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: s
         kind_fields = _scored(backend, settings, tokens, kinds)
     else:
         raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {ADVICE}")
-    special_ids = {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
+    special_ids = {f"{name}_token_id": token_id for name, token_id in numbers.items() if token_id is not None}
     values = {"tokens": tokens, "token_type": kinds, **special_ids, **kind_fields, **_adds_bos_and_eos(backend, special_ids)}
     fields = {f"tokenizer.ggml.{name}": value for name, value in values.items()}
     _check_reads_back(backend, fields)
@@ -52,16 +52,16 @@ def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: s
 
 def _tokens_and_kinds(backend: Tokenizer, size: int) -> tuple[list[str], list[int]]:
     """Each id's token and kind; ids that stand for no text get a name all the same."""
-    tokens, kinds = [f"[PAD{number}]" for number in range(size)], [UNUSED] * size
-    for token, number in backend.get_vocab(with_added_tokens=True).items():
-        if number >= size:
+    tokens, kinds = [f"[PAD{token_id}]" for token_id in range(size)], [UNUSED] * size
+    for token, token_id in backend.get_vocab(with_added_tokens=True).items():
+        if token_id >= size:
             raise CheckpointError(
-                f"the tokenizer's token {token!r} has the id {number}, but the model scores only {size} tokens. "
+                f"the tokenizer's token {token!r} has the id {token_id}, but the model scores only {size} tokens. "
                 "Is this the tokenizer of this model?"
             )
-        tokens[number], kinds[number] = token, NORMAL
-    for number, added in backend.get_added_tokens_decoder().items():
-        kinds[number] = CONTROL if added.special else USER_DEFINED
+        tokens[token_id], kinds[token_id] = token, NORMAL
+    for token_id, added in backend.get_added_tokens_decoder().items():
+        kinds[token_id] = CONTROL if added.special else USER_DEFINED
     return tokens, kinds
 
 

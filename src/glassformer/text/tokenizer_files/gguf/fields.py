@@ -78,8 +78,8 @@ class TokenizerFields:
     def respell_user_spaces(self) -> list[int]:
         """Spell the spaces in user-defined tokens as the other tokens do, as converters do not; their ids."""
         spaced = [n for n, kind in enumerate(self.kinds) if kind == USER_DEFINED and " " in self.tokens[n]]
-        for number in spaced:
-            self.tokens[number] = self.tokens[number].replace(" ", SPACE_MARKER)
+        for token_id in spaced:
+            self.tokens[token_id] = self.tokens[token_id].replace(" ", SPACE_MARKER)
         return spaced
 
     def _check_length(self, what: str, values: list[Any]) -> None:
@@ -91,39 +91,41 @@ class TokenizerFields:
         """The ids of the special tokens that have a name; by default only of tokens that are no ordinary ones."""
         defaults = DEFAULT_IDS.get(str(self.get("model")), {})
         ids = {
-            name: number
-            for name, number in defaults.items()
-            if number < len(self.tokens) and self.kinds[number] in (CONTROL, UNKNOWN)
+            name: token_id
+            for name, token_id in defaults.items()
+            if token_id < len(self.tokens) and self.kinds[token_id] in (CONTROL, UNKNOWN)
         }
         for name, key in GGUF_ROLES.items():
-            number = self.get(f"{key}_token_id")
-            if number is not None:
-                if not isinstance(number, int) or not 0 <= number < len(self.tokens):
+            token_id = self.get(f"{key}_token_id")
+            if token_id is not None:
+                if not isinstance(token_id, int) or not 0 <= token_id < len(self.tokens):
                     raise CheckpointError(
-                        f"GGUF field 'tokenizer.ggml.{key}_token_id' is {number!r}, outside the vocabulary. "
+                        f"GGUF field 'tokenizer.ggml.{key}_token_id' is {token_id!r}, outside the vocabulary. "
                         "Fetch the file again."
                     )
-                ids[name] = number
+                ids[name] = token_id
         return ids
 
     @cached_property
     def added_ids(self) -> list[int]:
         """The ids of the tokens that are matched whole wherever they stand in a text."""
-        ids = {number for number, kind in enumerate(self.kinds) if kind != NORMAL and kind in (CONTROL, USER_DEFINED)}
-        return sorted(ids | {number for number in self.special_ids.values() if self.kinds[number] != NORMAL})
+        ids = {token_id for token_id, kind in enumerate(self.kinds) if kind != NORMAL and kind in (CONTROL, USER_DEFINED)}
+        return sorted(ids | {token_id for token_id in self.special_ids.values() if self.kinds[token_id] != NORMAL})
 
     def add_tokens_to(self, backend: Tokenizer, normalized: Collection[int] = ()) -> None:
         """Give the backend its added tokens, and see that each has the id that the file says."""
         backend.add_tokens(
             [
-                AddedToken(self.tokens[number], special=self.kinds[number] != USER_DEFINED, normalized=number in normalized)
-                for number in self.added_ids
+                AddedToken(
+                    self.tokens[token_id], special=self.kinds[token_id] != USER_DEFINED, normalized=token_id in normalized
+                )
+                for token_id in self.added_ids
             ]
         )
-        for number in self.added_ids:
-            if not self.tokens[number] or backend.token_to_id(self.tokens[number]) != number:
+        for token_id in self.added_ids:
+            if not self.tokens[token_id] or backend.token_to_id(self.tokens[token_id]) != token_id:
                 raise CheckpointError(
-                    f"GGUF's token {number}, {self.tokens[number]!r}, is empty or stands twice. Fetch the file again."
+                    f"GGUF's token {token_id}, {self.tokens[token_id]!r}, is empty or stands twice. Fetch the file again."
                 )
 
     def bos_eos_processor(self, add_bos: bool, add_eos: bool, add_sep: bool = False, always_bos: bool = False) -> Any:
@@ -143,11 +145,11 @@ class TokenizerFields:
         else:
             second = ["between", "$B", *(["last"] if special["last"] is not None else [])]
         return self.template(
-            single, [*single, *second], {name: number for name, number in special.items() if number is not None}
+            single, [*single, *second], {name: token_id for name, token_id in special.items() if token_id is not None}
         )
 
     def template(self, single: list[str], pair: list[str], ids: Mapping[str, int]) -> Any:
-        special = [{"id": name, "ids": [number], "tokens": [self.tokens[number]]} for name, number in ids.items()]
+        special = [{"id": name, "ids": [token_id], "tokens": [self.tokens[token_id]]} for name, token_id in ids.items()]
         return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
 
 

@@ -152,11 +152,11 @@ def _name_sentinels(fields: TokenizerFields) -> None:
     model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the sentinels, as T5's own tokenizer
     numbers them; what follows only rounds the table up. Fewer than a hundred cannot be T5's, and stay as they are.
     """
-    filler_ids = [number for number, token in enumerate(fields.tokens) if FILLER_TOKEN.fullmatch(token)]
+    filler_ids = [token_id for token_id, token in enumerate(fields.tokens) if FILLER_TOKEN.fullmatch(token)]
     if len(filler_ids) >= SENTINELS:
-        for number, sentinel in zip(filler_ids, reversed(range(SENTINELS)), strict=False):
-            fields.tokens[number] = f"<extra_id_{sentinel}>"
-            fields.kinds[number] = CONTROL
+        for token_id, sentinel in zip(filler_ids, reversed(range(SENTINELS)), strict=False):
+            fields.tokens[token_id] = f"<extra_id_{sentinel}>"
+            fields.kinds[token_id] = CONTROL
 
 
 def _charsmap(fields: TokenizerFields) -> bytes:
@@ -175,9 +175,9 @@ def wordpiece(fields: TokenizerFields) -> Tokenizer:
     BERT itself does the opposite, `word` and `##piece`; its spelling is restored here. Only newer files say whether the
     model tells capitals from small letters; of the others the vocabulary does.
     """
-    words = [number for number, kind in enumerate(fields.kinds) if kind == NORMAL]
-    for number in words:
-        fields.tokens[number] = _bert_spelling(fields.tokens[number])
+    words = [token_id for token_id, kind in enumerate(fields.kinds) if kind == NORMAL]
+    for token_id in words:
+        fields.tokens[token_id] = _bert_spelling(fields.tokens[token_id])
     vocabulary = fields.vocabulary()
     for name, token in BERT.special.items():  # not every file names them all
         if name not in fields.special_ids and token in vocabulary:
@@ -185,7 +185,7 @@ def wordpiece(fields: TokenizerFields) -> Tokenizer:
     missing = [name for name in ("unk_token", "cls_token", "sep_token") if name not in fields.special_ids]
     if missing:
         raise CheckpointError(f"GGUF's vocabulary has no {BERT.special[missing[0]]!r}. Fetch the file again.")
-    lowercase = fields.get("normalizer.lowercase", not any(_has_capitals(fields.tokens[number]) for number in words))
+    lowercase = fields.get("normalizer.lowercase", not any(_has_capitals(fields.tokens[token_id]) for token_id in words))
     accents = fields.get("normalizer.strip_accents")
     backend = Tokenizer(WordPiece(vocabulary, unk_token=fields.tokens[fields.special_ids["unk_token"]]))
     backend.normalizer = normalizers.BertNormalizer(
