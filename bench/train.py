@@ -28,7 +28,7 @@ from common import report
 from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
 from glassformer.training.objectives.language_model import LanguageModel
-from glassformer.training.objectives.objective import Batch
+from glassformer.training.objectives.objective import ExampleBatch
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
@@ -42,13 +42,13 @@ BF16_RATES = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # operations a se
 
 
 class TransformersLoss(LanguageModel):
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         logits = model(input_ids=batch.inputs["input_ids"], use_cache=False).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum")
 
 
 class NanoGptLoss(LanguageModel):
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         mean: Tensor = model(batch.inputs["input_ids"], batch.targets)[1]
         return mean * batch.targets.numel()
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from glassformer.ground.errors import InputError, SettingError, TemplateError
-from glassformer.training.chat_rows import ChatTokenizer, Conversation, read_conversation, read_preference
-from glassformer.training.fine_tuning import ChatRequest
+from glassformer.training.chat_rows import ChatExample, ChatTokenizer, read_conversation, read_preference
+from glassformer.training.fine_tuning import ChatTraining
 from glassformer.training.packing import TrainingRow
-from glassformer.training.rows import Row
+from glassformer.training.rows import DataRow
 from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.chat_models import CHATML, CHATS, FORGETFUL, MARKED, chat_tokenizer, write_chat_model, write_rows
@@ -33,8 +33,8 @@ TALK = [
 ]
 
 
-def row(**fields: Any) -> Row:
-    return Row(fields, "chats.jsonl, row 3")
+def row(**fields: Any) -> DataRow:
+    return DataRow(fields, "chats.jsonl, row 3")
 
 
 def rows_of(template: str, **fields: Any) -> list[TrainingRow]:
@@ -189,7 +189,7 @@ def test_a_model_without_a_template_is_refused() -> None:
 
 def prepared(folder: Path, **changes: Any) -> Any:
     fields = {"data": str(folder / "chats.jsonl"), "init": str(folder / "base"), "held_out": 0.0, **changes}
-    return ChatRequest(**fields).prepare(TrainingFolder(folder / "out"), Ranks())
+    return ChatTraining(**fields).prepare(TrainingFolder(folder / "out"), Ranks())
 
 
 def test_rows_that_are_too_long_are_left_out_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -210,20 +210,20 @@ def test_rows_that_are_too_long_are_left_out_with_a_note(tmp_path: Path, caplog:
 
 
 def test_settings_follow_from_the_rows(tmp_path: Path) -> None:
-    asked = ChatRequest(data="x", init="y", epochs=2)
+    asked = ChatTraining(data="x", init="y", epochs=2)
     settings = asked.training_settings(100, None)
     assert (settings.steps, settings.batch_size, settings.learning_rate) == (50, 4, 2e-5)
     assert (asked.training_settings(2000, None).batch_size, asked.training_settings(2000, None).save_every) == (16, 250)
-    few = ChatRequest(data="x", init="y", epochs=6).training_settings(20, None)
+    few = ChatTraining(data="x", init="y", epochs=6).training_settings(20, None)
     assert (few.steps, few.batch_size) == (60, 2)  # and not 8 updates
-    told = ChatRequest(data="x", init="y", settings={"steps": 9}).training_settings(20, None)
+    told = ChatTraining(data="x", init="y", settings={"steps": 9}).training_settings(20, None)
     assert (told.steps, told.batch_size) == (9, 16)
     with pytest.raises(SettingError, match="epochs and steps both say"):
-        ChatRequest(data="x", init="y", epochs=2, settings={"steps": 3})
+        ChatTraining(data="x", init="y", epochs=2, settings={"steps": 3})
     with pytest.raises(SettingError, match="epochs=-1 is not above 0"):
-        ChatRequest(data="x", init="y", epochs=-1)
+        ChatTraining(data="x", init="y", epochs=-1)
     with pytest.raises(SettingError, match="held_out=1 is no share"):
-        ChatRequest(data="x", init="y", held_out=1)
+        ChatTraining(data="x", init="y", held_out=1)
 
 
 def test_a_model_that_does_not_write_is_refused(tmp_path: Path) -> None:
@@ -236,6 +236,6 @@ def test_a_model_that_does_not_write_is_refused(tmp_path: Path) -> None:
 
 
 def test_conversations_are_frozen_data() -> None:
-    assert read_conversation(row(prompt="a", completion="b")) == Conversation(
+    assert read_conversation(row(prompt="a", completion="b")) == ChatExample(
         [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], 1, "chats.jsonl, row 3"
     )

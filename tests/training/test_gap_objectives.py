@@ -22,7 +22,7 @@ from glassformer.training.new_tokenizer import SENTINELS, add_gap_tokens, new_to
 from glassformer.training.objectives.masked_language_model import MaskedLanguageModel
 from glassformer.training.objectives.span_corruption import SpanCorruption, random_parts
 from glassformer.training.sharding import Ranks
-from glassformer.training.text_training import TextRequest
+from glassformer.training.text_training import TextTraining
 from glassformer.training.trained_model import write_model
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.small_presets import last_evaluation, losses, small_preset
@@ -207,7 +207,7 @@ def test_tokenizers_that_exist_get_what_they_lack() -> None:
 
 def prepared(folder: Path, architecture: str, text: str = TEXT, **changes: Any) -> Any:
     (folder / "text.txt").write_text(text)
-    request = TextRequest(**{"text": str(folder / "text.txt"), "architecture": architecture, "held_out": 0.2, **changes})
+    request = TextTraining(**{"text": str(folder / "text.txt"), "architecture": architecture, "held_out": 0.2, **changes})
     return request.prepare(TrainingFolder(folder / "out"), Ranks())
 
 
@@ -252,7 +252,7 @@ def test_a_resumed_training_ends_with_the_same_weights(architecture: str, small_
     """With dropout, so that all that is drawn at random is drawn again."""
     (tmp_path / "text.txt").write_text(TEXT)
     settings = {"steps": 6, "batch_size": 4, "save_every": 2}
-    request = TextRequest(text=str(tmp_path / "text.txt"), architecture=architecture, settings=settings)
+    request = TextTraining(text=str(tmp_path / "text.txt"), architecture=architecture, settings=settings)
     unbroken = request.prepare(TrainingFolder(tmp_path / "unbroken"), Ranks()).trainer
     events = list(unbroken.run())
     broken = TrainingFolder(tmp_path / "broken")
@@ -270,7 +270,7 @@ def test_a_model_is_trained_further_by_its_own_head(small_preset: Any, tmp_path:
     first = prepared(tmp_path, "bert", settings={"steps": 2})
     list(first.trainer.run())
     write_model(tmp_path / "model", first.trainer.model, first.tokenizer)
-    request = TextRequest(text=str(tmp_path / "text.txt"), init=str(tmp_path / "model"), settings={"steps": 1})
+    request = TextTraining(text=str(tmp_path / "text.txt"), init=str(tmp_path / "model"), settings={"steps": 1})
     further = request.prepare(TrainingFolder(tmp_path / "further"), Ranks())
     assert further.trainer.objective.head == "masked"
     before = first.trainer.model.state_dict()

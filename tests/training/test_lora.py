@@ -15,11 +15,11 @@ from glassformer import AutoModelForCausalLM
 from glassformer.ground.errors import SettingError
 from glassformer.model_files import open_model
 from glassformer.training.events import StepDone
-from glassformer.training.fine_tuning import ChatRequest
+from glassformer.training.fine_tuning import ChatTraining
 from glassformer.training.lora import LoraSettings, add_lora, lora_layers, target_modules
 from glassformer.training.prepared import PreparedTraining
 from glassformer.training.sharding import Ranks
-from glassformer.training.text_training import TextRequest
+from glassformer.training.text_training import TextTraining
 from glassformer.training.training_folder import TrainingFolder
 from tests.conftest import unavailable
 from tests.training.chat_models import CHATS, write_chat_model, write_rows
@@ -30,10 +30,10 @@ IDS = torch.tensor([[3, 17, 5, 29, 11, 2, 40]])
 QUICK = {"steps": 3, "batch_size": 4, "learning_rate": 0.02, "save_every": 2, "evaluate_every": 3, "warmup_steps": 0}
 
 
-def request(folder: Path, **changes: Any) -> ChatRequest:
+def request(folder: Path, **changes: Any) -> ChatTraining:
     data = write_rows(folder / "chats.jsonl", CHATS)
     fields = {"data": data, "init": str(folder / "base"), "lora": {"rank": 4, "alpha": 6}, "settings": QUICK, **changes}
-    return ChatRequest(**fields)
+    return ChatTraining(**fields)
 
 
 def trained(request: Any, out: Path, resume: bool = False) -> PreparedTraining:
@@ -113,7 +113,7 @@ def test_a_merged_model_is_one_of_its_own(tmp_path: Path) -> None:
 def test_plain_text_trains_a_lora_too(tmp_path: Path) -> None:
     write_chat_model(tmp_path / "base")
     (tmp_path / "text.txt").write_text("one two three four five six seven\n" * 40)
-    asked = TextRequest(
+    asked = TextTraining(
         text=str(tmp_path / "text.txt"), init=str(tmp_path / "base"), length=16, lora={"rank": 2}, settings=QUICK
     )
     trained(asked, tmp_path / "out")
@@ -191,6 +191,6 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="merge is for a LoRA, and the whole model is trained"):
         request(tmp_path, lora=None, merge=True)
     with pytest.raises(SettingError, match="merge is for a LoRA"):
-        TextRequest(merge=True)
+        TextTraining(merge=True)
     with pytest.raises(SettingError, match="lora trains beside a model that exists: name it with init='MODEL'"):
-        TextRequest(lora={"rank": 2})
+        TextTraining(lora={"rank": 2})

@@ -61,7 +61,7 @@ def test_loss_and_gradients_are_those_of_rows_that_stand_alone(family: str) -> N
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_answers() -> None:
-    """Row by row, by the plain definition."""
+    """One by row, by the plain definition."""
     rows, model = some_rows(), tiny_model().double()
     expected = torch.zeros((), dtype=torch.float64)
     for row in rows:

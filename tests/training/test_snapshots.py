@@ -20,7 +20,7 @@ from glassformer.training.events import SnapshotKept, StepDone
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
 from glassformer.training.snapshots import Snapshots, snapshot_steps
-from glassformer.training.text_training import TextRequest
+from glassformer.training.text_training import TextTraining
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.models import tiny_model
@@ -32,7 +32,7 @@ STEPS = (0, 1, 2, 4, 6, 8)
 def training(folder: Path, resume: bool = False, **settings: Any) -> Trainer:
     text = folder.parent / "words.txt"
     text.write_text("one two three four five six seven eight nine ten\n" * 60)
-    request = TextRequest(
+    request = TextTraining(
         text=str(text), vocabulary=280, length=16, architecture="llama",
         settings={"steps": 8, "batch_size": 4, "evaluate_every": 2, "save_every": 4, "snapshots": 6, **settings},
     )  # fmt: skip

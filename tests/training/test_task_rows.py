@@ -15,7 +15,7 @@ from glassformer.training import rows as row_file
 from glassformer.training.labels import Labels, collect_labels
 from glassformer.training.rows import TEXT, read_rows
 from glassformer.training.sharding import Ranks
-from glassformer.training.task_training import TaskRequest
+from glassformer.training.task_training import TaskTraining
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.small_presets import small_preset
 from tests.training.task_data import REVIEWS, write_rows
@@ -30,7 +30,7 @@ GOOD = {
 
 
 def prepare(folder: Path, task: str, data: str, **changes: Any) -> Any:
-    return TaskRequest(task=task, data=data, **changes).prepare(TrainingFolder(folder / "out"), Ranks())
+    return TaskTraining(task=task, data=data, **changes).prepare(TrainingFolder(folder / "out"), Ranks())
 
 
 def span(start: Any, end: Any, label: Any = "PER") -> dict[str, Any]:

@@ -23,9 +23,9 @@ from glassformer.training.events import Sampled, StepDone
 from glassformer.training.labels import Labels, read_tagged_text
 from glassformer.training.objectives.classification import TextClassification, TokenClassification, token_targets
 from glassformer.training.requests import read_request
-from glassformer.training.rows import Row
+from glassformer.training.rows import DataRow
 from glassformer.training.sharding import Ranks
-from glassformer.training.task_training import TaskRequest
+from glassformer.training.task_training import TaskTraining
 from glassformer.training.trained_model import write_model
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.small_presets import last_evaluation, losses, small_preset
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 __all__ = ["small_preset"]
 
 
-def request(folder: Path, task: str, **changes: Any) -> TaskRequest:
+def request(folder: Path, task: str, **changes: Any) -> TaskTraining:
     """Trained and evaluated on the same rows: what is learned by heart."""
     path = write_rows(folder / f"{task}.jsonl", ROWS[task])
-    return TaskRequest(**{"task": task, "data": path, "test_data": path, **changes})
+    return TaskTraining(**{"task": task, "data": path, "test_data": path, **changes})
 
 
 def trained(folder: Path, task: str, **changes: Any) -> tuple[Any, list[Any]]:
@@ -136,7 +136,7 @@ def test_a_model_that_knows_all_labels_keeps_its_head(small_preset: Any, tmp_pat
 def test_a_model_that_does_not_gets_another(small_preset: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, _ = trained(tmp_path, "classify", settings={"steps": 1})
     path = write_rows(tmp_path / "stars.jsonl", [{"text": f"text {n}", "label": n % 5 + 1} for n in range(20)])
-    stars = TaskRequest(task="classify", data=path, init=str(tmp_path / "model"), held_out=0.2, settings={"steps": 1})
+    stars = TaskTraining(task="classify", data=path, init=str(tmp_path / "model"), held_out=0.2, settings={"steps": 1})
     with caplog.at_level(logging.WARNING, "glassformer"):
         training = stars.prepare(TrainingFolder(tmp_path / "stars"), Ranks())
     assert "new, untrained: classifier" in caplog.text
@@ -156,7 +156,9 @@ def test_only_the_first_token_of_a_word_has_its_tag(minilm: Path) -> None:
     tokenizer, theirs = AutoTokenizer.from_pretrained(minilm), transformers.AutoTokenizer.from_pretrained(minilm)
     words = ["Internationalization", "in", "Bielefeld", ",", "naïve", "U.S.", "x"]
     tags = ["A", "B", "C", "D", "E", "F", "G"]
-    objective = TokenClassification(tokenizer, Labels(tuple(tags)), [Row({"tokens": words, "tags": tags}, "row 1")], [], 99)
+    objective = TokenClassification(
+        tokenizer, Labels(tuple(tags)), [DataRow({"tokens": words, "tags": tags}, "row 1")], [], 99
+    )
     expected, before = [], None
     for word in theirs(words, is_split_into_words=True).word_ids():
         expected.append(-100 if word is None or word == before else word)
@@ -167,7 +169,7 @@ def test_only_the_first_token_of_a_word_has_its_tag(minilm: Path) -> None:
 
 
 def test_the_places_of_entities_become_tags() -> None:
-    row = Row({"text": "Ada's in New York.", "spans": [
+    row = DataRow({"text": "Ada's in New York.", "spans": [
         {"start": 9, "end": 17, "label": "LOC"}, {"start": 0, "end": 3, "label": "PER"},
     ]}, "row 1")  # fmt: skip
     tagged = read_tagged_text(row)
@@ -178,7 +180,7 @@ def test_the_places_of_entities_become_tags() -> None:
 
 
 def test_words_that_were_cut_off_have_no_target() -> None:
-    row = Row({"tokens": ["a", "bc", "d"], "tags": ["X", "Y", "Z"]}, "row 1")
+    row = DataRow({"tokens": ["a", "bc", "d"], "tags": ["X", "Y", "Z"]}, "row 1")
     tagged = read_tagged_text(row)
     whole = [(0, 0), (0, 1), (1, 3), (3, 4), (4, 6), (0, 0)]  # spaces belong to the tokens behind them
     assert token_targets(tagged, [0, 1, 2], whole) == [-100, 0, 1, -100, 2, -100]
@@ -188,7 +190,7 @@ def test_words_that_were_cut_off_have_no_target() -> None:
 
 def test_second_texts_are_read_with_their_types(minilm: Path) -> None:
     tokenizer, theirs = AutoTokenizer.from_pretrained(minilm), transformers.AutoTokenizer.from_pretrained(minilm)
-    rows = [Row({"premise": "It rains.", "hypothesis": "It is wet.", "label": "yes"}, "row 1")]
+    rows = [DataRow({"premise": "It rains.", "hypothesis": "It is wet.", "label": "yes"}, "row 1")]
     objective = TextClassification(tokenizer, Labels(("no", "yes")), rows, [], 99)
     batch, expected = objective.batch([0]), theirs("It rains.", "It is wet.")
     assert {name: value[0].tolist() for name, value in batch.inputs.items()} == dict(expected)
@@ -201,7 +203,7 @@ def test_a_new_model_is_noted(small_preset: Any, tmp_path: Path, caplog: pytest.
     for architecture in (None, "bert"):  # what was asked for needs no note
         caplog.clear()
         with caplog.at_level(logging.WARNING, "glassformer"):
-            TaskRequest(task="classify", data=path, architecture=architecture).prepare(
+            TaskTraining(task="classify", data=path, architecture=architecture).prepare(
                 TrainingFolder(tmp_path / f"{architecture}"), Ranks()
             )
         assert (new in caplog.messages) is (architecture is None), caplog.messages
@@ -213,7 +215,7 @@ def test_texts_that_are_too_long_are_cut_with_a_note(
     rows = [*REVIEWS, {"text": "long " * 100, "label": "bad"}]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     with caplog.at_level(logging.WARNING, "glassformer"):
-        training = TaskRequest(task="classify", data=path, held_out=0.0).prepare(TrainingFolder(tmp_path / "out"), Ranks())
+        training = TaskTraining(task="classify", data=path, held_out=0.0).prepare(TrainingFolder(tmp_path / "out"), Ranks())
     assert "1 of 9 texts have more than 24 tokens, and are cut there (the first: rows.jsonl, row 9)" in caplog.text
     assert training.trainer.objective.batch([8]).inputs["input_ids"].shape == (1, 24)
 
@@ -251,7 +253,7 @@ def test_measures_of_few_rows_are_noted(
 ) -> None:
     rows, measured = write_rows(tmp_path / "rows.jsonl", REVIEWS), write_rows(tmp_path / "test.jsonl", [*REVIEWS] * copies)
     with caplog.at_level(logging.WARNING, "glassformer"):
-        TaskRequest(task="classify", data=rows, test_data=measured).prepare(TrainingFolder(tmp_path / "out"), Ranks())
+        TaskTraining(task="classify", data=rows, test_data=measured).prepare(TrainingFolder(tmp_path / "out"), Ranks())
     assert ("rows to evaluate on: 8, and measures of fewer than 20 say little. Give more rows" in caplog.text) is few
 
 

@@ -19,7 +19,7 @@ from glassformer.training.measures import confusion, edit_distance, f1_scores
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.recipes import g2p
 from glassformer.training.recipes.g2p import G2pRequest
-from glassformer.training.rows import Row
+from glassformer.training.rows import DataRow
 from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     return config
 
 
-def entries() -> list[Row]:
+def entries() -> list[DataRow]:
     return list(g2p.read_entries(DICTIONARY.splitlines()))
 
 
@@ -117,7 +117,7 @@ def test_the_recipe_trains_saves_and_goes_on(small: Any, tmp_path: Path) -> None
 
 def test_texts_that_do_not_fit_are_refused_with_their_row() -> None:
     config = read_config({"model_type": "bart", "vocab_size": 71, "d_model": 16, "max_position_embeddings": 128})
-    row = Row({"source": "a" * 200, "target": ["AE"]}, "words.jsonl, row 3")
+    row = DataRow({"source": "a" * 200, "target": ["AE"]}, "words.jsonl, row 3")
     with pytest.raises(InputError, match="words.jsonl, row 3: its source has 201 tokens; the model's context is 128"):
         TextToText(g2p.tokenizer(), config, [row], [])
 

@@ -54,7 +54,7 @@ class FineTuningGroup(OptionGroup):
         self, init: str | None, text: str | None, length: int | None, held_out: float, sample: str, settings: dict[str, Any]
     ) -> TrainingRequest | None:
         """The training of conversations or preferences that is asked for; None if it is of text."""
-        from glassformer.training.fine_tuning import ChatRequest, PreferenceRequest
+        from glassformer.training.fine_tuning import ChatTraining, PreferenceRequest
 
         data = {"--chat": self.chat, "--preferences": self.preferences, "--text": text}
         kinds = [name for name, value in data.items() if value is not None]
@@ -75,7 +75,7 @@ class FineTuningGroup(OptionGroup):
             "merge": self.merge, "pack": not self.no_pack, "epochs": self.epochs, "settings": settings,
         }  # fmt: skip
         if self.chat is not None:
-            return ChatRequest(data=self.chat, **common)
+            return ChatTraining(data=self.chat, **common)
         beta: dict[str, Any] = {} if self.dpo_beta is None else {"beta": self.dpo_beta}
         return PreferenceRequest(data=self.preferences or "", **beta, **common)
 

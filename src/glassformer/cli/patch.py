@@ -21,7 +21,7 @@ from glassformer.ground.errors import InputError
 from glassformer.views.view import View
 
 if TYPE_CHECKING:
-    from glassformer.training.rows import Row
+    from glassformer.training.rows import DataRow
 
 METRICS = ("recovered", "logit_difference", "probability", "kl")
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
@@ -109,13 +109,13 @@ def patch(
     output.show(view)
 
 
-def _pair(row: Row) -> dict[str, Any]:
+def _pair(row: DataRow) -> dict[str, Any]:
     """The pair of a row; an empty field of a CSV is none."""
     return {name: value for name, value in row.fields.items() if value != ""}
 
 
 @contextmanager
-def _rows_named(rows: Sequence[Row]) -> Iterator[None]:
+def _rows_named(rows: Sequence[DataRow]) -> Iterator[None]:
     """Around the patching of a file's pairs: an error says in which row of the file it is."""
     from glassformer.observe.patching_pairs import PairError
 

@@ -11,7 +11,7 @@ from glassformer.cli.text_input import unreadable_error
 from glassformer.ground.errors import InputError
 from glassformer.jobs.input_rows import JSON_SUFFIXES, LinesFile
 from glassformer.training.corpus import LONGEST_LINE, check_line
-from glassformer.training.rows import CSV_SUFFIXES, TEXT, Row, read_rows
+from glassformer.training.rows import CSV_SUFFIXES, TEXT, DataRow, read_rows
 
 PIECE_BYTES = 1 << 16  # of a long text, at least
 
@@ -37,7 +37,7 @@ class TextFile:
                     raise value
                 if as_json and not isinstance(value, str):
                     fields = value if isinstance(value, dict) else {}
-                    value = Row(fields, f"{self.path.name}, row {number}").text(self.names)
+                    value = DataRow(fields, f"{self.path.name}, row {number}").text(self.names)
                 yield value
 
     @cached_property

@@ -120,8 +120,8 @@ def train(
     from glassformer.observe.training_log import read_training
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.sharding import joined_ranks
-    from glassformer.training.task_training import TaskRequest
-    from glassformer.training.text_training import TextRequest
+    from glassformer.training.task_training import TaskTraining
+    from glassformer.training.text_training import TextTraining
     from glassformer.training.threads import use_threads
     from glassformer.training.training_folder import TrainingFolder
 
@@ -146,14 +146,14 @@ def train(
             )
         if task is None or data is None:
             raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")
-        request = TaskRequest(
+        request = TaskTraining(
             task=task, data=data, test_data=test_data, preset=preset, architecture=arch, vocabulary=vocabulary,
             length=length, held_out=held_out, init=init, settings=training.changes(),
         )  # fmt: skip
     elif rows := fine_tuning.request(init, text, length, held_out, sample, training.changes()):
         request = rows
     else:
-        request = TextRequest(
+        request = TextTraining(
             **({} if text is None else {"text": text}), **({} if arch is None else {"architecture": arch}), preset=preset,
             tokenizer=tokenizer, vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init,
             lora=fine_tuning.lora_fields(), merge=fine_tuning.merge, settings=training.changes(),

@@ -10,14 +10,14 @@ from glassformer.ground.errors import GlassError, InputError, TemplateError, did
 from glassformer.ground.typecheck import brief
 from glassformer.text import Tokenizer
 from glassformer.training.packing import TrainingRow
-from glassformer.training.rows import Row
+from glassformer.training.rows import DataRow
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MESSAGES, PROMPT, COMPLETION = ("messages", "conversation"), ("prompt", "question"), ("completion", "response", "answer")
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ChatExample:
     """Messages; the assistant's are learned from the `first_learned` one on, and all before it are context."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -26,7 +26,7 @@ class Conversation:
     tools: Sequence[Mapping[str, Any]] | None = None
 
 
-def read_conversation(row: Row) -> Conversation:
+def read_conversation(row: DataRow) -> ChatExample:
     """A row's conversation: {"messages": […]}, or {"prompt": …, "completion": …} as texts or as messages."""
     if any(name in row.fields for name in MESSAGES):
         return _conversation(row, [], _messages(row, row.get(MESSAGES), "messages", "user"))
@@ -37,7 +37,7 @@ def read_conversation(row: Row) -> Conversation:
     raise InputError(f"{row.place}: lacks 'messages', or 'prompt' and 'completion'; it has {known}.")
 
 
-def read_preference(row: Row) -> tuple[Conversation, Conversation]:
+def read_preference(row: DataRow) -> tuple[ChatExample, ChatExample]:
     """A row's prompt with the answer that was chosen, and with the one that was rejected.
 
     Both are texts or messages. Without a prompt, both are whole conversations that begin with the same messages.
@@ -59,7 +59,7 @@ def read_preference(row: Row) -> tuple[Conversation, Conversation]:
     return _conversation(row, prompt, chosen), _conversation(row, prompt, rejected)
 
 
-def _conversation(row: Row, prompt: list[dict[str, Any]], answer: list[dict[str, Any]]) -> Conversation:
+def _conversation(row: DataRow, prompt: list[dict[str, Any]], answer: list[dict[str, Any]]) -> ChatExample:
     messages = [*prompt, *answer]
     learned = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     first = max(1, len(prompt))  # what opens a conversation answers nothing
@@ -68,10 +68,10 @@ def _conversation(row: Row, prompt: list[dict[str, Any]], answer: list[dict[str,
     tools = row.fields.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise InputError(f"{row.place}: 'tools' is {brief(tools)}; it must be a list of JSON schemas.")
-    return Conversation(messages, first, row.place, tools or None)
+    return ChatExample(messages, first, row.place, tools or None)
 
 
-def _messages(row: Row, value: Any, name: str, role: str) -> list[dict[str, Any]]:
+def _messages(row: DataRow, value: Any, name: str, role: str) -> list[dict[str, Any]]:
     """A field's messages; a text is one of this role."""
     if isinstance(value, str):
         value = [{"role": role, "content": value}]
@@ -114,7 +114,7 @@ class ChatTokenizer:
         thinks = "enable_thinking" in tokenizer.template().variables
         self._asking: Sequence[dict[str, Any]] = [{"enable_thinking": False}, {}] if thinks else [{}]  # as the commands ask
 
-    def rows(self, chat: Conversation) -> list[TrainingRow]:
+    def rows(self, chat: ChatExample) -> list[TrainingRow]:
         """A conversation as one row, or as a row for each answer where the template needs that."""
         try:
             texts = [self._marked_answers(chat)] if self.marked else self._compared_answers(chat)
@@ -127,7 +127,7 @@ class ChatTokenizer:
             raise InputError(f"{chat.place}: an answer of it is no token of its own. Give it words, or take the row out.")
         return rows
 
-    def _marked_answers(self, chat: Conversation) -> tuple[str, list[Span]]:
+    def _marked_answers(self, chat: ChatExample) -> tuple[str, list[Span]]:
         last = _last_answer(chat)
         template = self.tokenizer.template("tool_use" if chat.tools and self._has_tool_template() else "default")
         rendered = template.render_with_spans(
@@ -145,7 +145,7 @@ class ChatTokenizer:
     def _has_tool_template(self) -> bool:
         return not isinstance(self.tokenizer.chat_template, str) and "tool_use" in (self.tokenizer.chat_template or {})
 
-    def _compared_answers(self, chat: Conversation) -> list[tuple[str, list[Span]]]:
+    def _compared_answers(self, chat: ChatExample) -> list[tuple[str, list[Span]]]:
         answers = range(chat.first_learned, len(chat.messages))
         pieces = [self._answer(chat, number) for number in answers if chat.messages[number]["role"] == "assistant"]
         whole = pieces[-1][0]
@@ -153,7 +153,7 @@ class ChatTokenizer:
             return [(whole, [span for _, span in pieces])]
         return [(text, [span]) for text, span in pieces]
 
-    def _answer(self, chat: Conversation, number: int) -> tuple[str, Span]:
+    def _answer(self, chat: ChatExample, number: int) -> tuple[str, Span]:
         """The conversation up to an answer, and where in it the answer stands."""
         text = self._render(chat, number + 1)
         prompts = [self._render(chat, number, add_generation_prompt=True, **variables) for variables in self._asking]
@@ -170,7 +170,7 @@ class ChatTokenizer:
             )
         return text, (start, len(text))
 
-    def _render(self, chat: Conversation, count: int, **options: Any) -> str:
+    def _render(self, chat: ChatExample, count: int, **options: Any) -> str:
         """The first messages as text."""
         text: str = self.tokenizer.apply_chat_template(
             list(chat.messages[:count]), tools=chat.tools, tokenize=False, **options
@@ -185,7 +185,7 @@ class ChatTokenizer:
         return TrainingRow(encoded["input_ids"], predicted)
 
 
-def _last_answer(chat: Conversation) -> int:
+def _last_answer(chat: ChatExample) -> int:
     return max(index for index, message in enumerate(chat.messages) if message["role"] == "assistant")
 
 

@@ -25,7 +25,7 @@ from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.packing import TrainingRow
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.reference import reference_log_probabilities
-from glassformer.training.rows import Row, read_rows, split_rows
+from glassformer.training.rows import DataRow, read_rows, split_rows
 from glassformer.training.settings import TrainingSettings, batch_size_for
 from glassformer.training.sharding import Ranks
 from glassformer.training.start_model import load_start_model
@@ -76,7 +76,7 @@ class FineTuningRequest(ABC):
             )
 
     @abstractmethod
-    def read_objective(self, rows: list[Row], held_out: list[Row], chats: ChatTokenizer, length: int) -> Objective:
+    def read_objective(self, rows: list[DataRow], held_out: list[DataRow], chats: ChatTokenizer, length: int) -> Objective:
         """What is learned from rows of at most so many tokens."""
 
     def at_start(self, trainer: Trainer) -> None:  # noqa: B027  # most need nothing
@@ -147,7 +147,7 @@ class FineTuningRequest(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatRequest(FineTuningRequest):
+class ChatTraining(FineTuningRequest):
     """Answers of the assistant in conversations."""
 
     KIND: ClassVar[str] = "chat"
@@ -155,8 +155,8 @@ class ChatRequest(FineTuningRequest):
     LEARNING_RATE: ClassVar[float] = 2e-5
     LORA_LEARNING_RATE: ClassVar[float] = 2e-4
 
-    def read_objective(self, rows: list[Row], held_out: list[Row], chats: ChatTokenizer, length: int) -> Objective:
-        def read(rows: list[Row]) -> list[tuple[Row, list[TrainingRow]]]:
+    def read_objective(self, rows: list[DataRow], held_out: list[DataRow], chats: ChatTokenizer, length: int) -> Objective:
+        def read(rows: list[DataRow]) -> list[tuple[DataRow, list[TrainingRow]]]:
             return [(row, chats.rows(read_conversation(row))) for row in rows]
 
         kept = [example for examples in fitting(read(rows), length) for example in examples]
@@ -181,8 +181,8 @@ class PreferenceRequest(FineTuningRequest):
         if not 0 < self.beta < math.inf:
             raise SettingError(f"{spell('dpo_beta', self.beta)} is not above 0: 0.1 is usual.")
 
-    def read_objective(self, rows: list[Row], held_out: list[Row], chats: ChatTokenizer, length: int) -> Objective:
-        def answer(row: Row, chat: Any) -> TrainingRow:
+    def read_objective(self, rows: list[DataRow], held_out: list[DataRow], chats: ChatTokenizer, length: int) -> Objective:
+        def answer(row: DataRow, chat: Any) -> TrainingRow:
             answers = chats.rows(chat)
             if len(answers) != 1:
                 raise InputError(
@@ -191,7 +191,7 @@ class PreferenceRequest(FineTuningRequest):
                 )
             return answers[0]
 
-        def read(rows: list[Row]) -> list[tuple[Row, list[TrainingRow]]]:
+        def read(rows: list[DataRow]) -> list[tuple[DataRow, list[TrainingRow]]]:
             return [(row, [answer(row, chat) for chat in read_preference(row)]) for row in rows]
 
         kept, kept_held_out = (
@@ -206,7 +206,7 @@ class PreferenceRequest(FineTuningRequest):
         trainer.objective.use_reference(*reference_log_probabilities(trainer, trainer.objective))
 
 
-def fitting(examples: Sequence[tuple[Row, list[TrainingRow]]], length: int) -> list[list[TrainingRow]]:
+def fitting(examples: Sequence[tuple[DataRow, list[TrainingRow]]], length: int) -> list[list[TrainingRow]]:
     """The rows that are short enough; an answer that is cut off would teach to stop anywhere."""
     long = [(row, max(len(part.ids) for part in parts)) for row, parts in examples if max(map(_tokens, parts)) > length]
     if long:

@@ -13,7 +13,7 @@ from glassformer.ground.errors import InputError, did_you_mean
 from glassformer.ground.typecheck import brief
 from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.training.measures import OUTSIDE
-from glassformer.training.rows import SPANS, TAGS, TEXT, TOKENS, Row
+from glassformer.training.rows import SPANS, TAGS, TEXT, TOKENS, DataRow
 
 MAX_LABELS = 1000  # more are hardly classes
 NUMBER = re.compile(r"-?\d{1,18}")
@@ -86,11 +86,11 @@ class TaggedText:
     place: str
 
 
-def read_tagged_text(row: Row) -> TaggedText:
+def read_tagged_text(row: DataRow) -> TaggedText:
     return _from_spans(row) if row.has(SPANS) and not row.has(TOKENS) else _from_tokens(row)
 
 
-def _from_tokens(row: Row) -> TaggedText:
+def _from_tokens(row: DataRow) -> TaggedText:
     """Words are joined by spaces, as they would stand in a text."""
     tokens, tags = row.items(TOKENS), row.items(TAGS)
     if len(tokens) != len(tags):
@@ -101,11 +101,11 @@ def _from_tokens(row: Row) -> TaggedText:
             raise InputError(f"{row.place}: token {index} is {brief(token)}; it must be a text that is not empty.")
         words.append((at, at + len(token)))
         at += len(token) + 1
-    text = Row({TEXT[0]: " ".join(tokens)}, row.place).text(TEXT)
+    text = DataRow({TEXT[0]: " ".join(tokens)}, row.place).text(TEXT)
     return TaggedText(text, words, tags, row.place)
 
 
-def _from_spans(row: Row) -> TaggedText:
+def _from_spans(row: DataRow) -> TaggedText:
     """The words of a text, tagged B- and I- inside its spans and O outside."""
     text, spans = row.text(TEXT), row.get(SPANS)
     if not isinstance(spans, list):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.ground.files import atomic_file, crc32_text
-from glassformer.training.objectives.objective import Batch
+from glassformer.training.objectives.objective import ExampleBatch
 from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.sharding import dealt
 from glassformer.training.trainer import Trainer
@@ -61,7 +61,7 @@ def _computed(trainer: Trainer, objective: Preferences, held_out: bool) -> Tenso
     trainer.model.eval()
     numbers = torch.zeros(count, 2, dtype=torch.float64)
 
-    def batch(start: int) -> Batch:
+    def batch(start: int) -> ExampleBatch:
         return objective.batch(range(start, min(start + size, count)), held_out)
 
     for part, own in dealt(map(batch, range(0, count, size)), trainer.ranks):

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.ground.errors import CheckpointError
-from glassformer.training.fine_tuning import ChatRequest, PreferenceRequest
+from glassformer.training.fine_tuning import ChatTraining, PreferenceRequest
 from glassformer.training.prepared import TrainingRequest
 from glassformer.training.recipes.g2p import G2pRequest
-from glassformer.training.task_training import TaskRequest
-from glassformer.training.text_training import TextRequest
+from glassformer.training.task_training import TaskTraining
+from glassformer.training.text_training import TextTraining
 
 RECIPES: Mapping[str, type[G2pRequest]] = {G2pRequest.KIND: G2pRequest}
 KINDS: Mapping[str, type[Any]] = {
-    **{kind.KIND: kind for kind in (TextRequest, TaskRequest, ChatRequest, PreferenceRequest)}, **RECIPES,
+    **{kind.KIND: kind for kind in (TextTraining, TaskTraining, ChatTraining, PreferenceRequest)}, **RECIPES,
 }  # fmt: skip
 
 

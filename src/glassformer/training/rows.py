@@ -31,7 +31,7 @@ SOURCE, TARGET = ("source", "input", "text", "word"), ("target", "output", "summ
 
 
 @dataclass(frozen=True)
-class Row:
+class DataRow:
     fields: Mapping[str, Any]
     place: str  # in which file and line, for messages
 
@@ -69,7 +69,7 @@ class Row:
         return self.text(names)
 
 
-def read_rows(path: Path, columns: Sequence[Sequence[str]] = ()) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[Sequence[str]] = ()) -> list[DataRow]:
     """All rows of a file; the first that cannot be read is an error.
 
     `columns`: the fields that are needed, each under any of some names; a CSV's first line must name them.
@@ -87,7 +87,7 @@ def read_rows(path: Path, columns: Sequence[Sequence[str]] = ()) -> list[Row]:
     return rows
 
 
-def _read_json_lines(path: Path) -> list[Row]:
+def _read_json_lines(path: Path) -> list[DataRow]:
     file = LinesFile(path, as_json=True)
     try:
         rows = []
@@ -98,13 +98,13 @@ def _read_json_lines(path: Path) -> list[Row]:
                 raise InputError(
                     f'{path.name}, row {index}: is {brief(value)}; it must be an object, such as {{"text": …}}.'
                 )
-            rows.append(Row(value, f"{path.name}, row {index}"))
+            rows.append(DataRow(value, f"{path.name}, row {index}"))
         return rows
     finally:
         file.close()
 
 
-def _read_csv(path: Path, delimiter: str, columns: Sequence[Sequence[str]]) -> list[Row]:
+def _read_csv(path: Path, delimiter: str, columns: Sequence[Sequence[str]]) -> list[DataRow]:
     csv.field_size_limit(MAX_LINE)
     try:
         with path.open("rb") as file:
@@ -116,7 +116,7 @@ def _read_csv(path: Path, delimiter: str, columns: Sequence[Sequence[str]]) -> l
                     raise InputError(
                         f"{path.name}, line {reader.line_num}: has another number of fields than the first line."
                     )
-                rows.append(Row(values, f"{path.name}, line {reader.line_num}"))
+                rows.append(DataRow(values, f"{path.name}, line {reader.line_num}"))
             return rows
     except csv.Error as error:
         raise InputError(f"{path.name}, line {reader.line_num}: not readable as CSV ({error}).") from error
@@ -152,10 +152,12 @@ def _check_header(path: Path, header: Sequence[str], columns: Sequence[Sequence[
             )
 
 
-def split_rows(rows: Sequence[Row], share: float, key: Callable[[Row], str] | None = None) -> tuple[list[Row], list[Row]]:
+def split_rows(
+    rows: Sequence[DataRow], share: float, key: Callable[[DataRow], str] | None = None
+) -> tuple[list[DataRow], list[DataRow]]:
     """Rows to train on, and held-out ones: always the same, whatever the order, and equal keys on the same side."""
-    kept: list[Row] = []
-    held_out: list[Row] = []
+    kept: list[DataRow] = []
+    held_out: list[DataRow] = []
     for row in rows:
         text = json.dumps(row.fields, sort_keys=True) if key is None else key(row)
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") / 2**64
@@ -163,7 +165,7 @@ def split_rows(rows: Sequence[Row], share: float, key: Callable[[Row], str] | No
     return kept, held_out
 
 
-def rows_digest(rows: Iterable[Row]) -> str:
+def rows_digest(rows: Iterable[DataRow]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row.fields, sort_keys=True).encode())

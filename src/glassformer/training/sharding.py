@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from glassformer.ground.errors import SettingError, spell
 from glassformer.layers import Block
-from glassformer.training.objectives.objective import Batch
+from glassformer.training.objectives.objective import ExampleBatch
 from glassformer.training.settings import TrainingSettings
 
 
@@ -120,9 +120,9 @@ def like(parameter: Any, value: Tensor) -> Tensor:
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def dealt(batches: Iterable[Batch], ranks: Ranks) -> Iterator[tuple[Batch, bool]]:
+def dealt(batches: Iterable[ExampleBatch], ranks: Ranks) -> Iterator[tuple[ExampleBatch, bool]]:
     """Every so many batches one for each process, and whether it counts: at the end some process another's, and waste it."""
-    hand: list[Batch] = []
+    hand: list[ExampleBatch] = []
     for batch in batches:
         hand.append(batch)
         if len(hand) == ranks.count:

@@ -24,7 +24,7 @@ from glassformer.training.measures import (
 )
 from glassformer.training.objectives.classification import TextClassification, TokenClassification
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.rows import SOURCE, TARGET, Row, read_rows
+from glassformer.training.rows import SOURCE, TARGET, DataRow, read_rows
 from glassformer.training.task_kinds import find_kind, make_objective
 from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation
 from glassformer.views.text_to_text import TextToTextEvaluation, WrittenAnswer
@@ -73,7 +73,7 @@ def evaluate_task(
 def _classification(
     objective: TextClassification,
     model: Any,
-    rows: Sequence[Row],
+    rows: Sequence[DataRow],
     inputs: Any,
     about: Mapping[str, Any],
     progress: Progress | None,
@@ -134,7 +134,7 @@ def _tagging(
 def _text_to_text(
     objective: TextToText,
     model: Any,
-    rows: Sequence[Row],
+    rows: Sequence[DataRow],
     about: Mapping[str, Any],
     progress: Progress | None,
     started: float,
@@ -165,7 +165,7 @@ def _text_to_text(
     )  # fmt: skip
 
 
-def _target(row: Row, tokenizer: Tokenizer) -> str:
+def _target(row: DataRow, tokenizer: Tokenizer) -> str:
     """The text that is to be written; tokens as the tokenizer joins them."""
     target = row.tokens(TARGET)
     if isinstance(target, str):

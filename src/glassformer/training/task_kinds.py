@@ -12,7 +12,7 @@ from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels, read_tagged_text
 from glassformer.training.objectives.classification import TextClassification, TokenClassification, texts_of
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.rows import LABEL, SOURCE, TARGET, TEXT, Row
+from glassformer.training.rows import LABEL, SOURCE, TARGET, TEXT, DataRow
 
 LENGTH = 512  # tokens of a text, unless the model reads fewer or somebody says otherwise
 
@@ -22,9 +22,9 @@ class TaskKind:
     head: Head
     architecture: str  # of a new model, by default
     columns: tuple[Sequence[str], ...]  # that a CSV file must have
-    inputs: Callable[[Row], tuple[str, ...]]  # the texts that the model reads
-    outputs: Callable[[Row], tuple[str, ...]]  # the texts that it writes
-    labels: Callable[[Row], Sequence[Any]] | None  # as the row has them; None: it writes texts
+    inputs: Callable[[DataRow], tuple[str, ...]]  # the texts that the model reads
+    outputs: Callable[[DataRow], tuple[str, ...]]  # the texts that it writes
+    labels: Callable[[DataRow], Sequence[Any]] | None  # as the row has them; None: it writes texts
     usage: str  # the command that uses a model in {folder}
 
 
@@ -54,8 +54,8 @@ def make_objective(
     kind: TaskKind,
     tokenizer: Tokenizer,
     config: Config,
-    rows: Sequence[Row],
-    held_out: Sequence[Row],
+    rows: Sequence[DataRow],
+    held_out: Sequence[DataRow],
     length: int | None = None,
 ) -> TextClassification | TokenClassification | TextToText:
     """What a model with a task's head is trained to do, and measured by; its labels are the config's."""
@@ -71,11 +71,11 @@ def text_limit(tokenizer: Tokenizer, config: Config, length: int | None) -> int:
     return min(config.context, min(LENGTH, tokenizer.model_max_length) if length is None else length)
 
 
-def _both(row: Row) -> tuple[str, ...]:
+def _both(row: DataRow) -> tuple[str, ...]:
     (text,) = texts_of([row])
     return (text,) if isinstance(text, str) else text
 
 
-def _target(row: Row) -> tuple[str, ...]:
+def _target(row: DataRow) -> tuple[str, ...]:
     target = row.tokens(TARGET)
     return (target,) if isinstance(target, str) else tuple(target)

@@ -23,7 +23,7 @@ from glassformer.training.new_tokenizer import kept_tokenizer, new_tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import Preset, config_of, find_family, find_preset, first_known
-from glassformer.training.rows import Row, read_rows, split_rows
+from glassformer.training.rows import DataRow, read_rows, split_rows
 from glassformer.training.settings import TrainingSettings, batch_size_for
 from glassformer.training.sharding import Ranks
 from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit
@@ -37,7 +37,7 @@ SAMPLES = 3  # texts that are shown with what the model writes for them
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRequest:
+class TaskTraining:
     """A model with a task head out of rows: a new one, or one that is trained further."""
 
     KIND: ClassVar[str] = "task"
@@ -102,7 +102,7 @@ class TaskRequest:
         usage = f"Use it: {kind.usage}"
         return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, sample, usage)
 
-    def _rows(self, kind: TaskKind) -> tuple[list[Row], list[Row]]:
+    def _rows(self, kind: TaskKind) -> tuple[list[DataRow], list[DataRow]]:
         """The rows to train on, and those to evaluate on."""
         rows = read_rows(Path(self.data), kind.columns)
         if self.test_data is not None:
@@ -112,7 +112,7 @@ class TaskRequest:
             raise InputError(f"{self.data}: all of its rows are held out. Give more, or a smaller {spell('held_out')}.")
         return trained, held_out
 
-    def _labels(self, kind: TaskKind, rows: Sequence[Row], base: Any) -> Labels | None:
+    def _labels(self, kind: TaskKind, rows: Sequence[DataRow], base: Any) -> Labels | None:
         """The labels of rows; a model that knows them all keeps its own."""
         read = kind.labels
         if read is None:
@@ -120,7 +120,7 @@ class TaskRequest:
         known = () if base is None else tuple((base.id2label or {}).values())
         return collect_labels(((label, row.place) for row in rows for label in read(row)), self.data, known)
 
-    def _tokenizer(self, kind: TaskKind, architecture: str, rows: Sequence[Row], sized: Preset) -> Tokenizer:
+    def _tokenizer(self, kind: TaskKind, architecture: str, rows: Sequence[DataRow], sized: Preset) -> Tokenizer:
         if self.init is None:
             family = find_family(architecture)
             texts = (text for row in rows for text in (*kind.inputs(row), *kind.outputs(row)))

@@ -43,7 +43,7 @@ USES: Mapping[Head, str] = {  # what can be done with a model in {folder}, by it
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRequest:
+class TextTraining:
     """A model out of plain text; its family decides what it is trained to do (`default_head`).
 
     A decoder predicts the next token, an encoder guesses hidden ones, an encoder-decoder writes what was taken out.

@@ -24,7 +24,7 @@ from glassformer.ground.errors import CheckpointError, NotNumbers, TrainingDiver
 from glassformer.layers.linear import has_fast_matmul
 from glassformer.training.events import Evaluated, Event, EventFiles, Sampled, Saved, SnapshotKept, StepDone
 from glassformer.training.example_order import ExampleOrder
-from glassformer.training.objectives.objective import Batch, Objective
+from glassformer.training.objectives.objective import ExampleBatch, Objective
 from glassformer.training.optimizer import make_optimizer, set_learning_rate
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks, dealt, like, release_whole, shard_model, whole
@@ -45,7 +45,7 @@ class LossOf(nn.Module):
 
     def forward(self, inputs: Mapping[str, Tensor], targets: Tensor, method: str = "loss") -> Any:
         """`method`: another one of the objective, of a model and a batch."""
-        return getattr(self.objective, method)(self.model, Batch(inputs, targets))
+        return getattr(self.objective, method)(self.model, ExampleBatch(inputs, targets))
 
 
 class Trainer:
@@ -199,7 +199,7 @@ class Trainer:
         if self.snapshots is not None and self.ranks.first and self.step in self._snapshot_steps:
             yield SnapshotKept(self.step, self.snapshots.keep(self.step, self.model))
 
-    def compute(self, batch: Batch, method: str) -> Any:
+    def compute(self, batch: ExampleBatch, method: str) -> Any:
         """What a method of the objective gives for a batch, in the precision of the training."""
         batch = batch.to(self.ranks.device)
         with self._precision():
@@ -208,7 +208,7 @@ class Trainer:
             release_whole(self._module)
         return result
 
-    def _batches(self, step: int) -> list[Batch]:
+    def _batches(self, step: int) -> list[ExampleBatch]:
         """This process's share of a step, in parts that fit into memory."""
         self.objective.step_seed = _mixed(self.settings.seed, step)
         rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
@@ -319,7 +319,7 @@ class Trainer:
     # When numbers are none --------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _diagnosis(self, step: int, batches: list[Batch], losses: list[Tensor]) -> str:
+    def _diagnosis(self, step: int, batches: list[ExampleBatch], losses: list[Tensor]) -> str:
         """Where the first value that is no number stands: the part of the batch, and the site."""
         bad = next((part for part, loss in enumerate(losses) if not bool(loss.isfinite())), None)
         advice = "Lower the learning rate, warm up longer, or take the batch out of the data."

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED, WatchLike
-from glassformer.training.objectives.objective import Batch, Measures, Objective, scores_loss
+from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, scores_loss
 from glassformer.training.packing import TrainingRow, pack_rows, run_packed
 
 
@@ -31,16 +31,16 @@ class ChatAnswers(Objective):
     def held_out(self) -> int:
         return len(self._held_out)
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         source = self._held_out if held_out else self._rows
         packed = pack_rows([source[number] for number in rows], self.pack)
-        return Batch(packed.inputs, packed.targets, list(rows))
+        return ExampleBatch(packed.inputs, packed.targets, list(rows))
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         states, known = self.run_base(model, batch).last_hidden_state, batch.targets != IGNORED
         return scores_loss(model, states[known], batch.targets[known], self.label_smoothing)  # most tokens are only read
 
-    def run_base(self, model: Any, batch: Batch, watch: WatchLike = None) -> Any:
+    def run_base(self, model: Any, batch: ExampleBatch, watch: WatchLike = None) -> Any:
         return run_packed(model.base_model, batch.inputs, watch)
 
     def measures(self, model: Any, loss: float, most: int | None = None) -> Measures:

@@ -17,15 +17,15 @@ from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels, TaggedText, read_tagged_text
 from glassformer.training.measures import Confusions, accuracy, confusion, entity_counts, macro_f1, total_scores
 from glassformer.training.objectives.encoded_texts import EncodedTexts, Offsets, Text, encode_texts
-from glassformer.training.objectives.objective import Batch, Measures, Objective, RaggedRows
-from glassformer.training.rows import LABEL, PAIR, TEXT, Row, rows_digest
+from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, RaggedRows
+from glassformer.training.rows import LABEL, PAIR, TEXT, DataRow, rows_digest
 
 BATCH = 64  # texts that are labelled at once
 
 
 class LabelledTexts(Objective):
     def __init__(
-        self, tokenizer: Tokenizer, labels: Labels, rows: Sequence[Row], held_out: Sequence[Row], limit: int
+        self, tokenizer: Tokenizer, labels: Labels, rows: Sequence[DataRow], held_out: Sequence[DataRow], limit: int
     ) -> None:
         """`limit`: the tokens of a text, at most; what is longer is cut."""
         self.labels = labels
@@ -36,7 +36,7 @@ class LabelledTexts(Objective):
         self._digest = rows_digest([*rows, *held_out])
 
     @abstractmethod
-    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], limit: int) -> tuple[EncodedTexts, RaggedRows]:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[DataRow], limit: int) -> tuple[EncodedTexts, RaggedRows]:
         """The rows' texts, and the numbers of their labels."""
 
     @property
@@ -47,11 +47,11 @@ class LabelledTexts(Objective):
     def held_out(self) -> int:
         return len(self._held_out_targets)
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         texts, targets = (self._held_out, self._held_out_targets) if held_out else (self._texts, self._targets)
-        return Batch(texts.inputs(rows), targets.padded(rows, IGNORED)[0], list(rows))
+        return ExampleBatch(texts.inputs(rows), targets.padded(rows, IGNORED)[0], list(rows))
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         return self.logits_loss(model(**batch.inputs).logits, batch.targets)
 
     def logits_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class LabelledTexts(Objective):
             scores, targets.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=self.label_smoothing
         )
 
-    def held_out_logits(self, model: Any, most: int | None = None) -> Iterator[tuple[Batch, Tensor]]:
+    def held_out_logits(self, model: Any, most: int | None = None) -> Iterator[tuple[ExampleBatch, Tensor]]:
         """The held-out examples in batches, and what the model says of each."""
         for batch in self.held_out_batches(BATCH, most):
             moved = batch.to(model.device)
@@ -74,7 +74,7 @@ class LabelledTexts(Objective):
 class TextClassification(LabelledTexts):
     head = "sequence"
 
-    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], limit: int) -> tuple[EncodedTexts, RaggedRows]:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[DataRow], limit: int) -> tuple[EncodedTexts, RaggedRows]:
         targets = [[self.labels.number(row.get(LABEL), row.place)] for row in rows]
         texts, _ = encode_texts(tokenizer, texts_of(rows), limit)
         return texts, RaggedRows(targets)
@@ -89,7 +89,7 @@ class TextClassification(LabelledTexts):
         return {"accuracy": accuracy(table), "macro_f1": macro_f1(table)}
 
 
-def texts_of(rows: Sequence[Row]) -> list[Text]:
+def texts_of(rows: Sequence[DataRow]) -> list[Text]:
     """The rows' texts, with their second ones; all rows have one, or none has."""
     paired = bool(rows) and rows[0].has(PAIR)
     texts: list[Text] = []
@@ -106,7 +106,7 @@ class TokenClassification(LabelledTexts):
 
     head = "token"
 
-    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], limit: int) -> tuple[EncodedTexts, RaggedRows]:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[DataRow], limit: int) -> tuple[EncodedTexts, RaggedRows]:
         tagged = [read_tagged_text(row) for row in rows]
         numbers = [[self.labels.number(tag, text.place) for tag in text.tags] for text in tagged]
         texts, offsets = encode_texts(tokenizer, [text.text for text in tagged], limit)
@@ -123,7 +123,7 @@ class TokenClassification(LabelledTexts):
         measures = {"accuracy": accuracy(table), "macro_f1": macro_f1(table)}
         return measures | ({"entity_f1": total_scores(counts)[2]} if counts else {})
 
-    def word_tags(self, batch: Batch, logits: Tensor) -> list[tuple[list[str], list[str]]]:
+    def word_tags(self, batch: ExampleBatch, logits: Tensor) -> list[tuple[list[str], list[str]]]:
         """Of each text, the tags of its words: those that are right, and those that the model gives."""
         rows = []
         for targets, best in zip(batch.targets.cpu(), logits.argmax(-1).cpu(), strict=True):

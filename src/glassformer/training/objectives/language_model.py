@@ -18,7 +18,7 @@ from torch import Tensor
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.new_tokenizer import tokens_around
-from glassformer.training.objectives.objective import Batch, Measures, Objective, scores_loss
+from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, scores_loss
 
 Ids = npt.NDArray[Any]
 HELD_OUT_SEED = 1 << 63  # above the seeds of all steps
@@ -91,7 +91,7 @@ class LanguageModel(Objective):
     def held_out(self) -> int:
         return -(-max(0, len(self.held_out_ids) - 1) // self.length)
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         ids = self.held_out_ids if held_out else self.ids
         windows = [np.asarray(ids[row * self.length : (row + 1) * self.length + 1], np.int64) for row in rows]
         longest = max(map(len, windows))
@@ -99,9 +99,9 @@ class LanguageModel(Objective):
         targets = np.full((len(windows), longest - 1), -100, np.int64)  # the last held-out window may be shorter
         for number, window in enumerate(windows):
             inputs[number, : len(window) - 1], targets[number, : len(window) - 1] = window[:-1], window[1:]
-        return Batch({"input_ids": torch.from_numpy(inputs)}, torch.from_numpy(targets), list(rows))
+        return ExampleBatch({"input_ids": torch.from_numpy(inputs)}, torch.from_numpy(targets), list(rows))
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         states = model.base_model(batch.inputs["input_ids"], use_cache=False).last_hidden_state
         return scores_loss(model, states, batch.targets, self.label_smoothing)
 

@@ -19,7 +19,7 @@ from glassformer.families.shared.base import IGNORED
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.language_model import Ids, TokenWindows
-from glassformer.training.objectives.objective import Batch, scores_loss
+from glassformer.training.objectives.objective import ExampleBatch, scores_loss
 
 GUESSED, MASKED, REPLACED = 0.15, 0.8, 0.1  # the share of tokens; and the shares of these
 
@@ -35,10 +35,10 @@ class MaskedLanguageModel(TokenWindows):
         self.special = np.array(tokenizer.all_special_ids, np.int64)
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)  # what a random token may be
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         pairs = [self._hidden(row, held_out) for row in rows]
         ids, targets = (torch.from_numpy(np.stack(side)) for side in zip(*pairs, strict=True))
-        return Batch({"input_ids": ids}, targets, list(rows))
+        return ExampleBatch({"input_ids": ids}, targets, list(rows))
 
     def _hidden(self, row: int, held_out: bool) -> tuple[Ids, Ids]:
         """A window as the model gets it, and what it is to guess."""
@@ -55,7 +55,7 @@ class MaskedLanguageModel(TokenWindows):
         targets[len(self.before) : len(self.before) + len(window)] = np.where(guessed, window, IGNORED)
         return ids, targets
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         """Only the tokens to be guessed are scored: a vocabulary's scores for all of them would be most of the work."""
         states = model.base_model(batch.inputs["input_ids"]).last_hidden_state
         guessed = batch.targets != IGNORED

@@ -22,7 +22,7 @@ Measures = Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class ExampleBatch:
     """Examples as tensors."""
 
     inputs: Mapping[str, Tensor]  # of the model
@@ -39,7 +39,7 @@ class Batch:
         """How many tokens are read, padding included."""
         return sum(value.numel() for name, value in self.inputs.items() if name.endswith("input_ids")) or len(self.targets)
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> ExampleBatch:
         """On another device; what was counted here need not be counted there, where that would be waited for."""
         if device.type == "cpu":
             return self
@@ -70,18 +70,18 @@ class Objective(ABC):
     def held_out(self) -> int: ...
 
     @abstractmethod
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         """These examples as tensors."""
 
     @abstractmethod
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         """The sum of the losses of all targets."""
 
-    def sums(self, model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def sums(self, model: Any, batch: ExampleBatch) -> Mapping[str, Tensor]:
         """The loss, and what else can be summed over the targets of held-out batches, to be shown as means."""
         return {"loss": self.loss(model, batch)}
 
-    def run_base(self, model: Any, batch: Batch, watch: WatchLike = None) -> Any:
+    def run_base(self, model: Any, batch: ExampleBatch, watch: WatchLike = None) -> Any:
         """The output of the model below its head."""
         return model.base_model(**batch.inputs, watch=watch)
 
@@ -89,7 +89,7 @@ class Objective(ABC):
     def fingerprint(self) -> str:
         """What the examples are, so that a training goes on with the same ones only."""
 
-    def held_out_batches(self, size: int, most: int | None = None) -> Iterator[Batch]:
+    def held_out_batches(self, size: int, most: int | None = None) -> Iterator[ExampleBatch]:
         count = self.held_out if most is None else min(self.held_out, most)
         for start in range(0, count, size):
             yield self.batch(range(start, min(start + size, count)), held_out=True)

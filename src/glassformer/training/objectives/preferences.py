@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.families.shared.base import IGNORED, WatchLike
-from glassformer.training.objectives.objective import Batch, Objective
+from glassformer.training.objectives.objective import ExampleBatch, Objective
 from glassformer.training.packing import TrainingRow, pack_rows, run_packed
 
 Pair = tuple[TrainingRow, TrainingRow]  # chosen, rejected
@@ -49,32 +49,32 @@ class Preferences(Objective):
         """The log-probabilities of the model at the start."""
         self._reference = pairs, held_out
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         pairs = self._held_out if held_out else self._pairs
         packed = pack_rows([row for number in rows for row in pairs[number]], self.pack)
         inputs = {**packed.inputs, "labels": packed.targets, "answers": packed.row_numbers}
         if self._reference is not None:
             inputs["reference"] = self._reference[held_out][torch.as_tensor(list(rows))]
-        return Batch(inputs, torch.arange(len(rows)), list(rows))
+        return ExampleBatch(inputs, torch.arange(len(rows)), list(rows))
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         return self._loss(self._margins(model, batch))
 
     def _loss(self, margins: Tensor) -> Tensor:
         smoothing = self.label_smoothing  # the share of pairs that may be the wrong way round
         return -((1 - smoothing) * F.logsigmoid(margins) + smoothing * F.logsigmoid(-margins)).sum()
 
-    def sums(self, model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def sums(self, model: Any, batch: ExampleBatch) -> Mapping[str, Tensor]:
         margins = self._margins(model, batch)
         return {"loss": self._loss(margins), "reward_accuracy": (margins > 0).sum(), "reward_margin": margins.sum()}
 
-    def _margins(self, model: Any, batch: Batch) -> Tensor:
+    def _margins(self, model: Any, batch: ExampleBatch) -> Tensor:
         """How much larger the reward of the chosen answer is, for each pair."""
         log_probabilities = self.log_probabilities(model, batch)
         rewards = self.beta * (log_probabilities - batch.inputs["reference"].to(log_probabilities.dtype))
         return rewards[:, 0] - rewards[:, 1]
 
-    def log_probabilities(self, model: Any, batch: Batch) -> Tensor:
+    def log_probabilities(self, model: Any, batch: ExampleBatch) -> Tensor:
         """Of each answer, the sum over its tokens."""
         labels = batch.inputs["labels"]
         known = labels != IGNORED
@@ -86,7 +86,7 @@ class Preferences(Objective):
         sums = losses.new_zeros(2 * len(batch.targets)).index_add(0, batch.inputs["answers"][known], -losses)
         return sums.view(-1, 2)
 
-    def run_base(self, model: Any, batch: Batch, watch: WatchLike = None) -> Any:
+    def run_base(self, model: Any, batch: ExampleBatch, watch: WatchLike = None) -> Any:
         return run_packed(model.base_model, batch.inputs, watch)
 
     def fingerprint(self) -> str:

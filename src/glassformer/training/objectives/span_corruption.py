@@ -24,7 +24,7 @@ from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.training.new_tokenizer import sentinel_ids
 from glassformer.training.objectives.language_model import Ids, TokenWindows
-from glassformer.training.objectives.objective import Batch, padded, scores_loss
+from glassformer.training.objectives.objective import ExampleBatch, padded, scores_loss
 
 CORRUPTED = 0.15  # the share of tokens that are taken out
 SPAN = 3  # tokens of a span, on average
@@ -45,12 +45,12 @@ class SpanCorruption(TokenWindows):
                 "Take a model that has them, such as a T5."
             )
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         sources, targets = zip(*(self._corrupted(row, held_out) for row in rows), strict=True)
         ids, mask = padded(sources, self.config.pad_token_id)
         labels, _ = padded(targets, IGNORED)
         inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shift_right(labels, self.config)}
-        return Batch(inputs, labels, list(rows))
+        return ExampleBatch(inputs, labels, list(rows))
 
     def _corrupted(self, row: int, held_out: bool) -> tuple[list[int], list[int]]:
         """A window's source and target."""
@@ -65,7 +65,7 @@ class SpanCorruption(TokenWindows):
             at += kept + taken
         return [*source, *self.after], [*target, self.sentinels[spans], self.end]
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         states = model.base_model(**batch.inputs, use_cache=False).last_hidden_state
         return scores_loss(model, states, batch.targets, self.label_smoothing)
 

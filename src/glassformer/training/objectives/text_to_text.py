@@ -16,8 +16,8 @@ from glassformer.families.shared.seq2seq import shift_right
 from glassformer.ground.errors import InputError, spell
 from glassformer.text import Tokenizer
 from glassformer.training.measures import edit_distance
-from glassformer.training.objectives.objective import Batch, Measures, Objective, RaggedRows, padded, scores_loss
-from glassformer.training.rows import SOURCE, TARGET, Row, rows_digest
+from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, RaggedRows, padded, scores_loss
+from glassformer.training.rows import SOURCE, TARGET, DataRow, rows_digest
 
 
 class TextPairs:
@@ -38,7 +38,12 @@ class TextToText(Objective):
     truncated: Sequence[str] = ()  # what is too long is refused: a target that is cut would teach to stop there
 
     def __init__(
-        self, tokenizer: Tokenizer, config: Any, rows: Sequence[Row], held_out: Sequence[Row], limit: int | None = None
+        self,
+        tokenizer: Tokenizer,
+        config: Any,
+        rows: Sequence[DataRow],
+        held_out: Sequence[DataRow],
+        limit: int | None = None,
     ) -> None:
         """`limit`: the tokens of a source or a target, at most; by default the model's context."""
         self.config, self.tokenizer = config, tokenizer
@@ -59,14 +64,14 @@ class TextToText(Objective):
     def held_out(self) -> int:
         return len(self._held_out)
 
-    def batch(self, rows: Sequence[int], held_out: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         pairs = self._held_out if held_out else self._pairs
         sources, mask = pairs.sources.padded(rows, self.config.pad_token_id, self.pad_multiple)
         targets, _ = pairs.targets.padded(rows, IGNORED, self.pad_multiple)
         inputs = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": shift_right(targets, self.config)}
-        return Batch(inputs, targets, list(rows))
+        return ExampleBatch(inputs, targets, list(rows))
 
-    def loss(self, model: Any, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         states = model.base_model(**batch.inputs, use_cache=False).last_hidden_state
         return scores_loss(model, states, batch.targets, self.label_smoothing)
 
@@ -97,7 +102,7 @@ class TextToText(Objective):
     def fingerprint(self) -> str:
         return self._digest
 
-    def _encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[tuple[list[int], list[int]]]:
+    def _encode(self, tokenizer: Tokenizer, rows: Sequence[DataRow]) -> list[tuple[list[int], list[int]]]:
         """Each row's source, and its target with the end token."""
         sources = tokenizer([row.text(SOURCE) for row in rows])["input_ids"] if rows else []
         targets = [row.tokens(TARGET) for row in rows]

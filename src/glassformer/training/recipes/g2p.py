@@ -25,7 +25,7 @@ from glassformer.ground.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.prepared import PreparedTraining, make_trainer
-from glassformer.training.rows import Row, split_rows
+from glassformer.training.rows import DataRow, split_rows
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
@@ -97,7 +97,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backend, special={"pad_token": PAD, "eos_token": END, "unk_token": UNKNOWN}, model_max_length=128)
 
 
-def rows(dictionary: Path) -> tuple[list[Row], list[Row]]:
+def rows(dictionary: Path) -> tuple[list[DataRow], list[DataRow]]:
     """The dictionary's words and pronunciations: to train on, and held out."""
     with dictionary.open(encoding="utf-8") as file:
         entries = list(read_entries(file))
@@ -106,7 +106,7 @@ def rows(dictionary: Path) -> tuple[list[Row], list[Row]]:
     return split_rows(entries, HELD_OUT, key=lambda row: str(row.fields["source"]))
 
 
-def read_entries(lines: Iterable[str]) -> Iterator[Row]:
+def read_entries(lines: Iterable[str]) -> Iterator[DataRow]:
     """`abate AH0 B EY1 T` as a word and its phonemes; words with digits and other signs are left out."""
     seen: set[Any] = set()
     for index, line in enumerate(lines, 1):
@@ -116,7 +116,7 @@ def read_entries(lines: Iterable[str]) -> Iterator[Row]:
         phonemes = re.sub(r"\d", "", match[2]).split()
         if (key := (match[1], *phonemes)) not in seen:
             seen.add(key)
-            yield Row({"source": match[1], "target": phonemes}, f"line {index}")
+            yield DataRow({"source": match[1], "target": phonemes}, f"line {index}")
 
 
 def _vocabulary() -> dict[str, int]:
