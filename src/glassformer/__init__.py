@@ -109,8 +109,8 @@ _UNDER_OTHER_NAMES = {
     "PreTrainedModel": ("compat.pretrained", "PretrainedModel"), "logging": ("compat.logging", ""),
 }  # fmt: skip
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
-_CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.configs` names
-_TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.tokenizer_names` has them
+_CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.names` has
+_TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.names` has them
 _RULE = re.compile(r"\w+Logits(Warper|Processor)|ExponentialDecayLengthPenalty")  # as `compat.processors` makes them
 _PIPELINE = re.compile(r"[A-Z]\w+Pipeline")  # `TextGenerationPipeline` and others, as `tasks` names them
 _ELSEWHERE = {  # names of transformers that are not here, and what to do instead
@@ -210,11 +210,11 @@ def _of_a_family(name: str) -> Any:
     if _RULE.fullmatch(name):
         return getattr(importlib.import_module(f"{__name__}.compat.processors"), name, None)
     if _PIPELINE.fullmatch(name):
-        return importlib.import_module(f"{__name__}.tasks.familiar_names").find_pipeline(name)
+        return importlib.import_module(f"{__name__}.tasks.registry").find_pipeline(name)
     if _CONFIG.fullmatch(name):
-        return importlib.import_module(f"{__name__}.compat.configs").find_config(name)
+        return importlib.import_module(f"{__name__}.compat.names").find_config(name)
     if _TOKENIZER.fullmatch(name):
-        return importlib.import_module(f"{__name__}.compat.tokenizer_names").find_tokenizer(name)
+        return importlib.import_module(f"{__name__}.compat.names").find_tokenizer(name)
     if _FAMILY.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.auto").find_model_class(name)
     return None
