@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import sweeps
+from tests import costs, needs, sweeps
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
 from tests.patience import RAY_LIMITS
 
@@ -35,6 +35,8 @@ CI = bool(os.environ.get("CI"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (needs, costs):
+        config.pluginmanager.register(plugin)
     sweeps.choose(config.option.markexpr)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what it starts in the background
     slow = [HealthCheck.too_slow]  # however busy the machine is
