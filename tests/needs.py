@@ -1,16 +1,18 @@
 """What a test needs beside this process: a marker for each need, given by folder, file, fixture or parameter.
 
-`make test` runs what needs nothing (`not needs`), `make test-full` the rest. A single test of another file is marked by
-hand: `@pytest.mark.processes`. Files that a run leaves out whole are not imported.
+`make test` runs what needs nothing (`not needs`), `make test-full` the rest. That a test starts processes is read off its
+code; what nothing finds is marked by hand. Files that a run leaves out whole are not imported.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import pytest
 
@@ -21,14 +23,33 @@ ANY = "needs"  # marks a test that has one of these
 PLACES = {  # folders and files of which every test needs the same
     "docs": "docs",
     "ecosystem": "clients",
+    "engine/cpu/test_build.py": "processes",
+    "engine/cpu/test_simd_levels.py": "processes",
+    "engine/cpu/test_wheel.py": "processes",
+    "engine/cpu/test_work_sharing.py": "processes",
     "engine/gpu": "interpreter",
+    "engine/test_fork.py": "processes",
+    "engine/test_tensor_parallel.py": "processes",
+    "parity/test_transformerlens.py": "clients",
+    "runtime/test_tensor_parallel.py": "processes",
     "scale": "cluster",
+    "serving/test_anthropic_client.py": "clients",
+    "serving/test_batches.py": "clients",
+    "serving/test_openai_client.py": "clients",
+    "serving/test_openapi.py": "clients",
+    "serving/test_other_clients.py": "clients",
+    "serving/test_responses.py": "clients",
     "studio": "browser",
     "test_docs.py": "docs",
     "test_examples.py": "docs",
+    "training/test_event_files.py": "clients",
+    "training/test_processes.py": "processes",
+    "views/test_browser.py": "browser",
 }
 FIXTURES = {"open_page": "browser", "cluster": "cluster"}
 PARAMETERS = {"gpu": "interpreter"}  # an executor's name
+PROCESSES = {"fork", "multiprocessing", "pty", "subprocess"}  # names in the code of a test that starts some
+SHARED = ("tests.conftest", "tests.patience")  # may start one for itself, whoever calls them
 
 FILES, TESTS = pytest.StashKey[Counter[str]](), pytest.StashKey[Counter[str]]()  # what this run leaves out, by need
 
@@ -47,11 +68,37 @@ def of_test(item: pytest.Item) -> set[str]:
     if place := of_place(item.path):
         found.add(place)
     if isinstance(item, pytest.Function):
+        if any(map(_starts_processes, _functions(item))):
+            found.add("processes")
         found.update(FIXTURES[name] for name in item.fixturenames if name in FIXTURES)
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         words = (word for value in values for word in (value if isinstance(value, tuple) else (value,)))
         found.update(PARAMETERS[word] for word in words if isinstance(word, str) and word in PARAMETERS)
     return found
+
+
+def _functions(item: pytest.Function) -> Iterator[FunctionType]:
+    """A test's own function, and those of its fixtures."""
+    yield item.function
+    definitions = item._fixtureinfo.name2fixturedefs
+    yield from (
+        one.func for name in item.fixturenames for one in definitions.get(name, ())[-1:] if hasattr(one.func, "__code__")
+    )
+
+
+@cache
+def _starts_processes(function: FunctionType) -> bool:
+    """Whether a function of the tests starts processes, itself or in another that it calls."""
+    if not function.__module__.startswith(("tests.", "test_")) or function.__module__ in SHARED:
+        return False
+    names = set(_names(function.__code__))
+    called = (function.__globals__.get(name) for name in names - {function.__name__})
+    return not names.isdisjoint(PROCESSES) or any(_starts_processes(one) for one in called if isinstance(one, FunctionType))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from (name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner))
 
 
 @cache
