@@ -3,13 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One process per core, and no more threads than that. Bytecode is kept whatever the environment says: the tests start many
 # processes, and without it each compiles torch anew.
-TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal $(if $(CI),--durations=50)
 # pip shows what it downloads: it is gigabytes where the index's PyTorch brings CUDA with it.
 ADD := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--quiet) --constraint constraints.txt
 INSTALL := $(ADD) --editable
 TRANSFORMERLENS := transformer-lens==4.3.0 beartype einops fancy-einsum jaxtyping typeguard wadler-lindig # asks for much more than it needs
 
-.PHONY: run setup test test-all lint resolution bench studio wheels clean
+.PHONY: run setup test test-full test-all test-changed lint resolution bench studio wheels clean
 
 run: .venv/installed ## one answer from the default model, and how it came to be
 	@$(BIN)/glass models pull smollm2
@@ -19,11 +19,18 @@ run: .venv/installed ## one answer from the default model, and how it came to be
 
 setup: .venv/developing ## an environment for development
 
-test: .venv/developing lint ## what every change must pass
-	$(TESTS) -m "not sweep"
+test: .venv/developing lint ## what needs nothing beside Python; its end says what it left out
+	$(TESTS) -m "not (sweep or needs)"
 
-test-all: .venv/developing lint ## the same and the wide sweeps
+test-full: .venv/developing ## what `make test` leaves out: browsers, clusters, clients, documents, processes, Triton's interpreter
+	$(TESTS) -m "needs and not sweep"
+
+test-all: .venv/developing lint ## all of that, and the wide sweeps
 	$(TESTS)
+
+test-changed: .venv/developing ## what the changes since HEAD, or SINCE=origin/main, can reach by imports
+	@reached=$$($(BIN)/python tools/changed_tests.py $(SINCE)) || exit; \
+	if [ -z "$$reached" ]; then echo "No test reaches what has changed."; else $(TESTS) -m "not sweep" $$reached; fi
 
 lint: .venv/developing
 	$(BIN)/ruff check .

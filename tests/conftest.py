@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import sweeps
+from tests import costs, needs, sweeps
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
 from tests.patience import RAY_LIMITS
 
@@ -35,6 +35,8 @@ CI = bool(os.environ.get("CI"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (needs, costs):
+        config.pluginmanager.register(plugin)
     sweeps.choose(config.option.markexpr)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what it starts in the background
     slow = [HealthCheck.too_slow]  # however busy the machine is
@@ -200,6 +202,43 @@ def command_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.delenv("GLASS_MODEL", raising=False)
     yield tmp_path
     log.handlers[:], log.propagate = handlers, propagate
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _large_tokenizers_are_read_once() -> Iterator[None]:
+    """To read a real vocabulary takes most of a tiny model's loading; copies share it, and nothing else."""
+    import tokenizers
+
+    from glassformer.text.tokenizer_files import tokenizer_folder
+
+    read_json, read = tokenizer_folder._read_tokenizer_json, dict[bytes, tokenizers.Tokenizer]()
+
+    def read_once(path: Path) -> tokenizers.Tokenizer:
+        try:
+            raw = path.read_bytes() if path.stat().st_size > 2**20 else b""
+        except OSError:
+            raw = b""  # whatever is wrong, the function itself says it
+        if raw and raw not in read:
+            read[raw] = read_json(path)
+        return copy_of(read[raw]) if raw else read_json(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_folder, "_read_tokenizer_json", read_once)
+        yield
+
+
+def copy_of(tokenizer: Any) -> Any:
+    """A tokenizer with the same vocabulary in memory and parts of its own."""
+    copied = type(tokenizer)(tokenizer.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if (value := getattr(tokenizer, part)) is not None:
+            setattr(copied, part, value)
+    if tokenizer.truncation:
+        copied.enable_truncation(**tokenizer.truncation)
+    if tokenizer.padding:
+        copied.enable_padding(**tokenizer.padding)
+    copied.add_tokens([token for _, token in sorted(tokenizer.get_added_tokens_decoder().items())])
+    return copied
 
 
 @pytest.fixture(autouse=True)

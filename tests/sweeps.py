@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.needs import may_choose
+
 Test = TypeVar("Test", bound=Hashable)
 
-NO_SWEEPS = "not sweep"  # the choice of `make test`, as pytest's -m has it
 _wanted = True
 
 
 def choose(marks: str) -> None:
     """A run without sweeps does not even make their parameters: to collect tens of thousands and drop them takes long."""
     global _wanted
-    _wanted = marks != NO_SWEEPS
+    _wanted = may_choose(marks, "sweep")
 
 
 def swept(values: Iterable[Any]) -> list[Any]:

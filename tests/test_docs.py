@@ -167,6 +167,7 @@ def test_ci_workflow_runs_what_make_runs() -> None:
     assert {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]} == {"ubuntu", "macos", "windows"}
     steps = "\n".join(step.get("run", "") for step in job["steps"])
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for check in ("ruff check .", "ruff format --check .", "mypy", "pytest -n auto", '-m "not sweep"'):
+    parts = ('-m "not (sweep or needs)"', '-m "needs and not sweep"', "--durations=50")
+    for check in ("ruff check .", "ruff format --check .", "mypy", "pytest -n auto", *parts):
         assert check in steps
         assert check in makefile

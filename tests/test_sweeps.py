@@ -74,11 +74,12 @@ def test_families(family):
 """
 
 
+@pytest.mark.processes
 def test_collected_tests_are_quick_or_sweeps(tmp_path: Path) -> None:
     (tmp_path / "test_combined.py").write_text(COMBINED)
     root = Path(__file__).parents[1]
     options = ["--collect-only", "-p", "tests.conftest", "-c", str(root / "pyproject.toml"), "--rootdir", str(tmp_path)]
-    command = [sys.executable, "-m", "pytest", *options, "-m", sweeps.NO_SWEEPS, str(tmp_path / "test_combined.py")]
+    command = [sys.executable, "-m", "pytest", *options, "-m", "not sweep", str(tmp_path / "test_combined.py")]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]

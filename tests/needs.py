@@ -1,0 +1,157 @@
+"""What a test needs beside this process: a marker for each need, given by folder, file, fixture or parameter.
+
+`make test` runs what needs nothing (`not needs`), `make test-full` the rest. That a test starts processes is read off its
+code; what nothing finds is marked by hand. Files that a run leaves out whole are not imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain, combinations
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import pytest
+
+ROOT = Path(__file__).parent
+NEEDS = ("browser", "cluster", "interpreter", "clients", "docs", "processes")
+ANY = "needs"  # marks a test that has one of these
+
+PLACES = {  # folders and files of which every test needs the same
+    "docs": "docs",
+    "ecosystem": "clients",
+    "engine/cpu/test_build.py": "processes",
+    "engine/cpu/test_simd_levels.py": "processes",
+    "engine/cpu/test_wheel.py": "processes",
+    "engine/cpu/test_work_sharing.py": "processes",
+    "engine/gpu": "interpreter",
+    "engine/test_fork.py": "processes",
+    "engine/test_tensor_parallel.py": "processes",
+    "parity/test_transformerlens.py": "clients",
+    "runtime/test_tensor_parallel.py": "processes",
+    "scale": "cluster",
+    "serving/test_anthropic_client.py": "clients",
+    "serving/test_batches.py": "clients",
+    "serving/test_openai_client.py": "clients",
+    "serving/test_openapi.py": "clients",
+    "serving/test_other_clients.py": "clients",
+    "serving/test_responses.py": "clients",
+    "studio": "browser",
+    "test_docs.py": "docs",
+    "test_examples.py": "docs",
+    "training/test_event_files.py": "clients",
+    "training/test_processes.py": "processes",
+    "views/test_browser.py": "browser",
+}
+FIXTURES = {"open_page": "browser", "cluster": "cluster"}
+PARAMETERS = {"gpu": "interpreter"}  # an executor's name
+PROCESSES = {"fork", "multiprocessing", "pty", "subprocess"}  # names in the code of a test that starts some
+SHARED = ("tests.conftest", "tests.patience")  # may start one for itself, whoever calls them
+
+FILES, TESTS = pytest.StashKey[Counter[str]](), pytest.StashKey[Counter[str]]()  # what this run leaves out, by need
+
+
+def of_place(path: Path) -> str | None:
+    """What every test of a file needs."""
+    if not path.is_relative_to(ROOT):
+        return None
+    inside = path.relative_to(ROOT)
+    return next((PLACES[one.as_posix()] for one in (inside, *inside.parents) if one.as_posix() in PLACES), None)
+
+
+def of_test(item: pytest.Item) -> set[str]:
+    """What a test needs, whatever says so."""
+    found = {mark.name for mark in item.iter_markers()}.intersection(NEEDS)
+    if place := of_place(item.path):
+        found.add(place)
+    if isinstance(item, pytest.Function):
+        if any(map(_starts_processes, _functions(item))):
+            found.add("processes")
+        found.update(FIXTURES[name] for name in item.fixturenames if name in FIXTURES)
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        words = (word for value in values for word in (value if isinstance(value, tuple) else (value,)))
+        found.update(PARAMETERS[word] for word in words if isinstance(word, str) and word in PARAMETERS)
+    return found
+
+
+def _functions(item: pytest.Function) -> Iterator[FunctionType]:
+    """A test's own function, and those of its fixtures."""
+    yield item.function
+    definitions = item._fixtureinfo.name2fixturedefs
+    yield from (
+        one.func for name in item.fixturenames for one in definitions.get(name, ())[-1:] if hasattr(one.func, "__code__")
+    )
+
+
+@cache
+def _starts_processes(function: FunctionType) -> bool:
+    """Whether a function of the tests starts processes, itself or in another that it calls."""
+    if not function.__module__.startswith(("tests.", "test_")) or function.__module__ in SHARED:
+        return False
+    names = set(_names(function.__code__))
+    called = (function.__globals__.get(name) for name in names - {function.__name__})
+    return not names.isdisjoint(PROCESSES) or any(_starts_processes(one) for one in called if isinstance(one, FunctionType))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from (name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner))
+
+
+@cache
+def may_choose(expression: str, *marks: str) -> bool:
+    """Whether pytest's `-m` may choose a test that has these marks, and perhaps more."""
+    if not expression:
+        return True
+    code = compile(expression, "-m", "eval")
+    known = ("sweep", ANY, *NEEDS)
+    if not set(code.co_names) <= set(known):
+        return True
+    others = [mark for mark in ("sweep", *NEEDS) if mark not in marks]
+    supersets = chain.from_iterable(combinations(others, count) for count in range(len(others) + 1))
+    return any(eval(code, {"__builtins__": {}}, _truths({*marks, *more})) for more in supersets)
+
+
+def _truths(marks: set[str]) -> dict[str, bool]:
+    return {name: name in marks for name in ("sweep", *NEEDS)} | {ANY: not marks.isdisjoint(NEEDS)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FILES], config.stash[TESTS] = Counter(), Counter()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    need = of_place(collection_path) if re.fullmatch(r"test_.*\.py", collection_path.name) else None
+    if need is None or may_choose(config.option.markexpr, need):
+        return None
+    config.stash[FILES][need] += 1
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if found := of_test(item):
+            for name in (ANY, *found):
+                item.add_marker(name)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "sweep" not in marks:
+            item.config.stash[TESTS].update(name for name in NEEDS if name in marks)
+
+
+def left_out(files: dict[str, int], tests: dict[str, int]) -> str:
+    """What a run has left out, and how to run it; nothing where nothing is."""
+
+    def counted(name: str) -> str:
+        counts = ((files.get(name, 0), "file"), (tests.get(name, 0), "test"))
+        return " and ".join(f"{count} {noun}{'s'[: count != 1]}" for count, noun in counts if count)
+
+    each = [f"{name} ({counted(name)})" for name in NEEDS if counted(name)]
+    return f"Left out: {', '.join(each)}. Run them: make test-full; one of them: pytest -m NAME" if each else ""
