@@ -220,8 +220,9 @@ def examine() -> dict[str, Any]:
 
     from glassformer.blueprints import model_types
     from glassformer.checkpoint.catalogue import CATALOGUE
-    from glassformer.checkpoint.locate import home, local_path
+    from glassformer.checkpoint.locate import local_path
     from glassformer.engine.cpu.cores import available
+    from glassformer.ground.files import home
 
     executors, advice = _executors()
     here = {name: str(path) for name in CATALOGUE if (path := local_path(name))}
