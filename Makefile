@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One process per core, and no more threads than that. Bytecode is kept whatever the environment says: the tests start many
 # processes, and without it each compiles torch anew.
 TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal $(if $(CI),--durations=50)
-# pip shows what it downloads: it is gigabytes where the index's PyTorch brings CUDA with it.
+# pip shows what it downloads: for development it is gigabytes where the index's PyTorch brings CUDA with it.
 ADD := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--quiet) --constraint constraints.txt
 INSTALL := $(ADD) --editable
 TRANSFORMERLENS := transformer-lens==4.3.0 beartype einops fancy-einsum jaxtyping typeguard wadler-lindig # asks for much more than it needs
@@ -68,8 +68,10 @@ endef
 
 .venv/installed: pyproject.toml constraints.txt
 	$(CREATE_VENV)
-	@echo "Setting up .venv: PyTorch and a few small libraries, one to three minutes (on Linux PyTorch brings CUDA: 2.8 GB)…"
-	@$(INSTALL) '.[grammar]'
+	@echo "Setting up .venv: a few small libraries (60 MB); meanwhile the CPU engine is built, once, in half a minute…"
+	@PYTHONPATH=src $(PYTHON) -m glassformer.engine.cpu.build & engine=$$!; \
+	$(INSTALL) '.[grammar]' || { kill $$engine; exit 1; }; \
+	wait $$engine || { echo "So models are run by PyTorch, which is installed now (on Linux it brings CUDA: 2.8 GB)…"; $(INSTALL) '.[grammar,torch]'; }
 	@touch $@
 
 .venv/developing: pyproject.toml constraints.txt # --no-compile: of 25,000 files most are never imported

@@ -58,9 +58,9 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
     import torch
 
     from glassformer import blueprints
-    from glassformer.checkpoint.locate import home
     from glassformer.compat.auto import model_class_for_head
     from glassformer.compat.pretrained import DTYPES_BY_NAME
+    from glassformer.ground.files import home
 
     config = blueprints.read_config(shape)
     folder = home() / "bench" / f"{config.model_type}-{config.hidden_size}x{config.num_hidden_layers}-{shape['dtype']}"

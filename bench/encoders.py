@@ -61,7 +61,7 @@ def onnx_file(folder: Path) -> Path:
     """The ONNX graph of transformers' model, made once and kept beside the other files for benchmarks."""
     import torch
 
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     path = home() / "bench" / f"{folder.name}.onnx"
     if not path.exists():

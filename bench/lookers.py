@@ -37,7 +37,7 @@ PROMPT = "The keeper of the lighthouse told me how the storm came in that night:
 
 def float32_folder() -> Path:
     """SmolLM2's packed weights expanded, in a folder that every library opens; made once."""
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     folder = home() / "bench" / "smollm2-float32"
     if not (folder / "tokenizer.json").exists():

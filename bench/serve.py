@@ -261,7 +261,7 @@ def unpacked(file: Path) -> Path:
     if file.is_dir():
         return file
     from glassformer import AutoModelForCausalLM, AutoTokenizer
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     folder = home() / "bench" / f"{file.stem}-unpacked"
     if not (folder / "model.safetensors").exists():

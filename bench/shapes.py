@@ -25,8 +25,8 @@ from common import MINILM, QWEN3_06B, SMOLLM2, WORDS, random_checkpoint
 from glassformer import blueprints
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
-from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import Bytes, check_kind
+from glassformer.ground.files import home
 from glassformer.quantize.export import model_contents
 
 KINDS = ("Q4_K", "Q8_0", "BF16", "Q4_0", "Q6_K")

@@ -19,7 +19,8 @@ import torch
 
 import glassformer
 from common import race, report, texts
-from glassformer.checkpoint.locate import home, locate
+from glassformer.checkpoint.locate import locate
+from glassformer.ground.files import home
 
 
 def distilbert(head: str) -> Path:

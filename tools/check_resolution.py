@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = ("x86_64-manylinux_2_31", "aarch64-manylinux_2_31")  # Debian 11, Ubuntu 20.04 and later
-EXTRAS = (None, "grammar", "serve", "dev")
+EXTRAS = (None, "torch", "grammar", "serve", "dev")
 LOCAL = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
 CONTRADICTIONS = ("No solution found", "ResolutionImpossible")  # anything else may be the network's fault
 TRIES = 3

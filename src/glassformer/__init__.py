@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from glassformer.blueprints import Config as PreTrainedConfig
-    from glassformer.blueprints import Config as PretrainedConfig
+if TYPE_CHECKING:  # the one list of public names: type checkers follow these imports, and `_homes` reads them
+    from glassformer.compat import PreTrainedConfig as PreTrainedConfig
+    from glassformer.compat import PretrainedConfig as PretrainedConfig
     from glassformer.compat import logging as logging
     from glassformer.compat.auto import AutoModel as AutoModel
     from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from glassformer.compat.collators import DataCollatorWithPadding as DataCollatorWithPadding
     from glassformer.compat.collators import DefaultDataCollator as DefaultDataCollator
     from glassformer.compat.collators import default_data_collator as default_data_collator
-    from glassformer.compat.pretrained import PretrainedModel as PreTrainedModel
+    from glassformer.compat.pretrained import PreTrainedModel as PreTrainedModel
     from glassformer.compat.processors import EosTokenCriteria as EosTokenCriteria
     from glassformer.compat.processors import LogitsProcessor as LogitsProcessor
     from glassformer.compat.processors import LogitsProcessorList as LogitsProcessorList
@@ -77,37 +78,6 @@ if TYPE_CHECKING:
     from glassformer.text import Tokenizer as Tokenizer
     from glassformer.views.journey import Journey as Journey
 
-_HOMES = {
-    "compat.auto": (
-        "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForPreTraining",
-        "AutoModelForQuestionAnswering", "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification",
-        "AutoModelForTextEncoding", "AutoModelForTokenClassification",
-    ),
-    "compat.collators": ("DataCollatorForLanguageModeling", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
-                         "DataCollatorWithPadding", "DefaultDataCollator", "default_data_collator"),
-    "compat.processors": ("EosTokenCriteria", "LogitsProcessor", "LogitsProcessorList", "MaxLengthCriteria",
-                          "MaxTimeCriteria", "StopStringCriteria", "StoppingCriteria", "StoppingCriteriaList", "set_seed"),
-    "compat.streamers": ("AsyncTextIteratorStreamer", "TextIteratorStreamer", "TextStreamer"),
-    "decoding": ("GenerationConfig", "Step"),
-    "engine.protocol": ("Executor",),
-    "ground.changes": ("Change", "Where"),
-    "ground.errors": ("GlassError",),
-    "ground.sites": ("Watch",),
-    "families.shared.outputs": ("ModelOutput",),
-    "layers.cache": ("DynamicCache", "EncoderDecoderCache", "StaticCache"),
-    "observe.compare": ("compare",),
-    "observe.plan": ("plan",),
-    "observe.recorded_activations": ("RecordedActivations",),
-    "model_files": ("AutoConfig", "AutoTokenizer"),
-    "runtime": ("Model", "Run", "load"),
-    "tasks": ("Task", "pipeline"),
-    "text": ("AddedToken", "BatchEncoding", "Tokenizer"),
-    "views.journey": ("Journey",),
-}  # fmt: skip
-_UNDER_OTHER_NAMES = {
-    "PreTrainedConfig": ("blueprints", "Config"), "PretrainedConfig": ("blueprints", "Config"),
-    "PreTrainedModel": ("compat.pretrained", "PretrainedModel"), "logging": ("compat.logging", ""),
-}  # fmt: skip
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
 _CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.names` has
 _TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.names` has them
@@ -126,83 +96,40 @@ _ELSEWHERE = {  # names of transformers that are not here, and what to do instea
     "EncoderRepetitionPenaltyLogitsProcessor EncoderNoRepeatNGramLogitsProcessor InfNanRemoveLogitsProcessor "
     "LogitNormalization WatermarkLogitsProcessor": "write a LogitsProcessor of your own",
 }  # fmt: skip
-_HOME = {name: (module, name) for module, names in _HOMES.items() for name in names} | _UNDER_OTHER_NAMES
-
-__all__ = [
-    "AddedToken",
-    "AsyncTextIteratorStreamer",
-    "AutoConfig",
-    "AutoModel",
-    "AutoModelForCausalLM",
-    "AutoModelForMaskedLM",
-    "AutoModelForPreTraining",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSequenceClassification",
-    "AutoModelForTextEncoding",
-    "AutoModelForTokenClassification",
-    "AutoTokenizer",
-    "BatchEncoding",
-    "Change",
-    "DataCollatorForLanguageModeling",
-    "DataCollatorForSeq2Seq",
-    "DataCollatorForTokenClassification",
-    "DataCollatorWithPadding",
-    "DefaultDataCollator",
-    "DynamicCache",
-    "EncoderDecoderCache",
-    "EosTokenCriteria",
-    "Executor",
-    "GenerationConfig",
-    "GlassError",
-    "Journey",
-    "LogitsProcessor",
-    "LogitsProcessorList",
-    "MaxLengthCriteria",
-    "MaxTimeCriteria",
-    "Model",
-    "ModelOutput",
-    "PreTrainedConfig",
-    "PreTrainedModel",
-    "PretrainedConfig",
-    "RecordedActivations",
-    "Run",
-    "StaticCache",
-    "Step",
-    "StopStringCriteria",
-    "StoppingCriteria",
-    "StoppingCriteriaList",
-    "Task",
-    "TextIteratorStreamer",
-    "TextStreamer",
-    "Tokenizer",
-    "Watch",
-    "Where",
-    "__version__",
-    "compare",
-    "default_data_collator",
-    "load",
-    "logging",
-    "pipeline",
-    "plan",
-    "set_seed",
-]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        module, attribute = _HOME[name]
-        home = importlib.import_module(f"{__name__}.{module}")
-        value = getattr(home, attribute) if attribute else home
+    from glassformer.ground.errors import needed_for
+
+    if name == "__all__":
+        value: Any = __dir__()
+    elif home := _homes().get(name):
+        with needed_for(name):
+            value = getattr(__import__(home, fromlist=[name]), name)
     else:
         for names, advice in _ELSEWHERE.items():
             if name in names.split():  # not an AttributeError, of which `from … import` would not show the words
                 raise ImportError(f"glassformer has no {name}. Instead: {advice}.", name=name)
-        value = _of_a_family(name)
+        with needed_for(name):
+            value = _of_a_family(name)
         if value is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_homes(), "__version__"])
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """The module that each public name is imported from, by the imports above."""
+    import ast
+    from pathlib import Path
+
+    block = next(node for node in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(node, ast.If))
+    return {node.names[0].name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom)}
 
 
 def _of_a_family(name: str) -> Any:
@@ -218,7 +145,3 @@ def _of_a_family(name: str) -> Any:
     if _FAMILY.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.auto").find_model_class(name)
     return None
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

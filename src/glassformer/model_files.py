@@ -20,7 +20,7 @@ from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_kinds import file_kind
-from glassformer.checkpoint.locate import CheckpointPart, home, locate
+from glassformer.checkpoint.locate import CheckpointPart, locate
 from glassformer.checkpoint.quantized import quantization_method
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
@@ -40,6 +40,7 @@ from glassformer.ground.errors import (
     refuse_unknown,
     spell,
 )  # fmt: skip
+from glassformer.ground.files import home
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import brief
 from glassformer.text import Tokenizer

@@ -20,8 +20,9 @@ from huggingface_hub import constants, errors, snapshot_download
 from glassformer.checkpoint import local_cache
 from glassformer.checkpoint import locate as module
 from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
-from glassformer.checkpoint.locate import CheckpointPart, fetch, home, hub_repositories, local_path, locate, pull
+from glassformer.checkpoint.locate import CheckpointPart, fetch, hub_repositories, local_path, locate, pull
 from glassformer.ground.errors import CheckpointError, FetchError, InputError, ModelNotFound
+from glassformer.ground.files import home
 from tests.checkpoint.files import refused
 
 # Names ----------------------------------------------------------------------------------------------------------

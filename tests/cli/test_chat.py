@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.checkpoint.locate import home
 from glassformer.cli.chat import handle, line_input
 from glassformer.cli.chat.commands import COMMANDS, complete
 from glassformer.cli.chat.conversation import Conversation, Message
@@ -27,6 +26,7 @@ from glassformer.cli.chat.session import Session, cancel_on_interrupt
 from glassformer.cli.chat.word_wrap import WordWrapper
 from glassformer.engine.protocol import Feed
 from glassformer.ground.errors import GlassError, InputError, SettingError, TemplateError
+from glassformer.ground.files import home
 from glassformer.runtime.model import Model, load
 from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass

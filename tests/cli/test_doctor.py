@@ -23,7 +23,7 @@ from glassformer.engine.cpu import build, cores, thread_bench, thread_count
 from glassformer.engine.cpu.cores import Core, Processors
 from glassformer.engine.cpu.library import levels, library
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds
-from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError, InputError, MissingExtra
 from glassformer.observe import verification as verify
 from glassformer.views.thread_bench import Machine
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
@@ -108,9 +108,14 @@ def test_cpu_engine_that_cannot_run(engine: FakeEngine, monkeypatch: pytest.Monk
 def test_without_torch(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     found = examine()
-    assert line(found, "plain") == "plain: cannot run"
+    needed = "torch cannot be imported (import of torch halted; None in sys.modules): pip install 'glassformer[torch]'"
+    assert line(found, "plain") == f"plain: cannot run: {needed}"
     assert line(found, "cpu").startswith("cpu: runs on 3 threads")
-    assert any("pip install torch" in one for one in found["advice"])
+    assert found["advice"] == ["nothing to fix"]  # the light installation
+    assert found["extras"]["torch"] == "not installed: pip install 'glassformer[torch]'"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("GLASS_HOME", "nowhere")
+    assert examine()["advice"][0] == needed
 
 
 def checked(*words: str) -> Any:
@@ -170,9 +175,8 @@ class TestVerify:
     def test_without_torch(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
         done = checked("--verify", "-m", str(tiny_qwen3))
-        assert isinstance(done.exception, ExecutorError)
-        assert "compares the CPU engine with PyTorch, and torch cannot be imported" in str(done.exception)
-        assert "pip install torch" in str(done.exception)
+        assert isinstance(done.exception, MissingExtra)
+        assert str(done.exception) == "--verify needs PyTorch: pip install 'glassformer[torch]'."
 
     def test_an_encoder_is_refused(self, minilm: Path) -> None:
         done = checked("--verify", "-m", str(minilm))

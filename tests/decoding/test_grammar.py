@@ -28,7 +28,7 @@ from glassformer.decoding.grammar.vocabulary import vocabulary_of
 from glassformer.decoding.rules.constraints import by_grammar
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import MissingExtra, SettingError
 from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
 from tests.sweeps import examples
@@ -265,7 +265,7 @@ def test_enormous_tokens_are_left_out() -> None:
 def test_llguidance_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     for setting, value in (("regex", "a"), ("json_schema", True), ("choices", ["a"]), ("grammar", 'start: "a"')):
-        with pytest.raises(SettingError, match=r"grammars need llguidance. Install it: pip install 'glassformer\[gram"):
+        with pytest.raises(MissingExtra, match=r"a grammar needs llguidance: pip install 'glassformer\[gram"):
             Grammar.compile(setting, value, Plain(b"a"))
 
 

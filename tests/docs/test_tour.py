@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.checkpoint.locate import home
+from glassformer.ground.files import home
 from tests.docs.pages import BLOCK, glass
 from tests.test_docs import TOUR
 

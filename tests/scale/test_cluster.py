@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.ground.errors import ExecutorError, SettingError
+from glassformer.ground.errors import MissingExtra, SettingError
 from glassformer.jobs.formats.row_format import Row
 from glassformer.scale.cluster import Allotment, Machine, allot, check_address, connect, import_ray
 from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
@@ -19,7 +19,7 @@ from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ExecutorError, match=r"^clusters need Ray: pip install 'glassformer\[ray\]'.$"):
+    with pytest.raises(MissingExtra, match=r"^a cluster needs Ray: pip install 'glassformer\[ray\]'.$"):
         import_ray()
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 import glassformer
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import MissingExtra
 from glassformer.runtime.run import Run
 from glassformer.studio import widget
 from glassformer.studio.saved_page import script
@@ -41,7 +41,7 @@ def without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_anywidget")
 def test_without_anywidget_one_sentence_says_so(run: Run) -> None:
-    with pytest.raises(SettingError, match=r"^widgets need anywidget. Install it: pip install 'glassformer\[notebooks\]'.$"):
+    with pytest.raises(MissingExtra, match=r"^a widget needs anywidget: pip install 'glassformer\[notebooks\]'.$"):
         run.widget()
 
 

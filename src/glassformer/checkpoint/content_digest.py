@@ -23,10 +23,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import Bytes, ComputedFile, MappedFile, TensorFile
 from glassformer.ground.errors import WriteError
-from glassformer.ground.files import write_text
+from glassformer.ground.files import home, write_text
 
 PIECE = 1 << 24  # bytes that one thread reads at a time
 BLOCK = 1 << 16  # bytes of one sum

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE, Shipped
-from glassformer.checkpoint.locate import cache_paths, home, hub_repositories
+from glassformer.checkpoint.locate import cache_paths, hub_repositories
 from glassformer.ground.errors import CheckpointError, InputError, ModelNotFound, did_you_mean
+from glassformer.ground.files import home
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo

@@ -33,7 +33,7 @@ from glassformer.checkpoint.catalogue import (
 from glassformer.checkpoint.folder import FolderCheckpoint
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 from glassformer.ground.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
-from glassformer.ground.files import sync_folder, sync_tree, temporary_folder
+from glassformer.ground.files import home, sync_folder, sync_tree, temporary_folder
 from glassformer.ground.progress import NamedProgress, shown_progress
 
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
@@ -44,17 +44,6 @@ SMALL = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
 WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
 PATTERNS: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
-
-
-def home() -> Path:
-    """Where fetched catalogue models are kept: GLASS_HOME, else the user's cache folder."""
-    if folder := os.environ.get("GLASS_HOME"):
-        return Path(folder).expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "glassformer"
 
 
 def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progress: NamedProgress | None = None) -> Path:

@@ -12,9 +12,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from glassformer.checkpoint.locate import home, local_path
+from glassformer.checkpoint.locate import local_path
 from glassformer.ground.errors import FetchError, WriteError
-from glassformer.ground.files import atomic_file
+from glassformer.ground.files import atomic_file, home
 
 NAME = "cl100k_base"
 CACHE_KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # its name in tiktoken's cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.pickle_scan import ADVICE, scan
 from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes, MappedFile, StoredTensor
-from glassformer.ground.errors import CheckpointError
+from glassformer.ground.errors import CheckpointError, MissingExtra, needed_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def read_torch_file(path: Path) -> TorchFile:
     try:
         content, sizes, mapped = _load(file)
         return TorchFile(path, content, dict(_stored_tensors(_unwrapped(content), file, sizes, mapped)))
-    except CheckpointError:
+    except (CheckpointError, MissingExtra):
         raise
     except Exception as error:  # what a damaged file may raise in torch has no end
         match = re.search(r"WeightsUnpickler error:\s*(.+)", str(error)) or re.search("(.+)", str(error))
@@ -56,7 +56,8 @@ def read_torch_file(path: Path) -> TorchFile:
 
 def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int], bool]:
     """The dictionary in a file, the sizes in bytes that its storages have there, and whether torch has mapped them."""
-    import torch
+    with needed_for(f"{file.path}, a file that torch.save wrote,"):
+        import torch
 
     storage_sizes: list[int] = []
 

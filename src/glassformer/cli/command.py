@@ -20,7 +20,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 import click
 
 from glassformer.cli.command_synonyms import familiar_command, familiar_option
-from glassformer.ground.errors import did_you_mean
+from glassformer.ground.errors import did_you_mean, needed_for
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,10 @@ class DescribedArgument(click.Argument):
 
 class Verb(click.Command):
     """A command whose help has its options in sections and its examples line by line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with needed_for(ctx.command_path):
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

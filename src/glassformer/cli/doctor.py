@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from glassformer import __version__
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.ground.errors import ExecutorError, SettingError
+from glassformer.ground.errors import EXTRAS, ExecutorError, SettingError, install, needed_for
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
@@ -150,12 +151,8 @@ def _print(report: object) -> None:
 
 def _verify(name: str, as_json: bool) -> None:
     """Compare the CPU engine with PyTorch and print the verdicts; exit code 1 if anything differs."""
-    try:
+    with needed_for("--verify"):
         import torch  # noqa: F401
-    except ImportError as error:
-        raise ExecutorError(
-            f"--verify compares the CPU engine with PyTorch, and torch cannot be imported ({error}): pip install torch."
-        ) from error
     model = common.load_model(name, executor="plain", dtype="float32")
     with bars.spinner(f"loading {name} and comparing"):
         rows = verify_engine(model)
@@ -223,8 +220,9 @@ def examine() -> dict[str, Any]:
 
     from glassformer.blueprints import model_types
     from glassformer.checkpoint.catalogue import CATALOGUE
-    from glassformer.checkpoint.locate import home, local_path
+    from glassformer.checkpoint.locate import local_path
     from glassformer.engine.cpu.cores import available
+    from glassformer.ground.files import home
 
     executors, advice = _executors()
     here = {name: str(path) for name in CATALOGUE if (path := local_path(name))}
@@ -233,6 +231,7 @@ def examine() -> dict[str, Any]:
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "cores": len(available().cores),
         "libraries": {name: _version(name) for name in LIBRARIES},
+        "extras": {extra: _extra(extra) for extra in sorted({*EXTRAS.values()})},
         "executors": executors,
         "families": list(model_types()),
         "models": here or {"none yet:": "glass models pull smollm2"},
@@ -251,6 +250,12 @@ def _version(name: str) -> str:
         return "missing"
 
 
+def _extra(extra: str) -> str:
+    """Whether what this package imports of an extra is here, or how to install it."""
+    modules = [module for module, brought_by in EXTRAS.items() if brought_by == extra]
+    return "installed" if all(map(find_spec, modules)) else f"not installed: {install(modules[0])}"
+
+
 def _executors() -> tuple[list[str], list[str]]:
     """A line for each executor, and advice about them."""
     cpu, cpu_advice = _cpu()
@@ -264,7 +269,7 @@ def _gpu() -> str:
 
     try:
         reason = device.unusable_reason()
-    except ImportError as error:
+    except ImportError as error:  # a PyTorch that is here, and broken
         reason = f"torch cannot be imported ({error})"
     if reason is not None:
         return f"gpu: cannot run: {reason}"
@@ -273,11 +278,12 @@ def _gpu() -> str:
 
 
 def _plain(alone: bool) -> tuple[str, list[str]]:
-    """PyTorch; advice on its speed matters only if it is the only executor."""
+    """PyTorch; advice on it matters only if it is the only executor."""
     try:
         import torch
     except ImportError as error:
-        return "plain: cannot run", [f"torch cannot be imported ({error}): pip install torch"]
+        needed = f"torch cannot be imported ({error}): {install('torch')}"
+        return f"plain: cannot run: {needed}", [needed] if alone else []
     from glassformer.layers.linear import has_fast_matmul
 
     devices = [f"cpu ({torch.get_num_threads()} threads)"]

@@ -107,6 +107,6 @@ def _is_held(path: Path) -> bool:
 
 
 def _folder() -> Path:
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     return home() / "running"

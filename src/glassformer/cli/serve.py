@@ -152,10 +152,9 @@ def serve(
     cluster: ClusterGroup = CLUSTER_GROUP,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
-    with serve_extra("glass serve"):
-        from glassformer.serving.http.app import create_app
-        from glassformer.serving.http.security import Security
-        from glassformer.serving.http.server import GlassServer, bound_socket
+    from glassformer.serving.http.app import create_app
+    from glassformer.serving.http.security import Security
+    from glassformer.serving.http.server import GlassServer, bound_socket
     from glassformer.serving.permissions import Permissions
     from glassformer.serving.registry import Registry
 
@@ -188,15 +187,6 @@ def serve(
         common.note(greeting(server.address, sources, limits, keyed=address.api_key is not None))
         server.run()
     common.note("stopped.")
-
-
-@contextmanager
-def serve_extra(command: str) -> Iterator[None]:
-    """Say how to install what a command imports, where that is missing."""
-    try:
-        yield
-    except ImportError as error:
-        raise SettingError(f"{command} needs {error.name}: pip install 'glassformer[serve]'.") from error
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def list_vectors(model_options: ModelGroup = MODEL_GROUP, output: OutputGroup = 
 
 def vector_path(out: str) -> Path:
     """The file that --out means."""
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     path = Path(out)
     if path.suffix == ".safetensors":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import common
 from glassformer.cli.command import option
 from glassformer.cli.processes import note_models
-from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, serve_extra, served_names
+from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, served_names
 from glassformer.ground.errors import InputError
 from glassformer.ground.garbage_collection import collect_as_usual
 
@@ -30,9 +30,8 @@ def studio(
     no_browser: Annotated[bool, option("--no-browser", help="Print the address, and open no browser.")] = False,
 ) -> None:
     """Open the studio in the browser: a run, each token's alternatives, and what went on inside the model."""
-    with serve_extra("glass studio"):
-        from glassformer.serving.http.app import create_app
-        from glassformer.serving.http.server import GlassServer
+    from glassformer.serving.http.app import create_app
+    from glassformer.serving.http.server import GlassServer
     from glassformer.serving.registry import Registry
 
     common.log_to_stderr()

@@ -13,7 +13,7 @@ from glassformer import blueprints, families
 from glassformer.blueprints import Head
 from glassformer.compat.generate import GenerationMixin
 from glassformer.compat.model_parts import Seq2SeqParts
-from glassformer.compat.pretrained import FromPretrained, PretrainedModel
+from glassformer.compat.pretrained import FromPretrained, PreTrainedModel
 from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM
 from glassformer.ground.errors import ConfigError
@@ -27,7 +27,7 @@ def model_class(model_type: str, head: str) -> type[Any]:
     base = encoder or families.base_class_for(model_type)
     body: dict[str, Any] = {"__module__": __name__, "base_class": base}
     if head in ("Model", "EncoderModel"):
-        return type(base.__name__, (PretrainedModel, base), body)
+        return type(base.__name__, (PreTrainedModel, base), body)
     kind: type[ModelWithHead] = base.head_classes.get(head, HEADS[head])
     if kind.head_kind not in base.heads:
         others = " or ".join(
@@ -44,7 +44,7 @@ def model_class(model_type: str, head: str) -> type[Any]:
         "__doc__": kind.__doc__,
         "loss_type": head if name.endswith(head) else None,
     }
-    return type(name, (*generation, *seq2seq, PretrainedModel, kind), body)
+    return type(name, (*generation, *seq2seq, PreTrainedModel, kind), body)
 
 
 def model_class_for_head(model_type: str, head: Head) -> type[Any]:

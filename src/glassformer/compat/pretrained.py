@@ -157,7 +157,7 @@ class ParameterFiles(WeightFiles):
         return WeightFiles, ()  # the parameters of a copied or pickled model lie in no file
 
 
-class PretrainedModel(FamiliarClass, FromPretrained, ModelParts):
+class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
     familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from glassformer.decoding.token_history import TokenHistory
+from glassformer.ground.errors import needed_for
 
 SLACK = 8  # tokens looked at beyond the longest stop string: halves of characters, and the first one's missing space
 
@@ -61,10 +62,10 @@ def by_function(function: Callable[..., Any]) -> Stop:
 
 def by_criterion(function: Callable[..., Any]) -> Stop:
     """When a function of (input_ids (1, length), scores) says so: a truth value, or a tensor of one."""
-
-    def stop(history: TokenHistory) -> Finish | None:
+    with needed_for("a stopping criterion"):
         import torch
 
+    def stop(history: TokenHistory) -> Finish | None:
         verdict = function(torch.from_numpy(history.ids.copy())[None], None)
         return Finish.CRITERION if verdict is not None and bool(torch.as_tensor(verdict).all()) else None
 

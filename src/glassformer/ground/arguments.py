@@ -6,8 +6,8 @@
     plan(config, lenght=3)    UnknownArgument: plan() has no argument 'lenght'. Did you mean 'length'? …
     plan(config, "3")         InputTypeError: plan(): length is '3'; it must be a whole number.
 
-Only arguments are checked: whatever goes wrong inside keeps its own error and traceback. NumPy's numbers become Python's.
-Bounds, and what depends on the model, are the function's own business.
+Only arguments are checked: whatever goes wrong inside keeps its own error and traceback, except that an extra which is not
+installed is named. NumPy's numbers become Python's. Bounds, and what depends on the model, are the function's own business.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from glassformer.ground.errors import InputError, InputTypeError, UnknownArgument, did_you_mean, spell
+from glassformer.ground.errors import InputError, InputTypeError, UnknownArgument, did_you_mean, needed_for, spell
 from glassformer.ground.typecheck import Unknown, as_python_number, brief, matches_type, text_choices, type_words
 
 P = ParamSpec("P")
@@ -40,7 +40,8 @@ def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]
                 several = _signature(function).parameters[argument].kind is inspect.Parameter.VAR_POSITIONAL
                 for item in value if several else (value,):
                     check_type(title, argument, item, hints[argument])
-        return function(*bound.args, **bound.kwargs)
+        with needed_for():
+            return function(*bound.args, **bound.kwargs)
 
     return call
 

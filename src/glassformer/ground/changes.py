@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from glassformer.ground.arguments import checked_init
-from glassformer.ground.errors import SiteError
+from glassformer.ground.errors import SiteError, needed_for
 from glassformer.ground.typecheck import OWN_CHECK, brief
 
 Numbers: TypeAlias = Collection[int] | slice | None
@@ -165,7 +165,8 @@ class FunctionChange(ComputedChange):
         return str(getattr(self.function, "__qualname__", brief(self.function)))
 
     def apply(self, value: Any, where: Where) -> Any:
-        import torch  # only here: without own functions, the CPU engine needs none of it
+        with needed_for("a function at a site"):
+            import torch
 
         own = value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
         try:

@@ -18,6 +18,7 @@
     │   ├── NotNumbers                     scores that nothing can be chosen by
     │   └── RankLost                       a process that has a part of the model, and stopped
     ├── TrainingDiverged   (RuntimeError)  a training whose loss has risen far above where it began
+    ├── MissingExtra       (ImportError)   a library that is an extra of this package, and is not installed
     ├── QueueFull          (RuntimeError)  a scheduler that has as many requests waiting as it may have
     └── Unavailable        (RuntimeError)  a server that is stopping, or took too long
 
@@ -34,6 +35,11 @@ from contextvars import ContextVar
 from typing import Any, Never, Protocol
 
 MAX_MESSAGE = 8_000  # characters: what a damaged file puts into a message is cut
+EXTRAS = {  # which extra of pyproject.toml brings a module
+    "anywidget": "notebooks", "fastapi": "serve", "llguidance": "grammar", "pyarrow": "parquet", "pydantic": "serve",
+    "ray": "ray", "starlette": "serve", "torch": "torch", "traitlets": "notebooks", "triton": "gpu", "uvicorn": "serve",
+}  # fmt: skip
+LIBRARY_NAMES = {"ray": "Ray", "torch": "PyTorch", "triton": "Triton"}
 
 
 class GlassError(Exception):
@@ -96,6 +102,9 @@ class RankLost(ExecutorError): ...
 class TrainingDiverged(GlassError, RuntimeError): ...
 
 
+class MissingExtra(GlassError, ModuleNotFoundError): ...
+
+
 class QueueFull(GlassError, RuntimeError): ...
 
 
@@ -137,6 +146,34 @@ def spelled_by(spelling: Spelling) -> Iterator[None]:
         yield
     finally:
         _spelling.reset(token)
+
+
+@contextlib.contextmanager
+def needed_for(what: str = "this") -> Iterator[None]:
+    """Say how to install what is imported within, where it is an extra that is missing; `what` needs it.
+
+    >>> with needed_for("training"):
+    ...     raise ModuleNotFoundError(name="torch")
+    Traceback (most recent call last):
+    glassformer.ground.errors.MissingExtra: training needs PyTorch: pip install 'glassformer[torch]'.
+    """
+    try:
+        yield
+    except MissingExtra:
+        raise  # it was said closer to where it is needed
+    except ModuleNotFoundError as error:
+        if (module := error.name) not in EXTRAS:
+            raise
+        raise MissingExtra(f"{what} needs {LIBRARY_NAMES.get(module, module)}: {install(module)}.", name=module) from error
+
+
+def install(module: str) -> str:
+    """The command that installs a module of an extra.
+
+    >>> install("torch")
+    "pip install 'glassformer[torch]'"
+    """
+    return f"pip install 'glassformer[{EXTRAS[module]}]'"
 
 
 def shortened(text: str, limit: int) -> str:

@@ -21,6 +21,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,17 @@ FIXES = {
     errno.ENOTDIR: "Choose another place.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
+
+
+def home() -> Path:
+    """Where fetched models, and what is built for them, are kept: GLASS_HOME, else the user's cache folder."""
+    if folder := os.environ.get("GLASS_HOME"):
+        return Path(folder).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "glassformer"
 
 
 def write_error(path: Path, error: OSError | str) -> WriteError:

@@ -154,9 +154,9 @@ def _encoder_pass(model: ModelLike, text: str, ids: Sequence[int], pair: str | N
 
     Where there is nothing to answer, `about` says why.
     """
+    module, (encoding, _, _) = model.module, encode_again(model.tokenizer, text, pair, ids)
     import torch
 
-    module, (encoding, _, _) = model.module, encode_again(model.tokenizer, text, pair, ids)
     inputs = {"input_ids": ids} | ({"token_type_ids": encoding["token_type_ids"]} if "token_type_ids" in encoding else {})
     tensors = {name: torch.tensor([list(values)], device=module.device) for name, values in inputs.items()}
     with torch.inference_mode():

@@ -88,9 +88,9 @@ def _place(reading: Activations, position: int, scores: Floats, best: int) -> Tr
 
 def _masked(reading: Activations, best: int, progress: Progress | None) -> Iterator[TracePlace]:
     """Each token is masked in turn, and predicted from all the others."""
+    model, module, tokenizer = reading.model, reading.model.module, reading.model.tokenizer
     import torch
 
-    model, tokenizer = reading.model, reading.model.tokenizer
     mask = tokenizer.mask_token_id
     if mask is None:
         raise InputError(f"{model.name} has no mask token, so it cannot be asked what stands at a place.")
@@ -100,7 +100,7 @@ def _masked(reading: Activations, best: int, progress: Progress | None) -> Itera
         group = places[start : start + BATCH]
         rows = torch.tensor([[*reading.ids[:at], mask, *reading.ids[at + 1 :]] for at in group])
         with torch.inference_mode():
-            scores = model.module(rows).logits
+            scores = module(rows).logits
         for row, at in enumerate(group):
             yield _place(reading, at, scores[row, at].float().numpy(), best)
         if progress is not None:

@@ -19,11 +19,10 @@ from pathlib import Path
 from glassformer.checkpoint.content_digest import content_digest, is_intact, seal
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, write_gguf
-from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import check_kind, kind_text
 from glassformer.checkpoint.stored_tensors import Layout, MappedFile, RowPermutation, StoredTensor, Transposed
 from glassformer.ground.errors import CheckpointError, WriteError
-from glassformer.ground.files import remove_abandoned
+from glassformer.ground.files import home, remove_abandoned
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import ModelFiles
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles

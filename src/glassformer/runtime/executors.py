@@ -16,7 +16,17 @@ import numpy.typing as npt
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
 from glassformer.ground.candidates import EntropyStats, entropy_stats
-from glassformer.ground.errors import CheckpointError, ExecutorError, InputError, did_you_mean, spell
+from glassformer.ground.errors import (
+    CheckpointError,
+    ExecutorError,
+    InputError,
+    MissingExtra,
+    did_you_mean,
+    install,
+    needed_for,
+    reason_of,
+    spell,
+)
 from glassformer.ground.ownership import Shared
 from glassformer.model_files import DTYPES, ModelFiles
 from glassformer.runtime.in_memory import InMemory
@@ -122,9 +132,10 @@ class Executors(Shared):
         engine = self.gpu_executor or self.cpu_executor
         if engine is not None:
             return engine
+        module = self.module
         from glassformer.engine.plain.executor import PlainExecutor
 
-        return PlainExecutor(self.module)
+        return PlainExecutor(module)
 
     @cached_property
     def gpu_executor(self) -> GpuExecutor | None:
@@ -191,9 +202,6 @@ class Executors(Shared):
                 f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
                 f"module. Load it without {spell('tensor_parallel')}."
             )
-        if self.options.native and (packed := [tensor for tensor in self.opened.tensors.values() if tensor.packed]):
-            size = sum(4 * tensor.elements for tensor in packed) / 1e6
-            note(f"{self.opened.name}: in PyTorch its packed weights are float32 numbers, {size:,.1f} MB.")
         return self._load_module()
 
     @cached_property
@@ -206,9 +214,13 @@ class Executors(Shared):
 
     def _load_module(self, packed: Mapping[str, PackedMatrix] | None = None) -> Any:
         assert isinstance(self.opened, ModelFiles)
-        from glassformer.compat.auto import model_class_for_head
-        from glassformer.compat.pretrained import load, parse_dtype
+        with needed_for(f"what is asked of {self.opened.name}"):
+            from glassformer.compat.auto import model_class_for_head
+            from glassformer.compat.pretrained import load, parse_dtype
 
+        elements = sum(tensor.elements for tensor in self.opened.tensors.values() if tensor.packed)
+        if elements and packed is None and self.options.native:
+            note(f"{self.opened.name}: in PyTorch its packed weights are float32 numbers, {4 * elements / 1e6:,.1f} MB.")
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
         return load(cls, self.opened, parse_dtype(self.options.dtype), packed=packed).requires_grad_(False)
 
@@ -273,6 +285,11 @@ class Executors(Shared):
         except (ExecutorError, CheckpointError) as error:
             if self.options.executor == "cpu":
                 raise
+            if not _has_torch():
+                raise MissingExtra(
+                    f"{self.opened.name} does not run on the CPU engine ({reason_of(error)}), and another needs PyTorch: "
+                    f"{install('torch')}."
+                ) from error
             note(f"{self.opened.name} runs on PyTorch: {error}")
             return None
 
@@ -281,7 +298,11 @@ def _is_library_ready() -> bool:
     """Whether the CPU engine need not be waited for longer: it is built, or cannot be, or there is no PyTorch to answer."""
     from glassformer.engine.cpu import build
 
-    return build.await_library(build.PATIENCE if find_spec("torch") else math.inf)
+    return build.await_library(build.PATIENCE if _has_torch() else math.inf)
+
+
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 def _unknown_value(what: str, value: str, known: tuple[str, ...], error: type[Exception] = InputError) -> Exception:

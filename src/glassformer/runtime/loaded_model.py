@@ -251,11 +251,12 @@ class LoadedModel(Shared):
             return self.executor.unembed(states)
         if self.head != "masked":
             raise InputError(f"{self.name} scores no tokens ({self.head}), so its hidden states have no logits.")
+        module = self.module
         import torch
 
         with torch.inference_mode():
-            final = self.module.base_model.final_norm(torch.from_numpy(states))
-            scores: Floats = self.module.head_module(final).float().numpy()
+            final = module.base_model.final_norm(torch.from_numpy(states))
+            scores: Floats = module.head_module(final).float().numpy()
         return scores
 
     @property
@@ -270,16 +271,17 @@ class LoadedModel(Shared):
 
         `begin`: the first block that is computed, and what enters it.
         """
+        module = self.module
         import torch
 
         watch, tokens = Watch(watch.reads, {**self.changes, **watch.changes}), torch.tensor([list(ids)])
         with torch.inference_mode():
             ready = None
             if begin is not None:
-                ready = self.module.base_model.prepare(tokens, None, None, None, None, watch)
-                states = torch.from_numpy(begin.states)[None].to(self.module.dtype)
+                ready = module.base_model.prepare(tokens, None, None, None, None, watch)
+                states = torch.from_numpy(begin.states)[None].to(module.dtype)
                 ready = replace(ready, begin=(begin.block, states))
-            output = self.module(tokens, watch=watch, p=ready)
+            output = module(tokens, watch=watch, p=ready)
         logits: Any = getattr(output, "logits", None)
         sites = {site: value[0].float().numpy() for site, value in (output.sites or {}).items()}
         return None if logits is None else logits[0].float().numpy(), sites

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from glassformer.engine.protocol import Executor
-from glassformer.ground.errors import ExecutorError, spell
+from glassformer.ground.errors import ExecutorError, needed_for, spell
 from glassformer.model_files import ModelFiles, open_model
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def split_over_ranks(opened: ModelFiles, part: SplitModel, ranks: int) -> Tensor
     from glassformer.engine.tensor_parallel.split import split_model
 
     split_model(opened.blueprint(), ranks)  # refuses what cannot be split, before any process is started
-    import torch
+    with needed_for(spell("tensor_parallel")):
+        import torch
 
     from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
     from glassformer.engine.tensor_parallel.ranks import Ranks

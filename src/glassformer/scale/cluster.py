@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.ground.errors import ExecutorError, SettingError
+from glassformer.ground.errors import SettingError, needed_for
 
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 128 * 2**20  # of a cluster of our own: rows and answers are small
@@ -46,10 +46,8 @@ class Allotment:
 def import_ray() -> Any:
     """Ray, which reports no usage statistics to anybody unless it was told to."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with needed_for("a cluster"):
         import ray
-    except ImportError as error:
-        raise ExecutorError("clusters need Ray: pip install 'glassformer[ray]'.") from error
     return ray
 
 

@@ -14,10 +14,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from glassformer.checkpoint.locate import home
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import is_dictionary, read_dictionary
 from glassformer.ground.errors import CheckpointError, GlassError, InputError, did_you_mean
+from glassformer.ground.files import home
 from glassformer.steering.vector import SUFFIXES, SteeringVector, read_vector
 
 LENS_SUFFIX = ".safetensors"

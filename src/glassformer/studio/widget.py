@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import needed_for
 from glassformer.studio.saved_page import script
 
 HEIGHT = 720  # pixels
@@ -20,11 +20,9 @@ def recording_widget(recording: Mapping[str, Any], slices: Mapping[str, Any], he
 @cache
 def _widget_class() -> Any:
     """Made when it is first asked for: its base is in an extra."""
-    try:
+    with needed_for("a widget"):
         import anywidget
         import traitlets
-    except ImportError as error:
-        raise SettingError("widgets need anywidget. Install it: pip install 'glassformer[notebooks]'.") from error
 
     class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]
         """A run that can be explored."""

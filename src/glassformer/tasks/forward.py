@@ -107,10 +107,10 @@ class ForwardTask(Task):
 
     def run_rows(self, rows: Sequence[InputRow], options: Any) -> list[Any]:
         """Each row's output; the longest go first, so that a job that does not fit into memory fails at once."""
-        import torch
-
         outputs: list[Any] = [None] * len(rows)
         device = self.model.module.device
+        import torch
+
         with torch.inference_mode():
             max_tokens = TOKENS_PER_CORE * torch.get_num_threads() if device.type == "cpu" else TOKENS_ON_GPU
             for numbers in batches([len(row) for row in rows], options.batch_size, self._pad_id is not None, max_tokens):

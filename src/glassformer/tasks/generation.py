@@ -12,7 +12,7 @@ from typing import Any
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
 from glassformer.decoding.text_warnings import remedies
-from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError
+from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError, needed_for
 from glassformer.tasks.forward import batches
 from glassformer.tasks.task import Task, TaskOptions, parse_text
 from glassformer.text.chat.template import validated_messages
@@ -124,7 +124,8 @@ class GenerationTask(Task):
     @staticmethod
     def _streamed(steps: Iterable[tuple[int, Step]], prompt: Sequence[int], streamer: Any) -> Iterator[tuple[int, Step]]:
         """The same steps, whose ids a streamer receives on the way, after those of the prompt."""
-        import torch
+        with needed_for("a streamer"):
+            import torch
 
         streamer.put(torch.tensor(prompt))
         for number, step in steps:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from glassformer.ground.arguments import checked
@@ -144,6 +145,8 @@ def _mapped_device(device_map: Any) -> Any:
         device_map = next(iter(device_map.values()))
     if not isinstance(device_map, str) or device_map not in ("auto", "balanced", "balanced_low_0", "sequential"):
         return device_map
+    if find_spec("torch") is None:
+        return None
     import torch
 
     return "cuda" if torch.cuda.is_available() else None

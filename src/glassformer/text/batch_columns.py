@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import InputError, needed_for
 from glassformer.text.encoding import TensorType, to_array
 from glassformer.text.token_rows import TokenRow
 
@@ -38,7 +38,8 @@ def batch_columns(rows: Sequence[TokenRow], names: Sequence[str], tensor_type: T
             columns[name] = values.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
     if tensor_type == "np":
         return columns
-    import torch
+    with needed_for("return_tensors='pt'"):
+        import torch
 
     return {name: torch.from_numpy(values) for name, values in columns.items()}
 

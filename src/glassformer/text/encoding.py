@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import InputError, needed_for
 from glassformer.text.token_rows import TokenRow
 
 TensorType: TypeAlias = Literal["pt", "np"] | None
@@ -181,6 +181,7 @@ def to_array(values: Any, tensor_type: TensorType, name: str = "input_ids") -> A
         array = np.array(values) if values else np.zeros((0, 0), np.int64)
     if tensor_type == "np":
         return array
-    import torch
+    with needed_for("return_tensors='pt'"):
+        import torch
 
     return torch.from_numpy(array)

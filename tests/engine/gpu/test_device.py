@@ -22,14 +22,14 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A machine with a card, as far as the checks can tell."""
 
     def present(driver: bool = True, cuda: str | None = "13.0", found: bool = True, capability: tuple[int, int] = (9, 0),
-                triton: bool = True) -> None:  # fmt: skip
+                missing: str = "") -> None:  # fmt: skip
         monkeypatch.setattr(device, "has_driver", lambda: driver)
         monkeypatch.setattr(torch.version, "cuda", cuda)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-        monkeypatch.setattr(device, "find_spec", lambda name: object() if triton else None)
+        monkeypatch.setattr(device, "find_spec", lambda name: None if name == missing else object())
 
     return present
 
@@ -41,7 +41,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ({"cuda": None}, "needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."),
         ({"found": False}, "needs an NVIDIA GPU, and PyTorch finds none. Check nvidia-smi and CUDA_VISIBLE_DEVICES."),
         ({"capability": (7, 5)}, "needs compute capability 8.0 or newer, and Tesla T4 has 7.5. Use executor='plain'."),
-        ({"triton": False}, "needs Triton, which is not installed. Install it: pip install 'glassformer[gpu]'."),
+        ({"missing": "torch"}, "needs PyTorch, which is not installed. Install it: pip install 'glassformer[gpu]'."),
+        ({"missing": "triton"}, "needs Triton, which is not installed. Install it: pip install 'glassformer[gpu]'."),
     ],
 )
 def test_what_is_lacking_is_named(lacking: dict[str, Any], message: str, card: Callable[..., None]) -> None:

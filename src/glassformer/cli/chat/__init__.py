@@ -85,9 +85,9 @@ def start_chat(
 
 def chat_in_terminal(session: Session) -> int:
     """Chat with somebody at a terminal; errors do not end it. The exit code."""
-    from glassformer.checkpoint.locate import home
     from glassformer.cli.chat.commands import complete
     from glassformer.cli.chat.line_input import TerminalLines, read_message
+    from glassformer.ground.files import home
 
     lines = TerminalLines(home() / "chat-history.jsonl", complete)
     interrupted, hint_shown = False, False

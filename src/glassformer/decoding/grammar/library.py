@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import SettingError, needed_for
 from glassformer.ground.locks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ class _Bytes(NamedTuple):
 
 
 def load_llguidance() -> ModuleType:
-    try:
+    with needed_for("a grammar"):
         return importlib.import_module("llguidance")
-    except ImportError as error:
-        raise SettingError("grammars need llguidance. Install it: pip install 'glassformer[grammar]'.") from error
 
 
 def build_tokenizer(tokens: list[bytes], special: frozenset[int], end: int) -> LLTokenizer:

@@ -14,7 +14,7 @@ import numpy as np
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import SettingError, needed_for
 from glassformer.ground.typecheck import brief
 
 
@@ -43,9 +43,10 @@ def from_function(function: Callable[..., Any]) -> Rule:
 def from_logits_processor(function: Callable[..., Any]) -> Rule:
     """A function of tensors with a batch of one, as transformers' logits processors are."""
 
-    def as_arrays(ids: Any, scores: Any) -> Any:
+    with needed_for("a logits processor"):
         import torch
 
+    def as_arrays(ids: Any, scores: Any) -> Any:
         result = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
         if not isinstance(result, torch.Tensor) or result.dim() != 2:
             what = type(result).__name__
@@ -59,9 +60,10 @@ def from_logits_processor(function: Callable[..., Any]) -> Rule:
 def from_allowed_tokens(function: Callable[..., Any]) -> Rule:
     """A function of the prompt's number in its batch and the ids so far, as a tensor, that lists the ids that may follow."""
 
-    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+    with needed_for("prefix_allowed_tokens_fn"):
         import torch
 
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         allowed = function(history.prompt_number, torch.from_numpy(history.ids.copy()))
         try:
             tokens = np.unique(np.asarray(allowed, np.int64))

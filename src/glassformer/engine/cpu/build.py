@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from glassformer.ground.errors import ExecutorError
-from glassformer.ground.files import sync_tree, temporary_folder, write_text
+from glassformer.ground.files import home, sync_tree, temporary_folder, write_text
 from glassformer.ground.locks import try_lock
 from glassformer.ground.progress import NamedProgress
 
@@ -453,8 +453,6 @@ def _recorded_failure(log: Path) -> ExecutorError:
 
 
 def _cache_folder() -> Path:
-    from glassformer.checkpoint.locate import home
-
     return home() / "native"
 
 
@@ -536,5 +534,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    with suppress(ExecutorError):  # recorded, and said by whoever asks for the library
+    try:
         library()
+    except ExecutorError as error:  # recorded, and said by whoever asks for the library
+        print(error)
+        sys.exit(1)

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from glassformer.checkpoint.locate import home
 from glassformer.engine.cpu.cores import Processors, available
 from glassformer.engine.cpu.library import Engine, chosen_level, library, pinning_requested, requested_threads
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds, decode_speeds
 from glassformer.ground.errors import WriteError
-from glassformer.ground.files import write_text
+from glassformer.ground.files import home, write_text
 from glassformer.ground.locks import try_lock
 
 VERSION = 1  # of the measurement

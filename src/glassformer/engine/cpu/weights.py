@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.content_digest import FOOTER, checksum, content_digest, is_intact
 from glassformer.checkpoint.gguf_kinds import block_size
-from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import (
     PLAIN_KINDS,
     Bytes,
@@ -40,7 +39,7 @@ from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeM
 from glassformer.engine.named_weights import NamedWeights, check_size
 from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.ground.errors import CheckpointError
-from glassformer.ground.files import atomic_file, remove_abandoned
+from glassformer.ground.files import atomic_file, home, remove_abandoned
 
 note = logging.getLogger("glassformer").warning
 VERSION = 3  # of the tiles' layout

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
-from glassformer.ground.errors import ExecutorError, spell
+from glassformer.ground.errors import ExecutorError, install, spell
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OLDEST = (8, 0)  # compute capability: Ampere, which multiplies bfloat16
 RESERVE = 10**9  # bytes beside the weights, at least: for keys and values, and for passes
 DEVICE_FAILURES = ("CUDA error", "Triton Error [CUDA]")  # what torch and Triton say when a card fails or is gone
-INSTALL = "Install it: pip install 'glassformer[gpu]'."
+INSTALL = f"Install it: {install('triton')}."
 
 
 def has_driver() -> bool:
@@ -53,6 +53,8 @@ def unusable_reason() -> str | None:
     """Why the GPU engine cannot run here, in one sentence; None if it can."""
     if not has_driver():
         return f"the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use {spell('executor', 'cpu')}."
+    if find_spec("torch") is None:
+        return f"the GPU engine needs PyTorch, which is not installed. {INSTALL}"
     with nullcontext() if "torch" in sys.modules else meanwhile(create_context):
         import torch
 

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glassformer.ground.errors import ExecutorError, InputError, reason_of
+from glassformer.ground.errors import InputError, needed_for, reason_of
 from glassformer.jobs.input_rows import InputFile
 from glassformer.page.format import to_json
 
@@ -123,9 +123,7 @@ def _text(value: Any) -> str | None:
 
 def import_pyarrow() -> tuple[Any, Any]:
     """pyarrow and its Parquet module."""
-    try:
+    with needed_for("a Parquet file"):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        raise ExecutorError("Parquet files need pyarrow: pip install 'glassformer[parquet]'.") from error
     return pa, parquet

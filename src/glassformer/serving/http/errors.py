@@ -2,7 +2,7 @@
 
 | error | status |
 |---|---|
-| a request that cannot be honoured: settings, prompts, templates, sites | 400 |
+| a request that cannot be honoured: settings, prompts, templates, sites, an extra that is not installed | 400 |
 | no key, or a wrong one | 401 |
 | a Host or an Origin that is not allowed | 403 |
 | a model or a path that is not there | 404 |
@@ -27,6 +27,7 @@ from glassformer.ground.errors import (
     GlassError,
     InputError,
     InputTypeError,
+    MissingExtra,
     ModelNotFound,
     QueueFull,
     SettingError,
@@ -41,7 +42,10 @@ STATUS: Sequence[tuple[type[GlassError], int]] = (
     (ModelNotFound, 404),
     (QueueFull, 429),
     (Unavailable, 503),
-    *((error, 400) for error in (InputError, InputTypeError, SettingError, SiteError, TemplateError, UnknownArgument)),
+    *(
+        (error, 400)
+        for error in (InputError, InputTypeError, MissingExtra, SettingError, SiteError, TemplateError, UnknownArgument)
+    ),
 )
 RETRY_AFTER = {429: "1", 503: "5"}  # seconds
 

@@ -42,7 +42,7 @@ def compiled(definitions: Mapping[str, str], architecture: str) -> bytes:
 
 
 def _cache_folder() -> Path:
-    from glassformer.checkpoint.locate import home
+    from glassformer.ground.files import home
 
     return home() / "gpu"
 
