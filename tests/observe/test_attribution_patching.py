@@ -18,11 +18,9 @@ from glassformer.ground.errors import InputError, SettingError
 from glassformer.observe import attribution_patching as module
 from glassformer.observe import differentiation
 from glassformer.observe.attribution_patching import attribution_patching, compare_with_patching
-from glassformer.observe.patching import patching
-from glassformer.observe.text_pair import BY_HEAD, SITES
+from glassformer.observe.patching import BY_HEAD, SITES, patching
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.views.attribution_patching import AttributionPatching
-from glassformer.views.patching import PatchedPart
+from glassformer.views.patching import AttributionPatching, PatchedPart
 from glassformer.views.schema import schema
 from tests.observe.models import WRITERS, Both, both, encoder, folder
 from tests.observe.test_patching import FIRST, SECOND, answers, blocks, readings, stream

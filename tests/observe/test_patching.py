@@ -17,9 +17,8 @@ from glassformer.engine.protocol import BlockInput
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, SettingError
 from glassformer.ground.sites import Watch
-from glassformer.observe import text_pair as module
-from glassformer.observe import unpatched_text
-from glassformer.observe.patching import patching
+from glassformer.observe import read_pair
+from glassformer.observe.patching import BY_HEAD, SITES, patching
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.schema import schema
@@ -134,17 +133,17 @@ def test_the_other_parts_one_change_at_a_time(pair: Both, part: PatchedPart) -> 
     clean, dirty = found.differences
     begins = min(found.positions)
     for layer, row in enumerate(found.values):
-        site = prefix + module.SITES[part].format(layer)
+        site = prefix + SITES[part].format(layer)
         value = first.at(site)
         for column, cell in enumerate(row):
-            spots = list(found.positions) if part in module.BY_HEAD else [found.positions[column]]
-            shift = value[column][None, begins:] if part in module.BY_HEAD else value[spots[0]]
-            change = {site: Change(0.0, shift, spots, [column] if part in module.BY_HEAD else None)}
+            spots = list(found.positions) if part in BY_HEAD else [found.positions[column]]
+            shift = value[column][None, begins:] if part in BY_HEAD else value[spots[0]]
+            change = {site: Change(0.0, shift, spots, [column] if part in BY_HEAD else None)}
             changed = type(second)(pair.model.changed(change), second.ids, second.source, second.prompt_length)
             scores = np.concatenate([chunk.scores for chunk in changed.chunks(scored=True)])[-1]
             lead = float(scores[asked["answer"]] - scores[asked["against"]])
             assert cell == pytest.approx((lead - dirty) / (clean - dirty), abs=2e-3)
-    assert found.heads == (len(found.values[0]) if part in module.BY_HEAD else 0)
+    assert found.heads == (len(found.values[0]) if part in BY_HEAD else 0)
 
 
 def test_heads_that_share_a_key() -> None:
@@ -168,7 +167,7 @@ def test_a_position_by_either_text_s_token() -> None:
 def test_the_command_knows_every_part() -> None:
     from glassformer.cli.patch import PARTS
 
-    assert get_args(PatchedPart) == PARTS == tuple(module.SITES)
+    assert get_args(PatchedPart) == PARTS == tuple(SITES)
 
 
 def test_a_word_exchanged_at_the_bottom_is_the_other_text(pair: Both) -> None:
@@ -202,7 +201,7 @@ def test_positions_are_named_by_number_or_token(pair: Both) -> None:
 def test_one_pass_or_many_it_is_the_same(monkeypatch: pytest.MonkeyPatch, pair: Both) -> None:
     asked = answers(pair)
     together = patching(*readings(pair), "heads", **asked)
-    monkeypatch.setattr(module, "BATCH_TOKENS", 1)
+    monkeypatch.setattr(read_pair, "BATCH_TOKENS", 1)
     told: list[tuple[int, int]] = []
     alone = patching(*readings(pair), "heads", **asked, progress=lambda done, every: told.append((done, every)))
     assert np.allclose(alone.values, together.values, atol=1e-5)
@@ -353,7 +352,7 @@ def test_patching_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = model.changed({"final": Change(scale=0)})
     with pytest.raises(InputError, match="so no patch can change it"):
         silent.patch(FIRST, SECOND, answer=4, against=5)
-    monkeypatch.setattr(module, "MAX_TOKENS", 10)
+    monkeypatch.setattr(read_pair, "MAX_TOKENS", 10)
     with pytest.raises(InputError, match="places of this text reads .* tokens. Name a few positions"):
         model.patch(FIRST, SECOND, **answers(both("qwen3")))
     t5 = both("t5").model
@@ -374,7 +373,7 @@ def test_an_encoder_is_computed_from_the_patched_block_on(part: Any, monkeypatch
     texts = [counted.read(text) for text in ("the cat sat on [MASK]", "a cat sat on [MASK]")]
     found = patching(*texts, part, answer=3, against=5)
     from_block, calls[:] = len(calls), []
-    monkeypatch.setattr(module, "entry_sites", lambda text: {})
+    monkeypatch.setattr(read_pair, "entry_sites", lambda text: {})
     assert np.allclose(found.values, patching(*texts, part, answer=3, against=5).values, atol=1e-5)
     later = model.blueprint.blocks - 1  # blocks that a patch can begin at
     assert len(calls) - from_block == later * len(found.columns) - 1  # one pass more reads what enters them
@@ -408,7 +407,7 @@ def test_patches_under_a_change_that_reads_another_block(tmp_path: Path, monkeyp
         return value + (2 - seen.pop(0)) * torch.from_numpy(dictionary.direction(4))
 
     clamped = model.changed(dictionary.clamp({4: 2.0})).patch(FIRST, SECOND)
-    monkeypatch.setattr(unpatched_text, "entry_sites", lambda text: {})
+    monkeypatch.setattr(read_pair, "entry_sites", lambda text: {})
     by_hand = model.changed({dictionary.site: look, dictionary.site_out: hold}).patch(FIRST, SECOND)
     np.testing.assert_allclose(clamped.values, by_hand.values, atol=1e-4)
     assert not np.allclose(clamped.values, model.patch(FIRST, SECOND).values, atol=1e-3)

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from glassformer.cli.app import app
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
-from glassformer.observe import text_pair
-from glassformer.observe.patching_pairs import METRICS, ScoredPair, patching_pairs
+from glassformer.observe import read_pair
+from glassformer.observe.patching import METRICS, ScoredPair, patching_pairs
 from glassformer.observe.text_pair import align
 from glassformer.page.html import html_document
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.views.patching_pairs import MetricName, PairPatching
+from glassformer.views.patching import MetricName, PairPatching
 from glassformer.views.schema import schema
 from tests.observe.models import EXECUTORS, Both, both, encoder, folder
 
@@ -194,9 +194,9 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("the metric '<lambda>' returned nan; it must return a finite number", PAIRS, metric=lambda *_: float("nan"))
     refused("the metric '<lambda>' returned 'much'", PAIRS, metric=lambda *_: "much")
     silent = [("the cat sat", "the bat sat", 4, 5)]
-    with pytest.raises(InputError, match="pair 1: the answer has the same lead after both texts"):
+    with pytest.raises(InputError, match="pair 1: .* has the same lead over .* after both texts"):
         model.changed({"final": Change(scale=0)}).patch_pairs(silent)
-    monkeypatch.setattr(text_pair, "MAX_TOKENS", 10)
+    monkeypatch.setattr(read_pair, "MAX_TOKENS", 10)
     refused("places of this text reads .* tokens. Name a few positions", PAIRS)
     monkeypatch.undo()
     assert patching_pairs([(model.read("a cat"), model.read("a hat"), 4, 5)]).heads  # still usable

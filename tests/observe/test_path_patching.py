@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.ground.errors import InputError, SiteError
-from glassformer.observe import text_pair
+from glassformer.observe import read_pair
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.views.path_patching import PathPatching
+from glassformer.views.patching import PathPatching
 from glassformer.views.schema import schema
 from tests.observe.models import EXECUTORS, Both, both, encoder, folder
 
@@ -256,7 +256,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("there is no head 1 at 'blocks.0.mlp.update'", "blocks.0.mlp.update.1", error=SiteError)
     refused("no site matches 'nowhere'", "nowhere", error=SiteError)
     refused("are both to lead to", answer=5)
-    monkeypatch.setattr(text_pair, "MAX_TOKENS", 3)
+    monkeypatch.setattr(read_pair, "MAX_TOKENS", 3)
     refused("tokens. Name a few positions")
     monkeypatch.undo()
     with pytest.raises(InputError, match="has two stacks. Path patching is for models of one"):

@@ -14,7 +14,7 @@ import torch
 
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, SiteError
-from glassformer.observe.probes import FORMAT, fit, split
+from glassformer.observe.probes import FORMAT, fit_probe, split
 from glassformer.observe.tensor_files import load_tensors, save_tensors
 from glassformer.views.probes import Probes
 from glassformer.views.schema import schema
@@ -32,7 +32,7 @@ def test_the_solver_finds_the_minimum() -> None:
     vectors = (random.normal(size=(60, 5)) * [1, 3, 0.1, 1, 1] + [0, 10, 0, 0, 5]).astype(np.float32)
     classes = random.integers(0, 3, 60)
     vectors[classes == 1, 0] += 2
-    probe = fit(vectors, classes, 3, penalty=0.5)
+    probe = fit_probe(vectors, classes, 3, penalty=0.5)
     mean, deviation = vectors.astype(np.float64).mean(0), vectors.astype(np.float64).std(0)
     scores = probe.scores(vectors).astype(np.float64)
     shares = np.exp(scores - scores.max(1, keepdims=True))

@@ -117,7 +117,7 @@ def _pair(row: DataRow) -> dict[str, Any]:
 @contextmanager
 def _rows_named(rows: Sequence[DataRow]) -> Iterator[None]:
     """Around the patching of a file's pairs: an error says in which row of the file it is."""
-    from glassformer.observe.patching_pairs import PairError
+    from glassformer.observe.patching import PairError
 
     try:
         yield

@@ -25,11 +25,10 @@ from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch, axes
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.differentiation import Differentiation, ReadPrefix, Target
-from glassformer.observe.patching import answer_tokens, lead_of_answer, patching
+from glassformer.observe.patching import Answers, Cell, PairOutcome, PartPlaces, leads, patching, scored_pair
 from glassformer.observe.protocols import Floats
-from glassformer.observe.text_pair import BY_HEAD, TextPair, check_part
-from glassformer.views.attribution_patching import AttributionPatching, EstimateCheck, EstimateMiss
-from glassformer.views.patching import PatchedPart, Patching
+from glassformer.observe.text_pair import TextPair
+from glassformer.views.patching import AttributionPatching, EstimateCheck, EstimateMiss, PatchedPart, Patching
 
 MAX_BYTES = 2_000_000_000  # of the values that are compared
 
@@ -49,43 +48,34 @@ def attribution_patching(
 
     The arguments are those of `patching`. `check`: patch too, and compare.
     """
-    check_part(part)
-    pair = TextPair(first, second, positions)
-    sites = pair.sites(part)
-    if (size := 3 * first.cost(*sites.values()).bytes) > MAX_BYTES:
+    places, pair = PartPlaces(part), TextPair(first, second, positions)
+    if (size := 3 * first.cost(*places.sites(pair).values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    start = min(*pair.positions, common_prefix(first.ids, second.ids)) if pair.causal else 0
-    values, scores, prefix = _both_texts(pair, tuple(sites.values()), start)
-    answers = answer_tokens(first.model, scores, answer, against)
-    target, rival = (token.id for token in answers)
-    clean, corrupted = lead_of_answer(answers, scores)
-    position = len(second.ids) - 1 if pair.masks is None else pair.masks[1]
-    gradients = _gradients(second, Target(position, target, rival), tuple(sites.values()), prefix)
-    chosen = [position - start for position in pair.positions]
-    cells = [
-        _contributions(values[0][site] - values[1][site], gradients[site], chosen, part in BY_HEAD)
-        for site in sites.values()
-    ]
-    columns = len(cells[0])
-    estimate = Patching(
-        first.model.name,
-        part,
-        (pair.text(first), pair.text(second)),
-        (pair.token_texts(first), pair.token_texts(second)),
-        answers,
-        (clean, corrupted),
-        tuple(sites),
-        tuple(pair.positions),
-        columns if part in BY_HEAD else 0,
-        pair.heads // columns if part in ("key", "value") else 1,
-        tuple(tuple(float(cell) for cell in row / (clean - corrupted)) for row in cells),
-        (int(scores[0].argmax()), int(scores[1].argmax())),
-        tuple(first.model.changes),
-    )
+    outcome = estimated_outcome(pair, places, (answer, against))
+    estimate = places.view(outcome)
     if not check:
         return AttributionPatching(estimate, None)
-    true = patching(first, second, part, pair.positions, answer=target, against=rival, progress=progress)
+    tokens = {"answer": outcome.scored.answer, "against": outcome.scored.against}
+    true = patching(first, second, part, pair.positions, **tokens, progress=progress)
     return AttributionPatching(estimate, compare_with_patching(estimate, true))
+
+
+def estimated_outcome(pair: TextPair, places: PartPlaces, answers: Answers) -> PairOutcome[Cell]:
+    """What the metric `recovered` would give at each place."""
+    sites = places.sites(pair)
+    start = min(*pair.positions, common_prefix(pair.first.ids, pair.second.ids)) if pair.causal else 0
+    values, scores, prefix = _both_texts(pair, tuple(sites.values()), start)
+    scored, tokens = scored_pair(pair, scores, answers)
+    clean, corrupted = leads(scored)
+    position = len(pair.second.ids) - 1 if pair.masks is None else pair.masks[1]
+    target = Target(position, scored.answer, scored.against)
+    gradients = _gradients(pair.second, target, tuple(sites.values()), prefix)
+    chosen = [position - start for position in pair.positions]
+    estimates: dict[Cell, float] = {}
+    for layer, site in sites.items():
+        moved = _contributions(values[0][site] - values[1][site], gradients[site], chosen, places.by_head)
+        estimates |= {(layer, column): value for column, value in enumerate((moved / (clean - corrupted)).tolist())}
+    return PairOutcome(pair, scored, tokens, (1.0, 0.0), estimates)
 
 
 def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
@@ -93,11 +83,9 @@ def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
     estimated, patched = (np.asarray(view, np.float64) for view in (estimate, true))
     varies = estimated.std() > 0 and patched.std() > 0
     correlation = float(np.corrcoef(estimated.ravel(), patched.ravel())[0, 1]) if varies else None
-    positions: Sequence[int | None] = [None] * estimate.heads if estimate.heads else estimate.positions
     misses = [
-        EstimateMiss(layer, place, position, float(estimated[row, column]), float(patched[row, column]))
-        for row, layer in enumerate(estimate.layers)
-        for column, (place, position) in enumerate(zip(estimate.columns, positions, strict=True))
+        EstimateMiss(guess.layer, guess.place, guess.position, guess.value, place.value)
+        for guess, place in zip(estimate.places, true.places, strict=True)
     ]
     misses.sort(key=lambda miss: -abs(miss.estimate - miss.patched))
     return EstimateCheck(true, correlation, float(np.abs(estimated - patched).mean()), tuple(misses))

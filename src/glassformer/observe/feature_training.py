@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -28,6 +29,7 @@ from glassformer.features.dictionary import FeatureDictionary
 from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import brief
+from glassformer.observe.fit import fit
 from glassformer.views.feature_training import FeatureTraining, FeatureTrainingPoint
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -85,23 +87,12 @@ def train_features(
     `progress`: called as (what, done so far, in all), while the first rows are read and then after each step.
     """
     started = time.perf_counter()
-    report_after = {round(settings.steps * number / POINTS) for number in range(1, POINTS + 1)}
-    revive_after = {round(0.75 * settings.steps * number / REVIVALS) for number in range(1, REVIVALS + 1)} - {0}
-    batches = _Batches(rows, settings, settings.steps + len(revive_after), progress)
-    training = _Training(batches.held_out, settings)
-    points = []
-    for step in range(1, settings.steps + 1):
-        training.step(torch.from_numpy(next(batches)), step)
-        if step in revive_after:
-            training.revive(torch.from_numpy(next(batches)))
-        if step in report_after:
-            points.append(training.point(step))
-        if progress is not None:
-            progress("training", step, settings.steps)
-    dictionary = training.dictionary(site, model, name)
-    seconds = time.perf_counter() - started
-    view = FeatureTraining(model, site, settings.kind, settings.features, batches.width, seconds, tuple(points))
-    return dictionary, view
+    training = _Training(rows, settings, progress)
+    told = None if progress is None else partial(progress, "training")
+    fit(training.optimizer, training.losses, settings.steps, rate=training.rate, after=training.after, progress=told)
+    width, seconds = training.batches.width, time.perf_counter() - started
+    view = FeatureTraining(model, site, settings.kind, settings.features, width, seconds, tuple(training.points))
+    return training.dictionary(site, model, name), view
 
 
 class _Batches:
@@ -179,8 +170,12 @@ class _Batches:
 class _Training:
     """The weights and their optimizer. Rows are scaled to the mean square 1, and the weights are scaled back at the end."""
 
-    def __init__(self, held_out: Floats, settings: FeatureTrainingSettings) -> None:
-        self.settings = settings
+    def __init__(self, rows: Iterable[Floats], settings: FeatureTrainingSettings, progress: NamedProgress | None) -> None:
+        self.settings, steps = settings, settings.steps
+        self.report_after = {round(steps * number / POINTS) for number in range(1, POINTS + 1)}
+        self.revive_after = {round(0.75 * steps * number / REVIVALS) for number in range(1, REVIVALS + 1)} - {0}
+        self.batches = _Batches(rows, settings, steps + len(self.revive_after), progress)
+        held_out = self.batches.held_out
         self.generator = torch.Generator().manual_seed(settings.seed)
         power = float((held_out**2).mean())
         self.scale = 1 / math.sqrt(power) if power > 0 else 1.0
@@ -195,38 +190,44 @@ class _Training:
         self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=(0.9, 0.999))
         self.idle = torch.zeros(settings.features, dtype=torch.int64)  # rows since each feature was last active
         self.rows = self.revived = 0
-        self.losses: list[float] = []
+        self.points: list[FeatureTrainingPoint] = []
+        self.recent: list[float] = []  # losses since the last of them
         self.threshold = 0.0  # of the kind batchtopk: the smallest activation that is kept, on average
 
     # One step ---------------------------------------------------------------------------------------------------
 
-    def step(self, rows: torch.Tensor, number: int) -> None:
-        settings, rows = self.settings, rows * self.scale
-        left = (settings.steps - number + 1) / max(1, settings.steps // 5)
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, left)
+    def rate(self, step: int) -> float:
+        """The learning rate: it falls to 0 over the last fifth."""
+        steps = self.settings.steps
+        return self.settings.learning_rate * min(1.0, (steps - step) / max(1, steps // 5))
+
+    def losses(self, step: int) -> Iterator[torch.Tensor]:
+        """The loss of a step; what its gradient would do to the lengths of the decoder's rows is taken off."""
+        settings, rows = self.settings, torch.from_numpy(next(self.batches)) * self.scale
         activations = self.activations(rows, learning=True)
         loss = self._unexplained(rows, activations)
         if settings.kind == "l1":
             loss = loss + settings.l1 * activations.sum(1).mean() / rows.shape[1]
         if not torch.isfinite(loss):
-            raise SettingError(f"the loss is no number after step {number}. Take a smaller learning rate.")
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._keep_lengths()
-        self.losses.append(loss.item())
-        self.rows += len(rows)
-        active = (activations > 0).any(0)
-        self.idle = torch.where(active, 0, self.idle + len(rows))
-
-    def _keep_lengths(self) -> None:
-        """A step of the optimizer that turns the decoder's rows, and leaves their length."""
+            raise SettingError(f"the loss is no number after step {step + 1}. Take a smaller learning rate.")
+        yield loss
         gradient = self.decoder.grad
         assert gradient is not None
         with torch.no_grad():
             gradient -= (gradient * self.decoder).sum(1, keepdim=True) * self.decoder
-            self.optimizer.step()
-            self.decoder /= self.decoder.norm(dim=1, keepdim=True).clamp_min(1e-8)
+        self.recent.append(loss.item())
+        self.rows += len(rows)
+        active = (activations > 0).any(0)
+        self.idle = torch.where(active, 0, self.idle + len(rows))
+
+    @torch.no_grad()
+    def after(self, step: int) -> None:
+        """Keep the lengths of the decoder's rows, and now and then revive features and report."""
+        self.decoder /= self.decoder.norm(dim=1, keepdim=True).clamp_min(1e-8)
+        if step + 1 in self.revive_after:
+            self.revive(torch.from_numpy(next(self.batches)))
+        if step + 1 in self.report_after:
+            self.points.append(self.point(step + 1))
 
     def activations(self, rows: torch.Tensor, *, learning: bool = False) -> torch.Tensor:
         settings = self.settings
@@ -260,31 +261,29 @@ class _Training:
         dead = self.dead
         if not len(dead):
             return
-        with torch.no_grad():
-            rows = rows * self.scale
-            errors = rows - self.activations(rows) @ self.decoder - self.decoder_bias
-            chances = errors.pow(2).sum(1) + 1e-12
-            drawn = torch.multinomial(chances, len(dead), replacement=True, generator=self.generator)
-            directions = errors[drawn] / errors[drawn].norm(dim=1, keepdim=True).clamp_min(1e-8)
-            alive = torch.ones(self.settings.features, dtype=torch.bool)
-            alive[dead] = False
-            length = self.encoder[:, alive].norm(dim=0).mean() if alive.any() else torch.tensor(1.0)
-            self.decoder[dead] = directions
-            self.encoder[:, dead] = directions.T * length
-            self.encoder_bias[dead] = 0
-            places: Any = ((self.decoder, dead), (self.encoder, (slice(None), dead)), (self.encoder_bias, dead))
-            for parameter, index in places:
-                for moment in ("exp_avg", "exp_avg_sq"):
-                    self.optimizer.state[parameter][moment][index] = 0
+        rows = rows * self.scale
+        errors = rows - self.activations(rows) @ self.decoder - self.decoder_bias
+        chances = errors.pow(2).sum(1) + 1e-12
+        drawn = torch.multinomial(chances, len(dead), replacement=True, generator=self.generator)
+        directions = errors[drawn] / errors[drawn].norm(dim=1, keepdim=True).clamp_min(1e-8)
+        alive = torch.ones(self.settings.features, dtype=torch.bool)
+        alive[dead] = False
+        length = self.encoder[:, alive].norm(dim=0).mean() if alive.any() else torch.tensor(1.0)
+        self.decoder[dead] = directions
+        self.encoder[:, dead] = directions.T * length
+        self.encoder_bias[dead] = 0
+        places: Any = ((self.decoder, dead), (self.encoder, (slice(None), dead)), (self.encoder_bias, dead))
+        for parameter, index in places:
+            for moment in ("exp_avg", "exp_avg_sq"):
+                self.optimizer.state[parameter][moment][index] = 0
         self.idle[dead] = 0
         self.revived += len(dead)
 
     # What came out ----------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def point(self, step: int) -> FeatureTrainingPoint:
         activations = self.activations(self.held_out)
-        recent, self.losses = self.losses, []
+        recent, self.recent = self.recent, []
         revived, self.revived = self.revived, 0
         return FeatureTrainingPoint(
             step, self.rows, sum(recent) / len(recent), float(self._unexplained(self.held_out, activations)),

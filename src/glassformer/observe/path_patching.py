@@ -14,7 +14,7 @@ Shapes: a site's values (…, length, …), without a batch axis; those of a pas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from glassformer.ground.changes import Change
@@ -22,10 +22,11 @@ from glassformer.ground.errors import InputError, SiteError, did_you_mean
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch, all_sites, axes, expand
 from glassformer.observe.activations import Activations
-from glassformer.observe.patching import answer_tokens, lead_of_answer
+from glassformer.observe.patching import counted, leads, patched_outcome, recovered
 from glassformer.observe.protocols import Floats
-from glassformer.observe.text_pair import ReadPair, TextPair, check_size, read_pairs
-from glassformer.views.path_patching import PatchedPath, PathPatching
+from glassformer.observe.read_pair import PatchedRun, ReadPair, check_size, read_pairs
+from glassformer.observe.text_pair import TextPair
+from glassformer.views.patching import PatchedPath, PathPatching
 
 SENDERS = ("embedding", "attention.heads", "attention.update", "mlp.update", "residual")
 RECEIVERS = ("attention.input", "attention.query", "attention.key", "attention.value", "mlp.input", "final")
@@ -43,22 +44,8 @@ class PathEnd:
     def block(self) -> int | None:
         return int(self.site.split(".")[1]) if self.site.startswith("blocks.") else None
 
-    @property
-    def heads(self) -> list[int] | None:
-        return None if self.head is None else [self.head]
-
     def __str__(self) -> str:
         return self.site if self.head is None else f"{self.site}.{self.head}"
-
-
-@dataclass(frozen=True)
-class PathRun:
-    """One pass: what it changes and reads, and the position and block that it begins at."""
-
-    sender: PathEnd
-    watch: Watch
-    start: int
-    block: int
 
 
 def path_patching(
@@ -81,22 +68,17 @@ def path_patching(
         pair, path_ends([sender], first, SENDERS, each_head=True), path_ends(receivers, first, RECEIVERS), freeze_mlps
     )
     with read_pairs([pair], paths.sender_sites) as (read,):
-        answers = answer_tokens(pair.first.model, read.scores, answer, against)
-        target, rival = (token.id for token in answers)
-        clean, corrupted = lead_of_answer(answers, read.scores)
-        values = {
-            end: (float(scores[target] - scores[rival]) - corrupted) / (clean - corrupted)
-            for end, scores in paths.scores(read, progress).items()
-        }
+        patched = counted(paths.patched(read), progress, len(paths.senders) * (1 if paths.direct else 2))
+        outcome = patched_outcome(read, patched, recovered, (answer, against))
     return PathPatching(
         first.model.name,
-        (pair.text(first), pair.text(second)),
-        answers,
-        (clean, corrupted),
+        outcome.texts,
+        outcome.answers,
+        leads(outcome.scored),
         tuple(map(str, paths.receivers)),
         ("heads", "mlps") if freeze_mlps else ("heads",),
         tuple(pair.positions),
-        tuple(PatchedPath(str(end), end.block, end.head, values[end]) for end in paths.senders),
+        tuple(PatchedPath(str(end), end.block, end.head, outcome.values[end]) for end in paths.senders),
         tuple(first.model.changes),
     )
 
@@ -146,34 +128,29 @@ class Paths:
             raise InputError(f"no receiver comes after {senders[0]}, so there is no path from it.")
         self.start = min(pair.positions) if pair.causal else 0
         length = len(pair.ids(pair.second))
-        check_size((len(self.senders), 2, len(self.senders) * 2 * (length - self.start)))
+        check_size(len(self.senders), 2, len(self.senders) * 2 * (length - self.start))
         self.all = list(range(self.start, length))  # the positions of a pass
 
     @property
     def sender_sites(self) -> list[str]:
         return list(dict.fromkeys(end.site for end in self.senders))
 
-    def scores(self, read: ReadPair, progress: Progress | None = None) -> dict[PathEnd, Floats]:
-        """The second text's scores for each sender."""
+    @property
+    def direct(self) -> bool:
+        """Whether the first pass is all there is."""
+        return PathEnd("final") in self.receivers
+
+    def patched(self, read: ReadPair) -> Iterator[tuple[PathEnd, Floats]]:
+        """The second text's scores for each sender: after the first pass, and where that is not all, after the second."""
         frozen = self.pair.second.values(*self._frozen_sites(self.senders))
-        direct = PathEnd("final") in self.receivers
-        total = len(self.senders) * (1 if direct else 2)
-        runs = [self._sender_run(end, read.values[end.site], frozen) for end in self.senders]
-        results: dict[PathEnd, Floats] = {}
-        done, second_runs = 0, []
-        for run, scores, sites in read.patched(runs):
-            results[run.sender] = scores
-            if not direct:
-                second_runs.append(self._receiver_run(run.sender, sites))
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        for run, scores, _ in read.patched(second_runs) if second_runs else ():
-            results[run.sender] = scores
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        return results
+        second_runs = []
+        for end, scores, sites in read.patched(
+            [self._sender_run(end, read.values[end.site], frozen) for end in self.senders]
+        ):
+            yield end, scores
+            if not self.direct:
+                second_runs.append(self._receiver_run(end, sites))
+        yield from ((end, scores) for end, scores, _ in read.patched(second_runs))
 
     def _frozen_sites(self, senders: Sequence[PathEnd]) -> list[str]:
         """The sites after the first of these senders that keep their values."""
@@ -182,15 +159,15 @@ class Paths:
         sites = (f"blocks.{block}.{part}" for block in range(self.blocks) for part in parts)
         return [site for site in sites if self.order[site] > first]
 
-    def _sender_run(self, end: PathEnd, value: Floats, frozen: Mapping[str, Floats]) -> PathRun:
+    def _sender_run(self, end: PathEnd, value: Floats, frozen: Mapping[str, Floats]) -> PatchedRun[PathEnd]:
         changes = {site: self._replacement(frozen[site], self.all, self.all) for site in self._frozen_sites([end])}
         origins = [self.pair.origins[position] for position in self.pair.positions]
         changes[end.site] = self._replacement(value, origins, self.pair.positions, end.head)
         later = {receiver.site for receiver in self.receivers if self.order[receiver.site] > self.order[end.site]}
         reads = frozenset(later - {"final"})  # what comes before the sender stays as it is
-        return PathRun(end, Watch(reads, changes), self.start, end.block or 0)
+        return PatchedRun(end, Watch(reads, changes), self.start, end.block or 0)
 
-    def _receiver_run(self, sender: PathEnd, arrived: Mapping[str, Floats]) -> PathRun:
+    def _receiver_run(self, sender: PathEnd, arrived: Mapping[str, Floats]) -> PatchedRun[PathEnd]:
         rows = range(len(self.all))
         changes: dict[str, Change] = {}
         reached = [end for end in self.receivers if end.site in arrived]
@@ -198,7 +175,7 @@ class Paths:
             heads = [other.head for other in self.receivers if other.site == end.site]
             changes[end.site] = self._replacement(arrived[end.site], rows, self.all, *([] if None in heads else heads))
         block = min(end.block or 0 for end in reached)
-        return PathRun(sender, Watch(changes=changes), self.start, block)
+        return PatchedRun(sender, Watch(changes=changes), self.start, block)
 
     @staticmethod
     def _replacement(value: Floats, rows: Sequence[int], positions: Sequence[int], *heads: int | None) -> Change:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -154,8 +154,8 @@ def train_probes(
     probes, rows = {}, []
     for site in sites:
         own, held = vectors[site][train], vectors[site][test]
-        probe = probes[site] = fit(own, classes[train], len(names), penalty)
-        control = fit(own, shuffled[train], len(names), penalty).accuracy(held, shuffled[test])
+        probe = probes[site] = fit_probe(own, classes[train], len(names), penalty)
+        control = fit_probe(own, shuffled[train], len(names), penalty).accuracy(held, shuffled[test])
         rows.append(SiteProbe(site, probe.accuracy(held, classes[test]), probe.accuracy(own, classes[train]), control))
     commonest = np.bincount(classes[train], minlength=len(names)).argmax()
     counts = tuple(LabelCount(name, int((classes == number).sum())) for number, name in enumerate(names))
@@ -195,13 +195,15 @@ def text_vectors(
     return joined
 
 
-def fit(vectors: Floats, classes: Classes, labels: int, penalty: float) -> Probe:
+def fit_probe(vectors: Floats, classes: Classes, labels: int, penalty: float) -> Probe:
     """A multinomial logistic regression over standardized values, with a penalty on the squares of its weights.
 
     It minimizes the sum of cross-entropies + penalty / 2 · |weight|², by L-BFGS in float64.
     """
     import torch
     from torch.nn.functional import cross_entropy
+
+    from glassformer.observe.fit import fit
 
     values = torch.from_numpy(vectors.astype(np.float64))
     mean, deviation = values.mean(0), values.std(0, correction=0).clamp(min=1e-8)
@@ -210,14 +212,10 @@ def fit(vectors: Floats, classes: Classes, labels: int, penalty: float) -> Probe
     bias = torch.zeros(labels, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        total = cross_entropy(values @ weight.T + bias, targets, reduction="sum") + penalty / 2 * (weight * weight).sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+    def losses(step: int) -> Iterator[torch.Tensor]:
+        yield cross_entropy(values @ weight.T + bias, targets, reduction="sum") + penalty / 2 * (weight * weight).sum()
 
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    fit(optimizer, losses)
     scaled = weight.detach() / deviation
     return Probe(scaled.float().numpy(), (bias.detach() - scaled @ mean).float().numpy())
 

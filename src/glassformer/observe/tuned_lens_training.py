@@ -30,6 +30,7 @@ from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 from glassformer.observe.activation_files import write_activations
 from glassformer.observe.activations import residual_sites
+from glassformer.observe.fit import fit
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.recorded_activations import RecordedActivations
 from glassformer.observe.tuned_lens import Translator, TunedLens
@@ -176,24 +177,16 @@ class _Training:
             return
         started = [(weight.clone(), bias.clone()) for weight, bias in self.maps]
         parameters = [tensor.requires_grad_() for pair in self.maps for tensor in pair]
-        optimizer = torch.optim.Adam(parameters, RATE)
-        with torch.enable_grad():
-            for step in range(steps):
-                for group in optimizer.param_groups:
-                    group["lr"] = RATE * (1 - step / steps)
-                batch = self._batch()
-                targets, tokens, log_weights = self._targets(batch)
-                for layer in self.layers:  # one at a time: the layers have nothing in common
-                    loss = self._loss(self._translated(layer, batch), targets, tokens, log_weights)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad()
-                if progress is not None:
-                    progress(step + 1, steps)
+        optimizer = torch.optim.Adam(parameters)
+        fit(optimizer, self._losses, steps, rate=lambda step: RATE * (1 - step / steps), progress=progress)
         self._keep_better(started)
 
-    def _batch(self) -> Any:
-        return self.random.choice(self.states.train, min(BATCH, len(self.states.train)), replace=False)
+    def _losses(self, step: int) -> Iterator[Tensor]:
+        """Of each layer, on tokens that the step draws; the layers have nothing else in common."""
+        batch = self.random.choice(self.states.train, min(BATCH, len(self.states.train)), replace=False)
+        targets = self._targets(batch)
+        for layer in self.layers:
+            yield self._loss(self._translated(layer, batch), *targets)
 
     @torch.no_grad()
     def _targets(self, batch: Any) -> tuple[Tensor, Tensor | None, Tensor]:

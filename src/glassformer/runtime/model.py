@@ -38,20 +38,17 @@ if TYPE_CHECKING:
     from glassformer.features.dictionary import FeatureDictionary
     from glassformer.observe.circuits import Circuits
     from glassformer.observe.feature_training import FeatureKind
-    from glassformer.observe.patching_pairs import Metric
+    from glassformer.observe.patching import Metric
     from glassformer.observe.probes import TrainedProbes
     from glassformer.observe.reading import Reading
     from glassformer.observe.readings import Readings
     from glassformer.observe.recorded_activations import RecordedActivations
     from glassformer.observe.tuned_lens import TunedLens
-    from glassformer.views.attribution_patching import AttributionPatching
     from glassformer.views.batch import Batch
     from glassformer.views.feature_training import FeatureTraining
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
-    from glassformer.views.patching import PatchedPart, Patching
-    from glassformer.views.patching_pairs import MetricName, PairPatching
-    from glassformer.views.path_patching import PathPatching
+    from glassformer.views.patching import AttributionPatching, MetricName, PairPatching, PatchedPart, Patching, PathPatching
     from glassformer.views.site_names import SiteNames
     from glassformer.views.steering import MadeSteeringVector
     from glassformer.views.sweep import Strategies
@@ -308,7 +305,7 @@ class Model(LoadedModel):
             target: an encoder-decoder's output so far.
             progress: called as (places so far, total).
         """
-        from glassformer.observe.patching_pairs import pair_named, parse_pairs, patching_pairs
+        from glassformer.observe.patching import pair_named, parse_pairs, patching_pairs
 
         PromptOptions.of(prompt_options, self.patch_pairs)
         readings = []

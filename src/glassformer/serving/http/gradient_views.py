@@ -15,7 +15,7 @@ from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.views import Number, PatchRequest, ReadingRequest, see
-from glassformer.views.attribution_patching import AttributionPatching
+from glassformer.views.patching import AttributionPatching
 from glassformer.views.saliency import Baseline, Saliency, SaliencyMethod
 
 router = APIRouter(tags=["glass"], prefix="/glass")

@@ -14,9 +14,7 @@ from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openapi import view_answer
 from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.views import ModelRequest, Number, see
-from glassformer.views.patching import PatchedPart
-from glassformer.views.patching_pairs import MetricName, PairPatching
-from glassformer.views.path_patching import PathPatching
+from glassformer.views.patching import MetricName, PairPatching, PatchedPart, PathPatching
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 
