@@ -61,21 +61,21 @@ studio: .venv/developing ## the studio's built files, from studio/ (needs Node 1
 wheels: .venv/packaging ## a release's wheels, one for each architecture, in dist/
 	$(BIN)/python tools/wheels.py
 
-define CREATE_VENV
+define CHECK_PYTHON
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
-@$(PYTHON) -m venv .venv
 endef
 
-.venv/installed: pyproject.toml constraints.txt
-	$(CREATE_VENV)
-	@echo "Setting up .venv: a few small libraries (60 MB); meanwhile the CPU engine is built, once, in half a minute…"
+.venv/installed: pyproject.toml constraints.txt # the CPU engine's builder needs the standard library alone
+	$(CHECK_PYTHON)
+	@echo "Setting up .venv: a few small libraries (30 MB); meanwhile the CPU engine is built, once: half a minute…"
 	@PYTHONPATH=src $(PYTHON) -m glassformer.engine.cpu.build & engine=$$!; \
-	$(INSTALL) '.[grammar]' || { kill $$engine; exit 1; }; \
-	wait $$engine || { echo "So models are run by PyTorch, which is installed now (on Linux it brings CUDA: 2.8 GB)…"; $(INSTALL) '.[grammar,torch]'; }
+	{ $(PYTHON) -m venv .venv && $(INSTALL) '.[grammar]' --no-compile; } || { kill $$engine; exit 1; }; \
+	wait $$engine || { echo "So PyTorch runs the models, and is installed now (on Linux it brings CUDA: 2.8 GB)…"; $(INSTALL) '.[grammar,torch]' --no-compile; }
 	@touch $@
 
 .venv/developing: pyproject.toml constraints.txt # --no-compile: of 25,000 files most are never imported
-	$(CREATE_VENV)
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m venv .venv
 	@echo "Setting up .venv for development: two to four minutes…"
 	@$(INSTALL) '.[dev]' --no-compile
 	@$(ADD) --no-compile --no-deps $(TRANSFORMERLENS)
