@@ -14,35 +14,39 @@ import pytest
 import glassformer
 
 ROOT = Path(glassformer.__file__).parent
-MODELS = {"text", "checkpoint", "blueprints"}
+MODELS = {"text", "checkpoint", "blueprints", "ops"}
+NUMBERS = {"ops.positions", "ops.rope"}  # which programs and ops both need
 TORCH = {"layers", "families"}
 ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and the ground
     "ground": set(),
     "page": set(),
     "text": set(),
     "checkpoint": set(),
-    "blueprints": set(),
+    "ops.positions": set(),
+    "ops.rope": set(),
+    "ops": {"engine.program"},
+    "blueprints": {"ops"},
     "engine.protocol": set(),
     "engine.checks": {"engine.protocol"},
-    "engine.program": {"blueprints"},
-    "engine.lowering": {"blueprints", "engine.program"},
-    "engine.row_history": {"blueprints", "engine.protocol"},
+    "engine.program": NUMBERS,
+    "engine.lowering": {"ops", "blueprints", "engine.program"},
+    "engine.row_history": {*NUMBERS, "blueprints", "engine.protocol"},
     "engine.paged_rows": {"engine.protocol", "engine.checks", "engine.row_history"},
     "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
     "decoding": {"engine.protocol"},
-    "adapters": {"checkpoint", "blueprints"},
+    "adapters": {"checkpoint", "blueprints", "ops"},
     "features": {"checkpoint", "blueprints"},
     "steering": {"checkpoint", "blueprints", "features"},
     "model_files": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "model_files"},
-    "layers": {"blueprints"},
+    "layers": {*NUMBERS, "blueprints"},
     "families": {"blueprints", "layers"},
     "engine.named_weights": {"checkpoint"},
-    "engine": TORCH,
-    "engine.tensor_parallel.split": {"blueprints"},
-    "engine.tensor_parallel.rank_blueprint": {"blueprints", "engine.tensor_parallel.split"},
-    "engine.cpu": {"checkpoint", "blueprints", "engine"},
-    "engine.gpu": {"checkpoint", "blueprints", "engine"},
+    "engine": {"ops.split", *TORCH},
+    "engine.tensor_parallel.split": {"ops", "blueprints"},
+    "engine.tensor_parallel.rank_blueprint": {"ops", "blueprints", "engine.tensor_parallel.split"},
+    "engine.cpu": {"checkpoint", "ops", "blueprints", "engine"},
+    "engine.gpu": {"checkpoint", "ops", "blueprints", "engine"},
     "studio": set(),
     "views": {"page", "studio"},
     "observe": {"steering", "features", "views", "page", "engine.protocol", "decoding", *MODELS},
@@ -86,8 +90,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "__main__": {"*"},
 }  # fmt: skip
 NO_TORCH = (
-    "ground", "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "adapters", "model_files",
-    "quantize", "steering.library",
+    "ground", "page.terminal", "page.html", "text", "checkpoint", "ops.attend", "blueprints", "decoding", "adapters",
+    "model_files", "quantize", "steering.library",
     "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
     "views.run", "observe.reading", "observe.training_log", "observe.learning", "observe.compare", "observe.verification",
     "runtime", "tasks", "jobs", "scale", "serving.registry", "cli.app",

@@ -11,9 +11,9 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from glassformer import blueprints
 from glassformer.blueprints import read_config
-from glassformer.blueprints.positions import DistanceBuckets
 from glassformer.engine.lowering import Lowering
 from glassformer.ground.errors import ConfigError, ExecutorError
+from glassformer.ops.positions import DistanceBuckets
 from tests.parity.configs import TINY
 
 

@@ -20,10 +20,10 @@ from glassformer.engine.gpu.split_executor import stored_part
 from glassformer.engine.protocol import BEST, Choice, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.ranks import Ranks, _start
-from glassformer.engine.tensor_parallel.split import Part
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
+from glassformer.ops.split import Part
 from glassformer.runtime.split_model import SplitModel
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.split_gpu_model import SplitGpuModel

@@ -11,8 +11,9 @@ from glassformer.blueprints import Blueprint, blueprint, read_config
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import StepKind
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
-from glassformer.engine.tensor_parallel.split import Split, even_parts, head_parts, split_model
+from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.ground.errors import ExecutorError
+from glassformer.ops.split import Split, even_parts, head_parts
 from tests.parity import reference
 
 
@@ -86,7 +87,7 @@ def test_a_rank_has_a_blueprint_of_its_own(family: str) -> None:
     for rank in range(3):
         own = rank_blueprint(plan, split, rank)
         sums = [op for op in own.ops if op.kind == "sum"]
-        assert [op.module for op in sums] == list(split.summed_modules)
+        assert [op.module for op in sums] == list(split.summed.values())
         assert own.sites.keys() == plan.sites.keys()
         shapes = {weight.name: weight.shape for weight in own.weights}
         for name, part in split.weight_parts(rank).items():

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 import glassformer
 from glassformer.ground.errors import InputError
 from glassformer.layers import mlp
-from glassformer.observe import op_values
 from glassformer.observe.inside import make_strip
 from glassformer.observe.reading import Reading
 from glassformer.observe.tokens import token_text
+from glassformer.ops.activate import ACTIVATIONS
 from glassformer.page.format import visible
 from glassformer.views.inside import Inside
 from glassformer.views.schema import schema
@@ -193,10 +193,10 @@ def test_scores_are_named_by_their_tokens() -> None:
 
 
 def test_every_activation_can_be_shown() -> None:
-    assert op_values.ACTIVATIONS.keys() == mlp.ACTIVATIONS.keys()
+    assert ACTIVATIONS.keys() == mlp.ACTIVATIONS.keys()
     x = np.linspace(-4, 4, 33, dtype=np.float32)
     for name, (_, function) in mlp.ACTIVATIONS.items():
-        assert np.abs(op_values.ACTIVATIONS[name](x) - function(torch.from_numpy(x)).numpy()).max() < 1e-5, name
+        assert np.abs(ACTIVATIONS[name].compute(x) - function(torch.from_numpy(x)).numpy()).max() < 1e-5, name
 
 
 def test_weights_are_found_under_their_old_names(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import transformers
 import glassformer
 from glassformer import pipeline
 from glassformer.ground.errors import ConfigError, InputError
-from glassformer.observe.arithmetic import HeadScores
 from glassformer.observe.op_values import OpValues
+from glassformer.ops.attend import Attend
 from tests.parity.reference import ENCODERS, write
 from tests.tasks.conftest import same
 from tests.text import models
@@ -81,9 +81,9 @@ def test_a_look_inside(make: Any, family: str) -> None:
     reading = model.read("the quick brown fox")
     values = OpValues(reading, 1)
     for number, op in enumerate(model.blueprint.ops):
-        if op.kind == "attend":  # its weights, computed from the queries, keys and distances that were read
+        if isinstance(op, Attend):  # its weights, computed from the queries, keys and distances that were read
             pattern = values.pattern(number)
-            assert np.allclose(HeadScores.of(values, number, 2).weights, pattern[2], atol=1e-5)
+            assert np.allclose(op.scores(values, number, 2).weights, pattern[2], atol=1e-5)
 
 
 class TestElectrasDiscriminator:

@@ -20,11 +20,11 @@ import numpy as np
 from glassformer.adapters.adapter import Adapter, LowRankUpdate
 from glassformer.adapters.unmerged import stands_beside
 from glassformer.blueprints import Blueprint, Config, Head, blueprint
-from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import EMBEDDING_NAMES, resolve_names
 from glassformer.checkpoint.stored_tensors import Floats, computed_tensor
 from glassformer.ground.errors import CheckpointError, ConfigError, did_you_mean
+from glassformer.ops.embed import Embed
 
 AdapterMode: TypeAlias = Literal["merged", "beside"]
 MODES: tuple[AdapterMode, ...] = get_args(AdapterMode)
@@ -130,7 +130,7 @@ class Base:
         self.matrices = {matrix.name: matrix for matrix in _matrices(plan)}
         stored = resolve_names({name: name for name in tensors}, tuple(self.weights))
         self.stored_names: Mapping[str, str] = stored  # by the blueprint's names
-        self.table = next(op.weights[0].name for op in plan.ops if op.kind == "embed")
+        self.table = next(plan.ops_of(Embed)).weights[0].name
 
     @property
     def tied(self) -> bool:
@@ -231,16 +231,16 @@ def _matrices(plan: Blueprint) -> Iterator[Matrix]:
     """The matrices of a blueprint that updates can change: of products, of the table of tokens, of the head."""
     seen = set()
     for op in plan.ops:
-        if op.kind not in ("linear", "heads", "gate", *EXPERT_OPS, "scores", "embed"):
+        if op.weight_role == "plain":
             continue
         for weight in op.weights:
             if len(weight.shape) != 2 or not weight.name.endswith(".weight") or weight.name in seen:
                 continue
             seen.add(weight.name)
-            transposed = op.kind == "embed" or bool(op.options.get("columns"))
+            transposed = isinstance(op, Embed) or bool(op.options.get("columns"))
             rows, columns = weight.shape
             shape = (columns, rows) if transposed else (rows, columns)
-            required = op.block is not None and op.kind not in EXPERT_OPS
+            required = op.block is not None and not op.experts
             yield Matrix(weight.name, shape, transposed, required, stands_beside(plan, op))
 
 

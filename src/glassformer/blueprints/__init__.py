@@ -15,14 +15,13 @@ from typing import Any
 from glassformer.blueprints import multimodal
 from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
-from glassformer.blueprints.ops import Op, Weight
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError, did_you_misspell
+from glassformer.ops.op import Op, Weight
+from glassformer.ops.rope import Rope
 
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "ops", "other_fields", "positions", "rope",
-        "rotary", "routed", "synonyms",
+        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "other_fields", "rotary", "routed", "synonyms",
     }
 )  # fmt: skip
 

@@ -10,8 +10,8 @@ from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.ops import Weight
 from glassformer.ground.errors import ConfigError
+from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.ops import Weight
+from glassformer.ops.op import Weight
 
 FIRST = 2  # the row of the position table that the first token gets
 EPS = 1e-5  # of every norm; the config does not say

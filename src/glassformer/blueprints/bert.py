@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.ops import Weight
+from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)

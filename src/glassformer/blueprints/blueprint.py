@@ -1,25 +1,41 @@
 """Blueprints: a model as a flat list of ops, which is only data.
 
-Each `Op` (`ops.py`) is one equation. The shape journey, the parameter table, drawings and the native engines all read it;
+Each `Op` (`ops/`) is one equation. The shape journey, the parameter table, drawings and the native engines all read it;
 the tests prove that it agrees with what the family computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from glassformer.blueprints.config import Config, Head
-from glassformer.blueprints.ops import Dim, Op, OpKind, Shape, Weight
-from glassformer.blueprints.positions import DistanceBuckets
-from glassformer.blueprints.rope import Rope
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import Synonyms
+from glassformer.ops.activate import build_activate
+from glassformer.ops.add import build_add
+from glassformer.ops.attend import build_attend
+from glassformer.ops.embed import build_embed
+from glassformer.ops.experts import build_expert_gate, build_expert_linear
+from glassformer.ops.gate import build_fused_gate, build_gate
+from glassformer.ops.heads import build_fused_heads, build_heads, build_separate_heads
+from glassformer.ops.identity import build_identity
+from glassformer.ops.linear import build_linear
+from glassformer.ops.norm import build_norm
+from glassformer.ops.op import Op, Shape, Weight
+from glassformer.ops.pool import build_pool
+from glassformer.ops.position import build_distance_vectors, build_position, build_relative_bias
+from glassformer.ops.recorder import Recorder, Value
+from glassformer.ops.rope import Rope
+from glassformer.ops.rotate import Rotate, build_rotate
+from glassformer.ops.route import build_route
+from glassformer.ops.scores import build_scores
 
+__all__ = ["BlockCounts", "Blueprint", "Builder", "Value"]
+
+Kind = TypeVar("Kind", bound=Op)
 # how many blocks there are, how many in the encoder, which have experts, and what else their sites are called
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
@@ -50,7 +66,11 @@ class Blueprint:
     @property
     def ropes(self) -> list[Rope]:
         """RoPE's kinds of frequencies in the decoder, or in a model that is one stack."""
-        return list(dict.fromkeys(op.options["rope"] for op in self.ops if op.kind == "rotate" and not op.stack))
+        return list(dict.fromkeys(op.rope for op in self.ops_of(Rotate) if not op.stack))
+
+    def ops_of(self, kind: type[Kind]) -> Iterator[Kind]:
+        """The ops of a kind."""
+        return (op for op in self.ops if isinstance(op, kind))
 
     @property
     def block_counts(self) -> BlockCounts:
@@ -73,232 +93,32 @@ class Blueprint:
         return shapes
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """The result of an op, inside a builder: the op's index and the shape."""
-
-    op: int
-    shape: Shape
-
-
-class Builder:
+class Builder(Recorder):
     """Records a blueprint, one call per equation. Names inside `block` are relative to that block."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.ops: list[Op] = []
-        self._block: int | None = None
-        self._prefix = ""
-        self._stack = ""
+    config: Config
 
-    @contextmanager
-    def block(self, number: int, prefix: str, stored: int | None = None) -> Iterator[None]:
-        """Ops inside belong to a block; `stored`: its number in the checkpoint, where several blocks share their weights."""
-        self._block, self._prefix = number, f"{prefix}.{number if stored is None else stored}."
-        yield
-        self._block, self._prefix = None, ""
-
-    @contextmanager
-    def encoder(self) -> Iterator[None]:
-        """Ops inside belong to the encoder of an encoder-decoder."""
-        self._stack = "encoder."
-        yield
-        self._stack = ""
-
-    @property
-    def length(self) -> Dim:
-        return "source" if self._stack else "length"
-
-    @property
-    def layer(self) -> int:
-        """The number of the block that ops belong to now."""
-        assert self._block is not None
-        return self._block
-
-    def _op(self, kind: OpKind, module: str, reads: tuple[Value, ...], shape: Shape, site: str | None = None,
-            weights: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-            inner_sites: Mapping[str, Shape] = MappingProxyType({}), **options: Any) -> Value:  # fmt: skip
-        scope = self._stack + (f"blocks.{self._block}." if self._block is not None else "")
-        self.ops.append(
-            Op(
-                kind,
-                (self._prefix + module).rstrip("."),
-                tuple(value.op for value in reads),
-                shape,
-                tuple(Weight(self._prefix + name, size) for name, size in weights.items()),
-                self._block,
-                self._stack,
-                site and scope + site,
-                {scope + name: size for name, size in inner_sites.items()},
-                options,
-            )
-        )
-        return Value(len(self.ops) - 1, shape)
-
-    def embed(self, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None) -> Value:
-        """Vectors of a size: by default the hidden one."""
-        rows, size = self.config.vocab_size, size or self.config.hidden_size
-        return self._op(
-            "embed", module, (), ("batch", self.length, size), site, {f"{module}.weight": (rows, size)}, scale=scale
-        )
-
-    def position(
-        self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0,
-        halves: bool = False,
-    ) -> Value:  # fmt: skip
-        """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines; where
-        a file stores such a table in `module`, that one is taken."""
-        weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _integer(x.shape[-1]))}
-        options: dict[str, Any] = {"halves": True, "stored": f"{module}.weight"} if halves else {}
-        return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first, **options)
-
-    def relative_bias(self, module: str, buckets: int, heads: int) -> Value:
-        """A bias for each head and distance, out of a table of buckets; it is added to the attention scores."""
-        keys = "source" if self._stack else "keys"
-        shape = (1, heads, self.length, keys)
-        return self._op("position", module, (), shape, None, {f"{module}.weight": (buckets, heads)}, how="buckets")
-
-    def distance_vectors(self, module: str, rows: int) -> Value:
-        """A vector for each bucket of distances between tokens, for attention to look for."""
-        size = self.config.hidden_size
-        return self._op("position", module, (), (1, rows, size), None, {f"{module}.weight": (rows, size)}, how="distances")
-
-    def norm(
-        self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0,
-        bias: bool = True,
-    ) -> Value:  # fmt: skip
-        """A norm; `bias`: whether a layer norm has one."""
-        size = (_integer(x.shape[-1]),)
-        weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" and bias else {})
-        return self._op("norm", module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)
-
-    def linear(
-        self, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False,
-        scale: float = 1.0,
-    ) -> Value:  # fmt: skip
-        weights = _linear(module, x, out, bias)
-        if columns:
-            weights[f"{module}.weight"] = (_integer(x.shape[-1]), out)
-        return self._op("linear", module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale)
-
-    def heads(self, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None) -> Value:
-        shape = (x.shape[0], heads, x.shape[1], size)
-        return self._op("heads", module, (x,), shape, site, _linear(module, x, heads * size, bias))
-
-    def separate_heads(self, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
-        """Heads that have a projection each."""
-        weights = {name: shape for module in modules for name, shape in _linear(module, x, size, False).items()}
-        home = modules[0].rpartition(".")[0]
-        return self._op("heads", home, (x,), (x.shape[0], len(modules), x.shape[1], size), site, weights)
-
-    def fused_heads(
-        self, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
-    ) -> Value:
-        """Heads of a projection that makes several things: from its `first` head on, every so many."""
-        return self._op("heads", module, (x,), (x.shape[0], heads, x.shape[1], size), site, first=first, step=step)
-
-    def rotate(self, x: Value, module: str, rope: Any, site: str | None = None) -> Value:
-        return self._op("rotate", module, (x,), x.shape, site, rope=rope)
-
-    def attend(
-        self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
-        scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
-        softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
-        distance_query: Value | None = None,
-    ) -> Value:  # fmt: skip
-        """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
-
-        `sinks`: a score for each head that takes its part of the attention weights, and has no value.
-        `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
-        """
-        terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
-        others = [value for value in (bias, *terms.values()) if value is not None]
-        options = {} if distances is None else {
-            "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
-        }  # fmt: skip
-        batch, heads, length, size = query.shape
-        keys = "source" if site_prefix == "cross" or self._stack else "keys"
-        inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
-        joined = (batch, length, _integer(heads) * _integer(size))
-        scale = _integer(size) ** -0.5 if scale is None else scale
-        return self._op(
-            "attend", module, (query, key, value, *others), joined, None,
-            {} if sinks is None else {sinks: (_integer(heads),)}, inner_sites,
-            causal=causal, window=window, scale=scale, cross=site_prefix == "cross", softcap=softcap, **options,
-        )  # fmt: skip
-
-    def activate(self, x: Value, how: str, site: str | None = None) -> Value:
-        return self._op("activate", "", (x,), x.shape, site, how=how)
-
-    def gate(
-        self, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden"
-    ) -> Value:
-        weights = _linear(gate, x, inner, bias) | _linear(up, x, inner, bias)
-        return self._op("gate", gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
-
-    def fused_gate(self, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden") -> Value:
-        """A gate whose two products are one projection, `x`: first that of the gate."""
-        return self._op("gate", module, (x,), (*x.shape[:-1], inner), site, how=how)
-
-    def route(self, scores: Value, module: str, chosen: int, normalized: bool) -> Value:
-        """Each expert's share of a token's update: the softmax of the router's scores, and 0 for all but the best.
-
-        `normalized`: the shares of those that are chosen add up to one.
-        """
-        return self._op(
-            "route", module, (scores,), scores.shape, "mlp.experts", chosen=chosen, normalized=normalized
-        )  # fmt: skip
-
-    def expert_gate(
-        self, x: Value, shares: Value, experts: Sequence[tuple[str, str]], chosen: int, inner: int, how: str,
-        bias: bool = False, limit: float | None = None, offset: float = 0.0,
-    ) -> Value:  # fmt: skip
-        """The neurons of the chosen experts, in the order of their numbers, side by side; `experts`: gate and up of each.
-
-        `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
-        """
-        weights = {
-            name: shape
-            for modules in experts
-            for module in modules
-            for name, shape in _linear(module, x, inner, bias).items()
-        }
-        return self._op(
-            "expert_gate", _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
-            how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset,
-        )  # fmt: skip
-
-    def expert_linear(
-        self, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False
-    ) -> Value:
-        """The update: what the chosen experts make of their neurons, each times its share."""
-        neurons = Value(x.op, (*x.shape[:-1], _integer(x.shape[-1]) // chosen))  # of each
-        weights = {name: shape for module in experts for name, shape in _linear(module, neurons, out, bias).items()}
-        return self._op(
-            "expert_linear", _around(experts[0]), (x, shares), (*x.shape[:-1], out), "mlp.update", weights, chosen=chosen,
-            experts=len(experts),
-        )  # fmt: skip
-
-    def add(self, x: Value, update: Value, site: str | None = None) -> Value:
-        return self._op("add", "", (x, update), x.shape, site)
-
-    def identity(self, x: Value, site: str, module: str = "") -> Value:
-        return self._op("identity", module, (x,), x.shape, site)
-
-    def pool(self, x: Value, how: str = "first") -> Value:
-        """One vector per text, as if that were its only token."""
-        return self._op("pool", "", (x,), (x.shape[0], 1, x.shape[-1]), how=how)
-
-    def scores(
-        self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
-    ) -> Value:
-        """The last layer; a tied one has no weight of its own, and some have a bias stored under another name."""
-        table = self.ops[0].weights[0].name if tied else f"{module}.weight"
-        weights: dict[str, tuple[int, ...]] = {table: (out, _integer(x.shape[-1]))}
-        if bias:
-            added = Weight(f"{module}.bias", (out,)) if bias is True else bias
-            weights[added.name] = added.shape
-        return self._op("scores", module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+    embed = build_embed
+    position = build_position
+    relative_bias = build_relative_bias
+    distance_vectors = build_distance_vectors
+    norm = build_norm
+    linear = build_linear
+    heads = build_heads
+    separate_heads = build_separate_heads
+    fused_heads = build_fused_heads
+    rotate = build_rotate
+    attend = build_attend
+    activate = build_activate
+    gate = build_gate
+    fused_gate = build_fused_gate
+    route = build_route
+    expert_gate = build_expert_gate
+    expert_linear = build_expert_linear
+    add = build_add
+    identity = build_identity
+    pool = build_pool
+    scores = build_scores
 
     def build(self, head: Head) -> Blueprint:
         c = self.config
@@ -318,18 +138,3 @@ class Builder:
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
         return self.build(head)
-
-
-def _linear(module: str, x: Value, out: int, bias: bool) -> dict[str, tuple[int, ...]]:
-    weights: dict[str, tuple[int, ...]] = {f"{module}.weight": (out, _integer(x.shape[-1]))}
-    return weights | {f"{module}.bias": (out,)} if bias else weights
-
-
-def _around(module: str) -> str:
-    """The module around all experts: `mlp.experts` for `mlp.experts.0.gate_proj`."""
-    return module.rsplit(".", 2)[0]
-
-
-def _integer(size: Dim) -> int:
-    assert isinstance(size, int), size
-    return size

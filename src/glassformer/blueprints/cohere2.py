@@ -10,7 +10,7 @@ from glassformer.blueprints import layer_types, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.rope import Rope
+from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type
 
 from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
 from glassformer.blueprints.other_fields import check_other_fields
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError, UnknownArgument, did_you_mean
 from glassformer.ground.files import write_text_in
 from glassformer.ground.typecheck import brief, matches_type
+from glassformer.ops.rope import Rope
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question", "discriminator"]
 ACTIVATIONS = (  # under all their names

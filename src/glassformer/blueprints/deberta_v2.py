@@ -11,9 +11,9 @@ from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, SIZE_OR_DEFAULT, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.positions import DistanceBuckets
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
+from glassformer.ops.positions import DistanceBuckets
 
 TERMS = {"c2p": "key", "p2c": "query"}  # content to position: a query meets the distance's key; and position to content
 

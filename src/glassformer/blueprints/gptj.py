@@ -10,8 +10,8 @@ from glassformer.blueprints import gpt
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
+from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
+from glassformer.ops.rope import Rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

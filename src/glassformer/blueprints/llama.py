@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from glassformer.blueprints import rotary
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
+from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)

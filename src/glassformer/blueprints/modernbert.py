@@ -11,9 +11,9 @@ from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.layer_types import rope_object
-from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
+from glassformer.ops.rope import Rope
 
 KINDS = {"full_attention": "default", "sliding_attention": "local"}  # of layers, and the name of each one's RoPE
 POOLING = {"cls": "first", "mean": "mean"}  # how a text becomes a vector that is classified

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
-from glassformer.blueprints.ops import Weight
 from glassformer.ground.errors import ConfigError
+from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.rope import Rope
+from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)

@@ -13,8 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from glassformer.blueprints.ops import Op, OpKind
 from glassformer.ground.sites import Synonyms
+from glassformer.ops.activate import Activate
+from glassformer.ops.add import Add
+from glassformer.ops.embed import Embed
+from glassformer.ops.gate import Gate
+from glassformer.ops.identity import Identity
+from glassformer.ops.norm import Norm
+from glassformer.ops.op import Op
+from glassformer.ops.rotate import Rotate
 
 IN_BLOCK: Mapping[str, str] = {  # TransformerLens, after `blocks.N.`
     "hook_resid_mid": "middle",
@@ -75,13 +82,13 @@ ABSENT_ROTATED: Mapping[str, str] = {
     "attn.hook_q": "queries before RoPE are no site: 'attention.query' comes after it, as hook_rot_q does.",
     "attn.hook_k": "keys before RoPE are no site: 'attention.key' comes after it, as hook_rot_k does.",
 }
-RESULT_OF: Mapping[str, tuple[str, frozenset[OpKind]]] = {  # where a name means our site: if that is a result of such an op
-    "hook_resid_mid": ("middle", frozenset({"add"})),  # and no norm of the sum, as in BERT
-    "hook_attn_out": ("middle", frozenset({"add"})),
-    "mlp.hook_post": ("mlp.hidden", frozenset({"activate", "gate"})),  # and not the experts'
-    "hook_embed": ("embedding", frozenset({"embed"})),  # and not with positions
-    "ln_final.hook_out": ("final", frozenset({"norm"})),
-    "unembed.hook_in": ("final", frozenset({"norm"})),
+RESULT_OF: Mapping[str, tuple[str, tuple[type[Op], ...]]] = {  # a name means our site if that is a result of such an op
+    "hook_resid_mid": ("middle", (Add,)),  # and no norm of the sum, as in BERT
+    "hook_attn_out": ("middle", (Add,)),
+    "mlp.hook_post": ("mlp.hidden", (Activate, Gate)),  # and not the experts'
+    "hook_embed": ("embedding", (Embed,)),  # and not with positions
+    "ln_final.hook_out": ("final", (Norm,)),
+    "unembed.hook_in": ("final", (Norm,)),
 }
 
 
@@ -101,7 +108,7 @@ class _Hooks:
         self.blocks = blocks
         self.ops = {op.site: op for op in ops if op.site}
         self.sites = {*self.ops, *(site for op in ops for site in op.inner_sites)}
-        self.rotated = any(op.kind == "rotate" for op in ops)
+        self.rotated = any(isinstance(op, Rotate) for op in ops)
 
     def names(self) -> Iterator[tuple[str, str]]:
         return ((name, site) for name, site, same in self._table() if same)
@@ -130,9 +137,9 @@ class _Hooks:
     def _is_same(self, hook: str, site: str, scope: str = "") -> bool:
         if hook in RESULT_OF:
             other, kinds = RESULT_OF[hook]
-            if scope + other not in self.ops or self.ops[scope + other].kind not in kinds:
+            if not isinstance(self.ops.get(scope + other), kinds):
                 return False
-        return site in self.sites and (site != "scores" or _is_plain(self.ops[site]))
+        return site in self.sites and (site != "scores" or self.ops[site].is_plain)
 
 
 def _spellings(number: int, hook: str, meaning: str) -> Iterator[tuple[str, str]]:
@@ -161,11 +168,11 @@ def _module_paths(ops: Sequence[Op]) -> dict[str, str]:
             if module != block and deepest > module.count(".") + 1:
                 continue  # sums have no module of their own: one may be inside of it too
             first, last = ops[inside[0]], ops[inside[-1]]
-            if _is_plain(last) and (site := _site(last)):
+            if last.is_plain and (site := last.read_site):
                 paths[f"{module}.output"] = site
-            for source in (*first.inputs[:1], *(inside[:1] if first.kind == "identity" else ())):
+            for source in (*first.inputs[:1], *(inside[:1] if isinstance(first, Identity) else ())):
                 # what others read too would be changed for them as well
-                if _is_plain(first) and readers[source] <= set(inside) and (site := _site(ops[source])):
+                if first.is_plain and readers[source] <= set(inside) and (site := ops[source].read_site):
                     paths[f"{module}.input"] = site
                     break
     return {name: site for name, site in paths.items() if runs[name.rpartition(".")[0]] == 1}
@@ -185,16 +192,3 @@ def _modules(modules: Iterable[str], block: str) -> list[str]:
     """The modules of a block's ops and those directly around them."""
     around = (parent for module in modules for parent in (module, module.rpartition(".")[0]))
     return [module for module in dict.fromkeys(around) if f"{module}.".startswith(f"{block}.")]
-
-
-def _site(op: Op) -> str | None:
-    """The site of an op's result; attention's joined heads are those of its inner site, apart."""
-    return op.site or next((site for site in op.inner_sites if site.endswith(".heads")), None)
-
-
-def _is_plain(op: Op) -> bool:
-    """Whether an op is what its module alone computes."""
-    if op.kind in ("embed", "linear", "scores"):
-        own = all(weight.name.startswith(op.module) for weight in op.weights[1:])  # a bias may be the model's
-        return own and op.options.get("scale") in (None, 1) and op.options.get("softcap") is None
-    return op.kind not in ("position", "route") and not (op.kind == "heads" and not op.weights)  # some heads of several

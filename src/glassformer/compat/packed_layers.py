@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from glassformer.engine.cpu.packed_matrix import Floats, PackedMatrix
-from glassformer.engine.tensor_parallel.split import Part
 from glassformer.layers import Conv1D, Linear
 from glassformer.layers.linear import Embedding
+from glassformer.ops.split import Part
 
 Layer: TypeAlias = Linear | Conv1D | Embedding
 NOT_LOADED = Part(0, ())

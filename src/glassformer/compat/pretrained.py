@@ -36,7 +36,6 @@ from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.plain.torch_threads import fastest_threads
-from glassformer.engine.tensor_parallel.split import Part
 from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.base import WatchLike
@@ -53,6 +52,7 @@ from glassformer.layers import Conv1D, Linear, RMSNorm
 from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
 from glassformer.model_files import DTYPES as FLOATS
 from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_code, open_model
+from glassformer.ops.split import Part
 
 note = logging.getLogger("glassformer").warning
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.blueprints import Rope
-from glassformer.blueprints.positions import DistanceBuckets, Floats, distance_biases, sinusoidal_positions
+from glassformer.ops.positions import DistanceBuckets, Floats, distance_biases, sinusoidal_positions
+from glassformer.ops.rope import Rope
 
 
 class NormKind(IntEnum):

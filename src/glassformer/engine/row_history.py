@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from glassformer.blueprints.rope import Rope
 from glassformer.engine.protocol import NOT_CHOSEN, BlockInput, ChosenTokens, Feed, Row, Want, read_length
 from glassformer.ground.changes import Change, FunctionChange, parts_of
 from glassformer.ground.sites import Watch
+from glassformer.ops.rope import Rope
 
 
 @dataclass

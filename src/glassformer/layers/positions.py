@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.blueprints import positions as tables
-from glassformer.blueprints.rope import Rope
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import RotaryTables
+from glassformer.ops import positions as tables
+from glassformer.ops.rope import Rope
 
 
 class RotaryPositions(NamedTuple):

@@ -24,6 +24,7 @@ from glassformer.ground.progress import Progress
 from glassformer.ground.sites import ENCODER
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
+from glassformer.ops.attend import Attend
 from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades, with_sink
 from glassformer.views.attention_maps import AttentionMaps
 from glassformer.views.tokens import Token
@@ -68,8 +69,7 @@ def attention(
 
 def sink_sites(blueprint: Blueprint) -> frozenset[str]:
     """The patterns whose heads have a sink."""
-    attends = (op for op in blueprint.ops if op.kind == "attend" and op.weights)
-    return frozenset(site for op in attends for site in op.inner_sites if site.endswith(".pattern"))
+    return frozenset(op.inner_site("pattern") for op in blueprint.ops_of(Attend) if op.weights)
 
 
 def sink_weights(pattern: Floats) -> Floats:
@@ -155,7 +155,7 @@ def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind 
             maps[(*own, slice(columns))] = np.round(255 * value).astype(np.uint8)
             if sink_maps is not None and site in sinks:
                 sink_maps[own] = np.round(255 * sink_weights(value)).astype(np.uint8)
-    masks = {site: op.options for op in reading.model.blueprint.ops for site in op.inner_sites if op.kind == "attend"}
+    masks = {op.inner_site("pattern"): op.options for op in reading.model.blueprint.ops_of(Attend)}
     causal = kind == "self" and bool(masks[sites[0]]["causal"])
     windows = tuple(masks[site]["window"] for site in sites)
     return AttentionMaps(

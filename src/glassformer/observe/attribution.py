@@ -26,7 +26,7 @@ from glassformer.blueprints import Op
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.errors import InputError, NotNumbers, SettingError, spell
 from glassformer.observe.activations import Activations
-from glassformer.observe.linear_walk import Doubles, LinearWalk, heads_site, part_name, stream_values
+from glassformer.observe.linear_walk import Doubles, LinearWalk, part_name, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.observe.vocabulary_rows import vocabulary_blocks
@@ -52,7 +52,7 @@ def attribution(
     for arrival in walk.arrivals():
         op = walk.ops[arrival.number]
         if arrival.kind == "heads":
-            shares = (arrival.g[0] * values[heads_site(op)][0]).sum(-1).tolist()
+            shares = (arrival.g[0] * values[op.inner_site("heads")][0]).sum(-1).tolist()
             name = "cross" if op.options["cross"] else "attention"
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:

@@ -23,8 +23,6 @@ from glassformer.observe.linear_walk import (
     Arrival,
     Doubles,
     LinearWalk,
-    head_shape,
-    heads_site,
     part_name,
     stream_values,
 )
@@ -120,7 +118,7 @@ class GraphSearch:
         """Edges from a block's heads; those of attention to the text itself are followed to what they read."""
         op = self.walk.ops[arrival.number]
         positions = np.array([self.walk.positions[row] for row in arrival.rows])
-        shares = (arrival.g * self.walk.values[heads_site(op)][positions]).sum(-1)  # (rows, heads)
+        shares = (arrival.g * self.walk.values[op.inner_site("heads")][positions]).sum(-1)  # (rows, heads)
         name: PartName = "cross" if op.options["cross"] else "attention"
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
         for at, head in np.ndindex(*shares.shape):
@@ -136,8 +134,8 @@ class GraphSearch:
         op, (_, _, head, position) = self.walk.ops[attend], self.keys[number]
         assert head is not None
         value_op = op.inputs[2]
-        groups, size = head_shape(self.walk.ops[value_op])
-        group = head // (head_shape(op)[0] // groups)
+        groups, size = self.walk.ops[value_op].head_shape
+        group = head // (op.head_shape[0] // groups)
         (site,) = (site for site in op.inner_sites if site.endswith(".pattern"))
         pattern = self.attention[site][head, position].astype(np.float64)
         shares = pattern * (self.attention[site.replace("pattern", "value")][group].astype(np.float64) @ g)

@@ -35,7 +35,7 @@ from glassformer.observe.head_weights import (
     unembedding_blocks,
     unembeddings,
 )
-from glassformer.observe.linear_walk import direct_sites, heads_site, stream_values
+from glassformer.observe.linear_walk import direct_sites, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.views.circuit import HeadCircuit, PositionWrites, ScoredToken, TokenCircuit
@@ -121,7 +121,7 @@ def text_circuit(reading: Activations, layer: int, head: int, *, distance: int =
 def _positions(reading: Activations, layer: int, head: int, best: int) -> tuple[PositionWrites, ...]:
     model, texts = reading.model, reading.texts
     weights, scores_op = AttentionWeights(model, layer), model.blueprint.ops[-1]
-    heads, pattern_site = heads_site(weights.op), f"blocks.{layer}.attention.pattern"
+    heads, pattern_site = weights.op.inner_site("heads"), f"blocks.{layer}.attention.pattern"
     sites = direct_sites(model.blueprint, weights.number) | {heads, "final"}
     if (size := reading.cost(*sites, pattern_site).bytes) > MAX_BYTES:
         raise InputError(f"the attention of {len(texts)} tokens is {size / 1e9:.1f} GB of values. Shorten the text.")

@@ -17,16 +17,12 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.ground.errors import InputError
-from glassformer.observe.linear_walk import (
-    attention_op,
-    direct_effect,
-    fused_part,
-    head_shape,
-    matrix_and_bias,
-    norm_weights,
-)
+from glassformer.observe.linear_walk import attention_op, direct_effect
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.vocabulary_rows import vocabulary_blocks
+from glassformer.ops.embed import Embed
+from glassformer.ops.op import Token
+from glassformer.ops.position import Position
 
 ROPE_LENGTH = 0  # what frequencies that follow the text's length are taken for: a short one
 
@@ -53,7 +49,7 @@ class AttentionWeights:
 
     @property
     def heads(self) -> int:
-        return head_shape(self.op)[0]
+        return self.op.head_shape[0]
 
     def check_head(self, head: int) -> None:
         if not 0 <= head < self.heads:
@@ -61,7 +57,7 @@ class AttentionWeights:
 
     def group(self, head: int) -> int:
         """Which head of the keys and values a head shares."""
-        return head // (self.heads // head_shape(self.model.blueprint.ops[self.op.inputs[1]])[0])
+        return head // (self.heads // self.model.blueprint.ops[self.op.inputs[1]].head_shape[0])
 
     def queries(self, x: Floats, head: int, position: int = 0) -> Floats:
         """What a head looks for, of the stream's vectors: (rows, head_size)."""
@@ -76,25 +72,21 @@ class AttentionWeights:
     def input_map(self, source: int) -> Floats:
         """From the stream to queries (0), keys (1) or values (2): (heads, head_size, hidden), one for each head."""
         number = self.op.inputs[source]
-        groups, size = head_shape(self.model.blueprint.ops[number])
-        matrix = _linear_map(self.model, number).reshape(groups, size, -1)
-        return np.repeat(matrix, self.heads // groups, 0)
+        groups, size = self.model.blueprint.ops[number].head_shape
+        matrix = _linear_map(self.model, number).reshape(-1, groups, size)
+        return np.repeat(np.ascontiguousarray(matrix.transpose(1, 2, 0)), self.heads // groups, 0)
 
     @cached_property
     def output_map(self) -> Floats:
         """From each head to what it adds to the stream: (heads, hidden, head_size)."""
         ops = self.model.blueprint.ops
-        update = next(
-            op.inputs[1]
-            for op in ops[self.number :]
-            if op.kind == "add" and not op.options.get("adapter") and op.block == self.block
-        )
+        update = next(op.inputs[1] for op in ops[self.number :] if op.adds_to_stream and op.block == self.block)
         matrix = _linear_map(self.model, update, self.number)
-        return np.ascontiguousarray(matrix.reshape(len(matrix), self.heads, -1).swapaxes(0, 1))
+        return np.ascontiguousarray(matrix.reshape(self.heads, -1, matrix.shape[-1]).swapaxes(1, 2))
 
     def final_map(self, head: int) -> Floats:
         """From a head to the final state, with the weights of all norms between folded in: (hidden, head_size)."""
-        _, size = head_shape(self.op)
+        _, size = self.op.head_shape
         return self.final_states(head, np.eye(size, dtype=np.float32)).T
 
     def final_states(self, head: int, outputs: Floats, values: Mapping[str, Floats] | None = None) -> Floats:
@@ -102,7 +94,7 @@ class AttentionWeights:
 
         `values`: as in `direct_effect`.
         """
-        heads = np.zeros((len(outputs), *head_shape(self.op)))
+        heads = np.zeros((len(outputs), *self.op.head_shape))
         heads[:, head] = outputs
         scale = float(self.model.blueprint.ops[-1].options.get("scale", 1.0))
         return np.asarray(direct_effect(self.model, self.number, heads.reshape(len(heads), -1), values) * scale, np.float32)
@@ -150,18 +142,16 @@ def _embedding_chain(model: ModelLike) -> list[Op]:
 
 def _embedded(model: ModelLike, rows: Floats) -> Floats:
     for op in _embedding_chain(model):
-        if op.kind == "embed":
-            rows = rows * np.float32(op.options["scale"])
-        elif op.kind != "position":  # a token has its vector wherever it stands
-            rows = _step(model, op, [rows], 0)
+        if isinstance(op, Embed):
+            rows = op.scaled(rows)
+        elif not isinstance(op, Position):  # a token has its vector wherever it stands
+            rows = op.value([rows], Token(model))
     return rows
 
 
 def _is_stream(op: Op) -> bool:
     site = op.site or ""
-    return site.endswith(("embedding", ".residual", ".middle", ".crossed")) or (
-        op.kind == "add" and not op.options.get("adapter")
-    )
+    return op.adds_to_stream or site.endswith(("embedding", ".residual", ".middle", ".crossed"))
 
 
 def _forward(model: ModelLike, number: int, x: Floats, position: int) -> Floats:
@@ -169,69 +159,14 @@ def _forward(model: ModelLike, number: int, x: Floats, position: int) -> Floats:
     op = model.blueprint.ops[number]
     if _is_stream(op):
         return x
-    return _step(model, op, [_forward(model, source, x, position) for source in op.inputs], position)
-
-
-def _step(model: ModelLike, op: Op, inputs: list[Floats], position: int) -> Floats:
-    (x, *others) = inputs
-    match op.kind:
-        case "norm":
-            weight, bias = norm_weights(model, op)
-            if op.options["how"] == "layer":
-                x = x - x.mean(-1, keepdims=True)
-            normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(op.options["eps"])) * weight
-            return np.asarray(normed if bias is None else normed + bias, np.float32)
-        case "linear" | "heads" if op.weights:
-            matrix, bias = matrix_and_bias(model, op)
-            product = x @ matrix.T if bias is None else x @ matrix.T + bias
-            product = product * np.float32(op.options.get("scale", 1.0))
-            return product if op.kind == "linear" else product.reshape(len(x), *head_shape(op))
-        case "heads":
-            return np.asarray(fused_part(op, x.reshape(len(x), -1, head_shape(op)[1])))
-        case "rotate":
-            return _rotated(op, x, position)
-        case "add":
-            return x + others[0]
-        case _:
-            assert op.kind in ("identity", "sum"), op.kind
-            return x
-
-
-def _rotated(op: Op, x: Floats, position: int) -> Floats:
-    rope = op.options["rope"]
-    angles = rope.frequencies(x.shape[-1], ROPE_LENGTH) * np.float32(position)
-    cosine, sine = (np.float32(rope.scale) * wave(angles) for wave in (np.cos, np.sin))
-    own, partner = rope.pairs(x.shape[-1])
-    turned = x.copy()
-    turned[..., own] = x[..., own] * cosine - x[..., partner] * sine
-    turned[..., partner] = x[..., partner] * cosine + x[..., own] * sine
-    return turned
+    inputs = [_forward(model, source, x, position) for source in op.inputs]
+    return op.value(inputs, Token(model, position, ROPE_LENGTH))
 
 
 def _linear_map(model: ModelLike, number: int, start: int | None = None) -> Floats:
-    """The matrix from an op's result (by default the stream's) to another's."""
+    """The matrix from an op's result (by default the stream's) to another's: (inputs, outputs)."""
     op = model.blueprint.ops[number]
     if number == start or (start is None and _is_stream(op)):
-        width = op.shape[-1]
-        assert isinstance(width, int)
-        return np.eye(width, dtype=np.float32)
-    before = [_linear_map(model, source, start) for source in op.inputs]
-    (matrix, *others) = before
-    match op.kind:
-        case "norm":
-            weight, _ = norm_weights(model, op)
-            centred = matrix - matrix.mean(0) if op.options["how"] == "layer" else matrix
-            repeats = len(matrix) // len(weight)  # a norm of heads has one weight for all of them
-            return np.asarray(centred * np.tile(weight, repeats)[:, None], np.float32)
-        case "linear" | "heads" if op.weights:
-            own, _ = matrix_and_bias(model, op)
-            return np.asarray(own @ matrix * np.float32(op.options.get("scale", 1.0)), np.float32)
-        case "heads":
-            _, size = head_shape(op)
-            parts = np.moveaxis(matrix.reshape(-1, size, matrix.shape[-1]), -1, 0)
-            return np.asarray(np.moveaxis(fused_part(op, parts), 0, -1).reshape(-1, matrix.shape[-1]))
-        case "add":
-            return matrix + others[0]
-        case _:
-            assert op.kind in ("identity", "sum", "rotate"), op.kind
-            return matrix
+        return np.eye(op.width, dtype=np.float32)
+    total = sum(_linear_map(model, source, start) for source in op.inputs)
+    return op.linear(np.asarray(total), model, None)

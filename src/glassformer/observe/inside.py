@@ -16,12 +16,13 @@ import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.observe.activations import Activations
-from glassformer.observe.arithmetic import Arithmetic, HeadScores, expert_neurons, number_arithmetic
+from glassformer.observe.arithmetic import Arithmetic
 from glassformer.observe.attention import sink_sites, sink_weights
 from glassformer.observe.level_paths import GROUPS, LevelPaths, Place, scope, width
 from glassformer.observe.op_values import OpValues
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
+from glassformer.ops.attend import Attend, HeadScores
 from glassformer.page.format import visible
 from glassformer.views.inside import (
     AttendedKey,
@@ -100,13 +101,13 @@ class _Level:
         return OpValues(self.reading, self.position)
 
     def view(self) -> Inside:
-        place, contents = self.place, _Contents()
+        place, contents = self.place, _Contents(Arithmetic(self.values))
         {
             "model": self._parts, "block": self._parts, "group": self._parts, "operation": self._operation,
             "number": self._number, "head": self._head, "score": self._score,
         }[place.kind](contents)  # fmt: skip
         crumbs = self.paths.crumbs(place)
-        if place.kind == "number" and self.op.kind in ("scores", "expert_gate"):
+        if place.kind == "number":
             crumbs = (*crumbs[:-1], Crumb(place.path, self._output_label(place.numbers[0])))
         call = f'reading.inside("{place.path}", {self.position})'
         return Inside(
@@ -128,14 +129,12 @@ class _Level:
         home = {number: at for at, inner in enumerate(places) for number in inner.ops}
         outside = sorted({source for number in home for source in self.paths.ops[number].inputs if source not in home})
         shown = [number for number in (*outside, *(inner.ops[-1] for inner in places)) if self._has_value(number)]
-        attends = [number for number in self.place.ops if self.paths.ops[number].kind == "attend"]
+        attends = [number for number in self.place.ops if isinstance(self.paths.ops[number], Attend)]
         attend = attends[0] if self.place.kind == "group" and attends else None
         self.values.prefetch(shown, patterns=[] if attend is None else [attend])
         for number in outside:
             op = self.paths.ops[number]
-            name = (
-                "encoder's states" if self._from_encoder(op) else "residual stream" if op.kind != "position" else "distances"
-            )
+            name = "encoder's states" if self._from_encoder(op) else op.input_name
             contents.parts.append(self._part(None, name, "input", "as it comes in", (), number))
         for inner in places:
             sources = {source for number in inner.ops for source in self.paths.ops[number].inputs}
@@ -166,11 +165,11 @@ class _Level:
     def _has_value(self, number: int) -> bool:
         """Whether it has a vector at this position: an encoder's have theirs at positions of the source."""
         op = self.paths.ops[number]
-        return self._from_encoder(op) == self.in_source and op.options.get("how") != "buckets"
+        return self._from_encoder(op) == self.in_source and op.has_value_at_token
 
     def _from_encoder(self, op: Op) -> bool:
         """Whether its result has a vector for each token of the source; a cross-attention's keys and values have."""
-        return bool(op.stack) or (op.kind == "heads" and "source" in op.shape)
+        return bool(op.stack) or "source" in op.shape
 
     def _shape(self, op: Op) -> tuple[int, ...]:
         text, source = len(self.reading), len(self.reading.source or ())
@@ -180,52 +179,20 @@ class _Level:
     def _heads(self, contents: _Contents, number: int) -> None:
         """Each head, and what it looks at."""
         pattern, groups, keys = self.values.pattern(number), self._groups(number), self._keys(number)
-        has_sink = self.values.inner_site(number, "pattern") in sink_sites(self.reading.model.blueprint)
+        has_sink = self.paths.ops[number].inner_site("pattern") in sink_sites(self.reading.model.blueprint)
         for head, weights in enumerate(pattern):
             best = int(weights.argmax())
             contents.heads.append(HeadRow(
                 f"{self.paths.op_paths[number]}.{head}", head, head * groups // len(pattern), make_strip(weights), best,
                 keys[best].text, float(weights[best]), float(sink_weights(weights)) if has_sink else None,
             ))  # fmt: skip
-        contents.notes += self._attention_notes(number)
-        contents.python.append(f'reading.at("{self.values.inner_site(number, "pattern")}")[:, {self.position}]')
+        contents.notes += self._attend(number).notes(self.paths.ops)
+        contents.python.append(f'reading.at("{self.paths.ops[number].inner_site("pattern")}")[:, {self.position}]')
 
     def _keys(self, number: int) -> Sequence[Token]:
         """The tokens that an attention looks at."""
-        op = self.paths.ops[number]
-        return self.reading.source_tokens if op.options["cross"] or op.stack else self.reading.tokens
-
-    def _attention_notes(self, number: int) -> list[str]:
-        """What is particular to an attention, each in a sentence."""
-        op = self.paths.ops[number]
-        query, key = (self.paths.ops[source] for source in op.inputs[:2])
-        heads, groups, options = query.shape[1], key.shape[1], op.options
-        notes = []
-        if heads != groups:
-            notes.append(f"Grouped-query attention: {heads} query heads share {groups} key and value heads.")
-        if options["cross"]:
-            notes.append("Cross-attention: the queries are the text's, the keys and values the source's.")
-        elif not options["causal"]:
-            notes.append("Every token may look at every other.")
-        else:
-            notes.append("Causal: a token may look at itself and at what comes before it.")
-        if options["window"]:
-            way = "back" if options["causal"] else "away"
-            notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
-        if query.kind == "rotate":
-            theta = query.options["rope"].theta
-            notes.append(f"RoPE turns queries and keys by their positions (theta {theta:g}); scores are taken after it.")
-        if options.get("distance_terms"):
-            notes.append("Queries and keys also meet vectors of the distance between the two tokens; scores are the sums.")
-        elif len(op.inputs) > 3:
-            notes.append("A learned bias for the distance between the two tokens is added to each score.")
-        if op.weights:
-            notes.append("A sink, a learned score that stands for no token, takes its part of each row's attention.")
-        if options["softcap"]:
-            cap = options["softcap"]
-            notes.append(f"Soft cap: a score s becomes {cap:g} × tanh(s ÷ {cap:g}), so that none exceeds {cap:g}.")
-        known = {"causal", "window", "scale", "cross", "softcap", "distances", "distance_terms"}
-        return notes + [f"{name}: {value}" for name, value in options.items() if name not in known and value]
+        op = self._attend(number)
+        return self.reading.source_tokens if op.cross or op.stack else self.reading.tokens
 
     # Levels of one operation ------------------------------------------------------------------------------------
 
@@ -238,7 +205,7 @@ class _Level:
             self._strip(contents, self._input_name(source), source)
         result = self._strip(contents, "result", number)
         contents.formula = self._what(self.place)
-        order = np.argsort(-result if op.kind == "scores" else -np.abs(result), kind="stable")[:MAX_NUMBERS]
+        order = np.argsort(-result if op.site == "scores" else -np.abs(result), kind="stable")[:MAX_NUMBERS]
         contents.numbers = [
             NumberLink(f"{self.place.path}.{index}", self._output_label(int(index)), float(result[index])) for index in order
         ]
@@ -265,13 +232,9 @@ class _Level:
         return [f'reading.at("{op.site}")[{f"{head}, " if heads else ""}{self.position}, {own}]']
 
     def _output_label(self, index: int) -> str:
-        """What one number of this operation's result is called: of scores, what is scored; of experts, whose it is."""
-        if self.op.kind == "expert_gate":
-            slot, neuron = divmod(index, expert_neurons(self.op))
-            experts = self.values.chosen_experts(self.op)
-            return f"expert {experts[slot]}, neuron {neuron}" if slot < len(experts) else f"no expert, number {index}"
-        if self.op.kind != "scores":
-            return self.paths.number_label(self.op, index)
+        """What one number of this operation's result is called; of scores, what is scored."""
+        if self.op.site != "scores":
+            return self.op.number_label(index, self.values.value)
         model = self.reading.model
         if model.head in ("causal", "seq2seq", "masked"):
             return visible(token_text(model.tokenizer, index))
@@ -283,7 +246,7 @@ class _Level:
         """One number of a result, as arithmetic."""
         (number,), (index,) = self.place.ops, self.place.numbers
         self.values.prefetch([*self.op.inputs, number])
-        contents.arithmetic = number_arithmetic(self.values, number, index)
+        contents.arithmetic.explain(number, index)
         contents.formula = self._what(self.place)
         for source in self.op.inputs:
             self._strip(contents, self._input_name(source), source)
@@ -294,7 +257,7 @@ class _Level:
     def _compare(self, contents: _Contents, engine: float) -> None:
         """The engine's own number, and a note where the one computed here is another."""
         contents.result = engine
-        computed = contents.arithmetic.value
+        computed = contents.arithmetic.result
         if not math.isclose(computed, engine, rel_tol=CLOSE, abs_tol=CLOSE):
             contents.notes.append(
                 f"The engine has {engine:.4f} here: its weights and sums are rounded otherwise than in this arithmetic."
@@ -305,27 +268,35 @@ class _Level:
     def _head(self, contents: _Contents) -> None:
         """One head: its query, the tokens that it may look at, and its output."""
         (number,), (head,) = self.place.ops, self.place.numbers
-        attention = HeadScores.of(self.values, number, head)
+        attention = self._head_scores(number, head)
         weights = self.values.pattern(number)[head]
         contents.keys = self._attended(number, attention, weights)
         if attention.sink > -math.inf:
             contents.sink = HeadSink(attention.sink, float(sink_weights(weights)))
         contents.strips = [
             NamedStrip("query", self.paths.ops[self.op.inputs[0]].site, make_strip(attention.query)),
-            NamedStrip("attention weights", self.values.inner_site(number, "pattern"), make_strip(weights, DETAIL_CELLS)),
-            NamedStrip("output: the values, mixed by these weights", self.values.inner_site(number, "heads"), make_strip(
+            NamedStrip("attention weights", self.paths.ops[number].inner_site("pattern"), make_strip(weights, DETAIL_CELLS)),
+            NamedStrip("output: the values, mixed by these weights", self.paths.ops[number].inner_site("heads"), make_strip(
                 self.values.value(number).reshape(len(self.values.pattern(number)), -1)[head])),
         ]  # fmt: skip
         contents.formula = self._what(self.place)
-        contents.notes += self._attention_notes(number)
+        contents.notes += self._attend(number).notes(self.paths.ops)
         if self._groups(number) != len(self.values.pattern(number)):
             contents.notes.insert(1, f"This head uses key and value head {attention.key_head}.")
-        contents.python = [f'reading.at("{self.values.inner_site(number, "pattern")}")[{head}, {self.position}]']
+        contents.python = [f'reading.at("{self.paths.ops[number].inner_site("pattern")}")[{head}, {self.position}]']
+
+    def _attend(self, number: int) -> Attend:
+        op = self.paths.ops[number]
+        assert isinstance(op, Attend)
+        return op
+
+    def _head_scores(self, number: int, head: int) -> HeadScores:
+        op = self._attend(number)
+        self.values.prefetch([op.inputs[0], number], patterns=[number])
+        return op.scores(self.values, number, head)
 
     def _groups(self, number: int) -> int:
-        groups = self.paths.ops[self.paths.ops[number].inputs[1]].shape[1]
-        assert isinstance(groups, int)
-        return groups
+        return self.paths.ops[self.paths.ops[number].inputs[1]].head_shape[0]
 
     def _attended(self, number: int, attention: HeadScores, weights: Floats) -> list[AttendedKey]:
         tokens, path = self._keys(number), self.place.path
@@ -341,8 +312,8 @@ class _Level:
     def _score(self, contents: _Contents) -> None:
         """One query and one key: their product, and the weight that it became."""
         (number,), (head, key) = self.place.ops, self.place.numbers
-        attention = HeadScores.of(self.values, number, head)
-        contents.arithmetic = attention.arithmetic(self.op, key)
+        attention = self._head_scores(number, head)
+        attention.explain(contents.arithmetic, key)
         query, keys = (self.paths.ops[source].site for source in self.op.inputs[:2])
         own, other = (visible(token.text) for token in (self.tokens[self.position], self._keys(number)[key]))
         contents.formula = f"The query of “{own}” (position {self.position}) and the key of “{other}” (position {key})."
@@ -350,7 +321,7 @@ class _Level:
             NamedStrip("q", query, make_strip(attention.query, DETAIL_CELLS)),
             NamedStrip("k", keys, make_strip(attention.keys[key], DETAIL_CELLS)),
         ]
-        contents.notes += self._attention_notes(number)
+        contents.notes += self._attend(number).notes(self.paths.ops)
         if self._groups(number) != len(self.values.pattern(number)):
             contents.notes.insert(1, f"Query head {head} uses key head {attention.key_head}.")
         self._compare(contents, float(self.values.pattern(number)[head, key]))
@@ -358,7 +329,7 @@ class _Level:
             f'q = reading.at("{query}")[{head}, {self.position}]',
             f'k = reading.at("{keys}")[{attention.key_head}, {key}]',
             f"q @ k * {self.op.options['scale']!r}",
-            f'reading.at("{self.values.inner_site(number, "pattern")}")[{head}, {self.position}, {key}]',
+            f'reading.at("{self.paths.ops[number].inner_site("pattern")}")[{head}, {self.position}, {key}]',
         ]
 
     # Words ------------------------------------------------------------------------------------------------------
@@ -389,15 +360,16 @@ class _Level:
                     "cross": "each token takes from the source's tokens",
                 }.get(word, "each token by itself, through many neurons")
             case "head" | "score":
-                return _attend_formula(self.op)
+                return self.op.formula()
             case _:
-                return op_formula(op)
+                return op.formula()
 
 
 @dataclass
 class _Contents:
     """What a level shows, as it is put together."""
 
+    arithmetic: Arithmetic
     formula: str = ""
     notes: list[str] = field(default_factory=list)
     parts: list[LevelPart] = field(default_factory=list)
@@ -405,7 +377,6 @@ class _Contents:
     keys: list[AttendedKey] = field(default_factory=list)
     strips: list[NamedStrip] = field(default_factory=list)
     numbers: list[NumberLink] = field(default_factory=list)
-    arithmetic: Arithmetic = field(default_factory=Arithmetic)
     result: float | None = None
     python: list[str] = field(default_factory=list)
     sink: HeadSink | None = None
@@ -421,68 +392,3 @@ def make_strip(vector: Floats, most: int = OVERVIEW_CELLS) -> Strip:
     cells = rows[np.arange(len(rows)), np.abs(rows).argmax(-1)]
     root = float(np.sqrt(np.square(flat, dtype=np.float64).mean()))
     return Strip(flat.size, group, tuple(cells.tolist()), root)
-
-
-def op_formula(op: Op) -> str:
-    """What an operation computes, by its kind."""
-    options = op.options
-    match op.kind:
-        case "embed":
-            return "the row of the table that the token's id names" + (
-                f", × {options['scale']:.4g}" if options["scale"] != 1 else ""
-            )
-        case "position":
-            return {
-                "segments": "x + the vector of the first or second text",
-                "buckets": "a bias for each distance",
-            }.get(options["how"], "x + the vector of the position")
-        case "norm":
-            offset = f"({options['offset']:g} + weight)" if options["offset"] else "weight"
-            if options["how"] == "rms":
-                return f"RMS norm: x ÷ √(mean(x²) + {options['eps']:g}) × {offset}"
-            bias = " + bias" if len(op.weights) > 1 else ""
-            return f"layer norm: (x − mean) ÷ √(variance + {options['eps']:g}) × {offset}{bias}"
-        case "linear":
-            product = "weights · x" + (" + bias" if len(op.weights) > 1 else "")
-            return product if options["scale"] == 1 else f"({product}) × {options['scale']:.4g}"
-        case "heads":
-            heads, size = op.shape[1], op.shape[3]
-            made = "weights · x" if op.weights else "a part of the projection"
-            return f"{made}, as {heads} heads of {size} numbers"
-        case "rotate":
-            return f"RoPE: pairs of numbers turned by position × frequency (theta {options['rope'].theta:g})"
-        case "attend":
-            return _attend_formula(op)
-        case "activate":
-            return f"{options['how']}(x)"
-        case "gate":
-            if not op.weights and len(op.inputs) == 1:
-                return f"{options['how']}(the first half of x) × the second half"
-            parts = ("gate weights · x", "up weights · x") if op.weights else ("gate", "up")
-            return f"{options['how']}({parts[0]}) × ({parts[1]})"
-        case "route":
-            norm = ", made to add up to 1" if options["normalized"] else ""
-            return f"softmax(scores) of the best {options['chosen']}{norm}; 0 for all others"
-        case "expert_gate":
-            gate = f"{options['how']}(gate weights · x) × (up weights · x)"
-            return f"{gate}, of {options['chosen']} of {options['experts']} experts"
-        case "expert_linear":
-            return "the sum of share × (weights · neurons), over the chosen experts"
-        case "add":
-            return "adapter's update + product" if options.get("adapter") else "residual stream + update"
-        case "pool":
-            return "the mean of all tokens' vectors" if options["how"] == "mean" else f"the {options['how']} token's vector"
-        case "scores":
-            score = "weights · x" + (f" × {options['scale']:.4g}" if options.get("scale", 1.0) != 1 else "")
-            if (softcap := options.get("softcap")) is not None:
-                score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
-            return f"{score}: a score for each {'token of the vocabulary' if op.shape[-1] != 2 else 'answer'}"
-        case _:
-            return "the same values"
-
-
-def _attend_formula(op: Op) -> str:
-    score, bias = f"q · k × {op.options['scale']:.6g}", " + bias" if len(op.inputs) > 3 else ""
-    if (softcap := op.options["softcap"]) is not None:
-        score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
-    return f"softmax({score}{bias}) · v"

@@ -5,11 +5,13 @@ A path begins as the name of a site does, and goes on with numbers: see `views/i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from glassformer.blueprints import Blueprint, Op
+from glassformer.ops.attend import Attend
 from glassformer.views.inside import Crumb, LevelKind
 
 GROUPS = {"attention": "attention", "cross": "cross-attention", "mlp": "MLP"}  # the first words of sites
@@ -77,10 +79,8 @@ class LevelPaths:
             op = self.ops[number]
             reader = self.readers.get(number)
             home = f"{self.groups[number]}." if self.groups[number] else scope(op)
-            if op.site is not None:
-                path = op.site
-            elif op.kind == "attend":
-                path = next(site for site in op.inner_sites if site.endswith(".heads"))
+            if op.read_site is not None:
+                path = op.read_site
             elif op.weights:
                 path = home + op.module.rpartition(".")[2]
             else:
@@ -118,7 +118,7 @@ class LevelPaths:
         if place.kind != "operation":
             return place
         op = self.ops[place.ops[0]]
-        if op.kind != "attend" and not self.openable(place):
+        if not isinstance(op, Attend) and not self.openable(place):
             return self.places[""]
         limits = self._limits(op, keys)
         numbers: list[int] = []
@@ -126,7 +126,7 @@ class LevelPaths:
             if not (word.isascii() and word.isdecimal() and len(word) < 10 and int(word) < limit):
                 break
             numbers.append(int(word))
-        if op.kind == "attend":
+        if isinstance(op, Attend):
             return self.head(place.ops[0], numbers)
         return self.number(place.ops[0], numbers[0]) if numbers else place
 
@@ -142,11 +142,7 @@ class LevelPaths:
 
     def _limits(self, op: Op, keys: int) -> tuple[int, ...]:
         """How far the numbers behind an op's path may count."""
-        if op.kind == "attend":
-            heads = next(iter(op.inner_sites.values()))[1]
-            assert isinstance(heads, int)
-            return heads, keys
-        return (width(op),)
+        return (op.head_shape[0], keys) if isinstance(op, Attend) else (width(op),)
 
     # Around a level ---------------------------------------------------------------------------------------------
 
@@ -183,26 +179,18 @@ class LevelPaths:
             case "score":
                 return "q·k"
             case "number":
-                return self.number_label(op, place.numbers[0])
+                return f"number {place.numbers[0]}"  # until its values are known
             case _:
                 return self.op_name(place.ops[0])
-
-    def number_label(self, op: Op, index: int) -> str:
-        """What one number of an op's result is called."""
-        if len(op.shape) == 4:
-            size = width(op) // _integer(op.shape[1])
-            return f"head {index // size}, number {index % size}"
-        return f"neuron {index}" if op.site is not None and op.site.endswith("mlp.hidden") else f"number {index}"
 
     def op_name(self, number: int) -> str:
         """What an op is called inside its part: its place in the path, and the module that it is."""
         op, path = self.ops[number], self.op_paths[number]
         home = f"{self.groups[number]}." if self.groups[number] else scope(op)
         own = path.removeprefix(home)
-        own = NAMES.get(own, own if op.site or op.weights or op.kind == "attend" else op.kind)
+        own = NAMES.get(own, own if op.read_site or op.weights else op.kind)
         own = f"encoder {own}" if op.stack and op.block is None else own
-        module = op.weights[0].name.split(".")[-2] if op.weights and op.kind != "gate" and "." in op.weights[0].name else ""
-        module = op.module.rpartition(".")[2] if op.kind in ("heads", "linear") and len(op.weights) > 2 else module
+        module = op.module_label
         return own if module in ("", own) or module.isdecimal() else f"{own} ({module})"
 
     def siblings(self, place: Place, keys: int) -> tuple[str | None, str | None]:
@@ -227,7 +215,7 @@ class LevelPaths:
     def openable(self, place: Place) -> bool:
         """Whether it is a level: an attention is opened by its heads, and biases by distance are no values of a token."""
         op = self.ops[place.ops[0]]
-        return place.kind != "operation" or (op.kind != "attend" and op.options.get("how") != "buckets")
+        return place.kind != "operation" or (not isinstance(op, Attend) and op.has_value_at_token)
 
     def _inner_path(self, place: Place, number: int) -> str:
         op = self.ops[number]
@@ -247,9 +235,4 @@ def scope(op: Op) -> str:
 
 def width(op: Op) -> int:
     """How many numbers an op's result has for each token."""
-    return _integer(op.shape[1]) * _integer(op.shape[3]) if len(op.shape) == 4 else _integer(op.shape[-1])
-
-
-def _integer(size: int | str) -> int:
-    assert isinstance(size, int), size
-    return size
+    return math.prod(op.head_shape) if len(op.shape) == 4 else op.width

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from glassformer.blueprints import Blueprint, Op
 from glassformer.ground.sites import axes
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
+from glassformer.ops.attend import Attend
+from glassformer.ops.op import Token
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.intp]
@@ -71,37 +73,25 @@ class LinearWalk:
             op, (rows, g) = self.ops[number], self._joined(number)
             if op.site == "embedding":
                 yield Arrival("embedding", number, rows, g)
-            elif op.kind == "add" and not op.options.get("adapter"):
+            elif op.adds_to_stream:
                 stream, update = op.inputs
                 self._send(stream, rows, g)
                 yield Arrival("update", update, rows, g)
                 if part_name(self.ops[update]) in ("attention", "cross"):
                     self._update_of[update] = update
                     self._send(update, rows, g)
-            elif op.kind == "attend":
-                heads, size = head_shape(op)
-                yield Arrival("heads", number, rows, g.reshape(len(rows), heads, size))
+            elif isinstance(op, Attend):
+                yield Arrival("heads", number, rows, g.reshape(len(rows), *op.head_shape))
             else:
                 self._through(number, op, rows, g)
 
     def value(self, number: int) -> Doubles:
         """An op's result at all positions: as it was read, or computed from what was."""
         op = self.ops[number]
-        if op.site is not None and op.site in self.values:
-            return self.values[op.site].astype(np.float64)
-        match op.kind:
-            case "add":
-                return self.value(op.inputs[0]) + self.value(op.inputs[1])
-            case "attend":
-                site = heads_site(op)
-                return self.values[site].reshape(len(self.values[site]), -1).astype(np.float64)
-            case "linear":
-                matrix, bias = matrix_and_bias(self.model, op)
-                product = self.value(op.inputs[0]) @ matrix.T
-                return (product if bias is None else product + bias) * float(op.options["scale"])
-            case _:
-                assert op.kind in ("identity", "sum"), op.kind
-                return self.value(op.inputs[0])
+        if op.read_site is not None and op.read_site in self.values:
+            value = self.values[op.read_site].astype(np.float64)
+            return value if op.site is not None else value.reshape(len(value), -1)  # heads, which its result has joined
+        return op.value([self.value(source) for source in op.inputs], Token(self.model))
 
     def _send(self, number: int, rows: Rows, g: Doubles) -> None:
         self._pending.setdefault(number, []).append((rows, g))
@@ -118,27 +108,14 @@ class LinearWalk:
 
     def _through(self, number: int, op: Op, rows: Rows, g: Doubles) -> None:
         """On to what an op's result was computed from."""
-        bias: Floats | None = None
-        match op.kind:
-            case "norm":
-                weight, bias = norm_weights(self.model, op)
-                sent = norm_backwards(op, weight, g, self.value(op.inputs[0])[[self.positions[row] for row in rows]])
-            case "linear" | "heads" if op.weights:
-                g = g * float(op.options.get("scale", 1.0))
-                matrix, bias = matrix_and_bias(self.model, op)
-                sent = g @ matrix
-            case "heads":  # some of the heads that a product makes
-                width = self.ops[op.inputs[0]].shape[-1]
-                assert isinstance(width, int)
-                sent = np.zeros((len(rows), width))
-                heads, size = head_shape(op)
-                fused_part(op, sent.reshape(len(rows), -1, size))[...] = g.reshape(len(rows), heads, size)
-            case _:
-                assert op.kind in ("add", "identity", "sum"), op.kind
-                sent = g
+        (width, *_) = (self.ops[source].shape[-1] for source in op.inputs)
+        assert isinstance(width, int)
+        sent, constants = op.backwards(
+            g, self.model, width, lambda: self.value(op.inputs[0])[[self.positions[row] for row in rows]]
+        )
         update = self._update_of.get(number)
-        if bias is not None:
-            for row, constant in zip(rows.tolist(), (g @ bias.astype(np.float64)).tolist(), strict=True):
+        if constants is not None:
+            for row, constant in zip(rows.tolist(), constants.tolist(), strict=True):
                 if update is None:
                     self.constants[row] += constant
                 else:
@@ -162,17 +139,8 @@ def direct_effect(model: ModelLike, number: int, x: Floats | Doubles, values: Ma
     for later in direct_path(model.blueprint, number):
         op = walk.ops[later]
         x = sum((carried[source] for source in op.inputs if source in carried), np.zeros(()))
-        match op.kind:
-            case "norm":
-                weight, _ = norm_weights(model, op)
-                divisor = np.ones(()) if values is None else norm_divisor(op, walk.value(op.inputs[0]))
-                carried[later] = (x if op.options["how"] == "rms" else x - x.mean(-1, keepdims=True)) * weight / divisor
-            case "linear":
-                matrix, _ = matrix_and_bias(model, op)
-                carried[later] = x @ matrix.T * float(op.options["scale"])
-            case _:
-                assert op.kind in ("add", "identity", "sum"), op.kind
-                carried[later] = x
+        held = None if values is None or not op.holds_input else walk.value(op.inputs[0])
+        carried[later] = op.linear(x, model, held)
     return np.asarray(carried[walk.ops[-1].inputs[0]])
 
 
@@ -182,9 +150,9 @@ def direct_path(blueprint: Blueprint, number: int) -> list[int]:
     behind = {last}  # what the walk back goes through
     for later in range(last, number, -1):
         op = ops[later]
-        if later in behind and op.kind != "attend":
+        if later in behind and not isinstance(op, Attend):
             behind.update(op.inputs)
-            if op.kind == "add" and not op.options.get("adapter") and part_name(ops[op.inputs[1]]) == "mlp":
+            if op.adds_to_stream and part_name(ops[op.inputs[1]]) == "mlp":
                 behind.discard(op.inputs[1])
     reached = {number}
     for later in range(number + 1, last + 1):
@@ -195,18 +163,17 @@ def direct_path(blueprint: Blueprint, number: int) -> list[int]:
 
 def direct_sites(blueprint: Blueprint, number: int) -> set[str]:
     """The sites whose values `direct_effect` needs."""
-    norms = (op for op in (blueprint.ops[later] for later in direct_path(blueprint, number)) if op.kind == "norm")
+    path = (blueprint.ops[later] for later in direct_path(blueprint, number))
+    norms = (op for op in path if op.holds_input)
     return set().union(*(_value_sites(blueprint, op.inputs[0]) for op in norms))
 
 
 def _value_sites(blueprint: Blueprint, number: int) -> set[str]:
     """The sites that `LinearWalk.value` computes an op's result from."""
     op = blueprint.ops[number]
-    if op.site is not None:
-        return {op.site}
-    if op.kind == "attend":
-        return {heads_site(op)}
-    return set().union(*(_value_sites(blueprint, source) for source in (op.inputs if op.kind == "add" else op.inputs[:1])))
+    if op.read_site is not None:
+        return {op.read_site}
+    return set().union(*(_value_sites(blueprint, source) for source in op.inputs))
 
 
 # What the walk and the circuits read off the blueprint and its weights -----------------------------------------------
@@ -231,59 +198,5 @@ def attention_op(blueprint: Blueprint, block: int) -> int:
     return next(
         number
         for number, op in enumerate(blueprint.ops)
-        if op.kind == "attend" and op.block == block and not op.stack and not op.options["cross"]
+        if isinstance(op, Attend) and op.block == block and not op.stack and not op.cross
     )
-
-
-def heads_site(op: Op) -> str:
-    """Where the outputs of the heads of an op that attends can be read."""
-    (site,) = (site for site in op.inner_sites if site.endswith(".heads"))
-    return site
-
-
-def head_shape(op: Op) -> tuple[int, int]:
-    """How many heads an op has, and of which size."""
-    shape = op.shape if op.kind != "attend" else next(s for name, s in op.inner_sites.items() if name.endswith(".heads"))
-    _, heads, _, size = shape
-    assert isinstance(heads, int)
-    assert isinstance(size, int)
-    return heads, size
-
-
-def fused_part(op: Op, heads: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Those heads of a fused product that are an op's own: (…, heads, head_size)."""
-    first, step = op.options["first"], op.options["step"]
-    count, _ = head_shape(op)
-    return heads[..., first : first + step * count : step, :]
-
-
-def matrix_and_bias(model: ModelLike, op: Op) -> tuple[Floats, Floats | None]:
-    """A product's matrix as (outputs, inputs), those of several modules joined, and its bias."""
-    matrices = [weight for weight in op.weights if len(weight.shape) == 2]
-    parts = [model.weight(weight.name) for weight in matrices]
-    stored = [part for part in parts if part is not None]
-    assert len(stored) == len(matrices)
-    matrix = stored[0] if len(stored) == 1 else np.concatenate(stored)
-    biases = [model.weight(weight.name) for weight in op.weights if weight not in matrices]
-    return matrix.T if op.options.get("columns") else matrix, biases[0] if biases else None
-
-
-def norm_weights(model: ModelLike, op: Op) -> tuple[Doubles, Floats | None]:
-    """What a norm multiplies by, and what it adds."""
-    size = op.shape[-1]
-    assert isinstance(size, int)
-    weight, *bias = (model.weight(weight.name) for weight in op.weights) if op.weights else (None,)
-    scale = np.ones(size) if weight is None else weight.astype(np.float64) + float(op.options.get("offset", 0))
-    return scale, bias[0] if bias else None
-
-
-def norm_backwards(op: Op, weight: Doubles, g: Doubles, x: Doubles) -> Doubles:
-    """Back through a norm that is frozen at what it did to x."""
-    scaled = g * weight
-    return (scaled if op.options["how"] == "rms" else scaled - scaled.mean(-1, keepdims=True)) / norm_divisor(op, x)
-
-
-def norm_divisor(op: Op, x: Doubles) -> Doubles:
-    """What a norm divides x by: (rows, 1)."""
-    squares = (x * x).mean(-1, keepdims=True) if op.options["how"] == "rms" else x.var(-1, keepdims=True)
-    return np.asarray(np.sqrt(squares + op.options["eps"]))

@@ -10,6 +10,7 @@ from glassformer.blueprints import blueprint as blueprint_of
 from glassformer.ground.arguments import checked
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.observe.stages import BYTES, stages
+from glassformer.ops.attend import Attend
 from glassformer.views.plan import Plan
 
 LENGTH = 16  # tokens, by default
@@ -55,8 +56,8 @@ def _cache_elements(blueprint: Blueprint, length: int) -> int:
     own = 1 if blueprint.encoder_blocks and blueprint.head == "seq2seq" else length
     sizes = {"batch": 1, "length": own, "keys": own, "source": length}
     elements = 0
-    for op in blueprint.ops:
-        if op.kind == "attend" and not op.stack and (op.options["causal"] or op.options["cross"]):
+    for op in blueprint.ops_of(Attend):
+        if not op.stack and (op.options["causal"] or op.cross):
             for number in op.inputs[1:3]:
                 elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[number].shape)
     return elements

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Weight
+from glassformer.ops.activate import Activate
 from glassformer.views.journey import Stage
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
@@ -54,7 +55,7 @@ def stages(
         Stage("sites", (len(blueprint.sites),), f'at = model(**tokens{target}, watch="*").sites'),
         *builder.stages(),
     ]
-    if blueprint.head == "base" and blueprint.ops[-1].kind == "activate":  # a pooler, which the output gives by name
+    if blueprint.head == "base" and isinstance(blueprint.ops[-1], Activate):  # a pooler, which the output gives by name
         shape = (1, _last(blueprint))
         rows.append(Stage("pooled", shape, "model(**tokens).pooler_output", **builder.value(shape)))
     if blueprint.head not in ("causal", "seq2seq"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glassformer.blueprints import Blueprint
+from glassformer.ops.embed import Embed
 from glassformer.text import Tokenizer
 from glassformer.views.vocabulary import VocabularySizes
 
@@ -14,7 +15,7 @@ def vocabulary(tokenizer: Tokenizer, blueprint: Blueprint | None = None) -> Voca
     trained, listed = tokenizer.vocab_size, len(tokenizer)
     if blueprint is None:
         return VocabularySizes(trained, listed)
-    rows = next(op.weights[0].shape[0] for op in blueprint.ops if op.kind == "embed")
+    rows = next(blueprint.ops_of(Embed)).weights[0].shape[0]
     scored = blueprint.ops[-1].shape[-1] if blueprint.head in SCORING else None
     assert scored is None or isinstance(scored, int)
     added = sum(number >= max(rows, trained) for number in tokenizer.get_added_vocab().values())

@@ -17,6 +17,8 @@ from glassformer.blueprints import Blueprint, Weight, blueprint
 from glassformer.checkpoint.legacy_names import modern_name
 from glassformer.ground.errors import CheckpointError, ConfigError
 from glassformer.observe.statistics import Numbers
+from glassformer.ops.embed import Embed
+from glassformer.ops.scores import Scores
 
 if TYPE_CHECKING:
     from glassformer.checkpoint import StoredTensor
@@ -139,18 +141,18 @@ def _as_stored(tensors: Mapping[str, StoredTensor | LoadedTensor]) -> NameMatch:
 
 
 def _tables(plan: Blueprint) -> dict[str, Weight]:
-    return {op.weights[0].name: op.weights[0] for op in plan.ops if op.kind == "embed"}
+    return {op.weights[0].name: op.weights[0] for op in plan.ops_of(Embed)}
 
 
 def _shared(plan: Blueprint) -> list[str]:
     """Tables that are used more than once: by both stacks of an encoder-decoder, or by a head."""
-    uses = Counter(op.weights[0].name for op in plan.ops if op.kind in ("embed", "scores"))
+    uses = Counter(op.weights[0].name for op in plan.ops if op.weight_role == "table")
     return [name for name in _tables(plan) if uses[name] > 1]
 
 
 def _heads(plan: Blueprint) -> dict[str, str]:
     """The name that a head's weight would have, if it had one of its own: the table that it uses."""
-    used = {f"{op.module}.weight": op.weights[0].name for op in plan.ops if op.kind == "scores"}
+    used = {f"{op.module}.weight": op.weights[0].name for op in plan.ops_of(Scores)}
     return {name: table for name, table in used.items() if table in _tables(plan)}
 
 

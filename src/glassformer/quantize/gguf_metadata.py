@@ -19,6 +19,7 @@ from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.ground.errors import ConfigError, InputError
+from glassformer.ops.attend import Attend
 
 ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",
@@ -51,7 +52,7 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     table = table_for(ARCHITECTURES[config.model_type], config.model_type)
     metadata = {key: value for key, name in table.sizes.items() if (value := _config_value(config, name)) is not None}
     metadata |= {"vocab_size": config.vocab_size}
-    windows = [op.options["window"] for op in plan.ops if op.kind == "attend" and op.options["window"]]
+    windows = [op.options["window"] for op in plan.ops_of(Attend) if op.options["window"]]
     if "attention.sliding_window" not in table.sizes:  # within its window a model sees everything
         metadata["context_length"] = min([config.context, *windows])
     elif not windows:

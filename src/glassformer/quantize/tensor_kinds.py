@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.ops import EXPERT_OPS
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.quantization import BITS, check_kind, fits
 from glassformer.checkpoint.stored_tensors import main_kind
@@ -22,7 +21,6 @@ from glassformer.model_files import ModelFiles
 
 Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
-PRODUCTS = ("linear", "heads", "gate", *EXPERT_OPS)
 FALLBACKS: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
 TABLE_KIND = "Q8_0"
 
@@ -41,9 +39,7 @@ def _role(op: Op, weight: Weight) -> Role:
         return "plain"
     if op.site is not None and op.site.endswith(".mlp.router"):  # small, and what is rounded there goes to another expert
         return "plain"
-    if op.kind in PRODUCTS:
-        return "columns" if op.options.get("columns") else "product"
-    return "table" if op.kind in ("embed", "scores") else "plain"
+    return "columns" if op.options.get("columns") else op.weight_role
 
 
 def stored_roles(opened: ModelFiles) -> dict[int, Role]:

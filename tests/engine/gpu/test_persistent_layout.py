@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from glassformer.blueprints import blueprint, gemma3_text, gpt2, llama, mistral, qwen2, qwen3, t5
-from glassformer.blueprints.rope import Rope
 from glassformer.engine.gpu.persistent.layout import DoesNotFit, read_layout, rotation_table
 from glassformer.engine.gpu.persistent.schedule import DecoderShape
+from glassformer.ops.rope import Rope
 
 SIZES: dict[str, Any] = {
     "hidden_size": 256,

@@ -26,9 +26,10 @@ from glassformer.engine.gpu.weights import DTYPES
 from glassformer.engine.protocol import AheadFunctions, Choice, Feed
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
-from glassformer.engine.tensor_parallel.split import Part, split_model
+from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.ground.errors import ExecutorError, spell
+from glassformer.ops.split import Part
 
 
 class RankKernels:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from glassformer.engine.tensor_parallel.split import Split
 from glassformer.ground.errors import ExecutorError
+from glassformer.ops.split import Split
 
 LOOPBACK = "127.0.0.1"  # nobody else's packets: all ranks are on one machine
 START_TIMEOUT = timedelta(minutes=5)  # for all ranks to have started

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.blueprints.ops import Shape
-from glassformer.engine.tensor_parallel.split import ModelSplit, Split
+from glassformer.engine.tensor_parallel.split import ModelSplit
+from glassformer.ops.op import Shape
+from glassformer.ops.split import Split
+from glassformer.ops.sum import Sum
 
 
 def rank_blueprint(blueprint: Blueprint, split: ModelSplit, rank: int) -> Blueprint:
@@ -25,9 +27,9 @@ def rank_blueprint(blueprint: Blueprint, split: ModelSplit, rank: int) -> Bluepr
                 },
             )
         )
-        if op.kind == "linear" and op.module in split.summed_modules:
+        if number in split.summed:
             ops[-1] = replace(ops[-1], site=None)  # it is the sum's
-            ops.append(Op("sum", op.module, (len(ops) - 1,), op.shape, block=op.block, stack=op.stack, site=op.site))
+            ops.append(Sum(op.module, (len(ops) - 1,), op.shape, block=op.block, stack=op.stack, site=op.site))
         numbers[number] = len(ops) - 1
     return replace(blueprint, ops=tuple(ops))
 

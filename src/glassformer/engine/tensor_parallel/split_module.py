@@ -13,15 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.engine.tensor_parallel.split import ModelSplit, vocabulary_split
+from glassformer.engine.tensor_parallel.split import ModelSplit
 from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.ground.sites import Observer, Tap
+from glassformer.ops.split import vocabulary_split
 
 
 def connect(model: CausalLM | Seq2SeqLM, split: ModelSplit, group: ProcessGroup) -> None:
     """Let a model that has its rank's part of each weight work together with those of the other ranks."""
-    for name in split.summed_modules:
+    for name in split.summed.values():
         model.get_submodule(name).register_forward_hook(lambda module, inputs, output: group.sum(output))
     for module in model.modules():
         if isinstance(module, nn.Embedding) and len(module.weight) < module.num_embeddings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from glassformer.engine.tensor_parallel.split import Part
+from glassformer.ops.split import Part
 
 
 def take_part(whole: Tensor, part: Part) -> Tensor:

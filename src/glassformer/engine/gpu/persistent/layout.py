@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.ops import Op
-from glassformer.blueprints.rope import Rope
 from glassformer.engine.gpu.persistent.schedule import DecoderShape
+from glassformer.ops.op import Op
+from glassformer.ops.rope import Rope
 
 BLOCK = ("norm", "heads", "heads", "rotate", "rotate", "heads", "attend", "linear", "add", "norm", "gate", "linear", "add")
 BLOCK_WITH_HEAD_NORMS = (*BLOCK[:3], "norm", "norm", *BLOCK[3:])

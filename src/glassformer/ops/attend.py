@@ -1,0 +1,435 @@
+"""attend: softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined. Options: causal, window, scale, softcap, cross.
+
+Inputs: query, key, value, and perhaps a bias for each head and distance (`position`, buckets). With `distances`, the buckets
+b of tokens' distances, there are heads of the distances' vectors: softmax((q · kᵀ + q · key(b) + k · query(b)) · scale) · v.
+A weight is the sinks: a score for each head that takes its part of the attention weights, and has no value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.engine.program import (
+    BufferShape,
+    DistanceBias,
+    DistanceHeads,
+    MatrixRef,
+    PatternChange,
+    SiteLocation,
+    StepKind,
+)
+from glassformer.ground.errors import ExecutorError
+from glassformer.ops.heads import Heads
+from glassformer.ops.norm import Norm
+from glassformer.ops.op import Explanation, Floats, Op, Token, integer
+from glassformer.ops.positions import DistanceBuckets, distance_biases
+from glassformer.ops.products import product, stored_weight
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value
+from glassformer.ops.rope import Rope
+from glassformer.ops.rotate import Rotate
+from glassformer.ops.split import contiguous, head_parts
+
+
+class HeadValues(Protocol):
+    """What attention reads at one position of a text."""
+
+    @property
+    def ops(self) -> Sequence[Op]: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    def token(self, op: Op) -> Token: ...
+
+    def value(self, op: int) -> Floats: ...
+
+    def keys(self, op: int) -> Floats:
+        """What an attention compares its queries with: (groups, keys, head_size)."""
+
+
+class Attend(Op):
+    __slots__ = ()
+    kind = "attend"
+
+    @property
+    def head_shape(self) -> tuple[int, int]:
+        _, heads, _, size = self.inner_sites[self.inner_site("heads")]
+        return integer(heads), integer(size)
+
+    @property
+    def read_site(self) -> str:
+        return self.inner_site("heads")
+
+    @property
+    def cross(self) -> bool:
+        return bool(self.options["cross"])
+
+    # For people -------------------------------------------------------------------------------------------------
+
+    def formula(self) -> str:
+        score, bias = f"q · k × {self.options['scale']:.6g}", " + bias" if len(self.inputs) > 3 else ""
+        if (softcap := self.options["softcap"]) is not None:
+            score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
+        return f"softmax({score}{bias}) · v"
+
+    def notes(self, ops: Sequence[Op]) -> list[str]:
+        """What is particular to it, each in a sentence."""
+        query, key = (ops[source] for source in self.inputs[:2])
+        heads, groups, options = query.shape[1], key.shape[1], self.options
+        notes = []
+        if heads != groups:
+            notes.append(f"Grouped-query attention: {heads} query heads share {groups} key and value heads.")
+        if options["cross"]:
+            notes.append("Cross-attention: the queries are the text's, the keys and values the source's.")
+        elif not options["causal"]:
+            notes.append("Every token may look at every other.")
+        else:
+            notes.append("Causal: a token may look at itself and at what comes before it.")
+        if options["window"]:
+            way = "back" if options["causal"] else "away"
+            notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
+        if isinstance(query, Rotate):
+            theta = query.rope.theta
+            notes.append(f"RoPE turns queries and keys by their positions (theta {theta:g}); scores are taken after it.")
+        if options.get("distance_terms"):
+            notes.append("Queries and keys also meet vectors of the distance between the two tokens; scores are the sums.")
+        elif len(self.inputs) > 3:
+            notes.append("A learned bias for the distance between the two tokens is added to each score.")
+        if self.weights:
+            notes.append("A sink, a learned score that stands for no token, takes its part of each row's attention.")
+        if options["softcap"]:
+            cap = options["softcap"]
+            notes.append(f"Soft cap: a score s becomes {cap:g} × tanh(s ÷ {cap:g}), so that none exceeds {cap:g}.")
+        known = {"causal", "window", "scale", "cross", "softcap", "distances", "distance_terms"}
+        return notes + [f"{name}: {value}" for name, value in options.items() if name not in known and value]
+
+    # Its numbers ------------------------------------------------------------------------------------------------
+
+    def scores(self, values: HeadValues, index: int, head: int) -> HeadScores:
+        """A head's scores, from the position."""
+        query, all_keys = values.value(self.inputs[0]), values.keys(index)
+        key_head = head * len(all_keys) // len(query)
+        keys = all_keys[key_head]
+        products = keys @ query[head]
+        biases = self._distance_bias(values, query, all_keys)
+        own = None if biases is None else biases[head]
+        scores = products * np.float32(self.options["scale"])
+        if (softcap := self.options["softcap"]) is not None:
+            scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+        scores = scores + (0 if own is None else own)
+        token = values.token(self)
+        sink = float(stored_weight(token.weights, self.weights[0])[head]) if self.weights else -math.inf
+        return HeadScores(
+            self, query[head], keys, key_head, scores, own, self._visible_keys(token.position, len(keys)), sink
+        )
+
+    def _visible_keys(self, position: int, keys: int) -> npt.NDArray[np.bool_]:
+        """Which keys a position may look at."""
+        distances = np.arange(keys) - position
+        visible = distances <= 0 if self.options["causal"] else np.ones(keys, bool)
+        return visible & (np.abs(distances) < self.options["window"]) if self.options["window"] else visible
+
+    def _distance_bias(self, values: HeadValues, query: Floats, keys: Floats) -> Floats | None:
+        """What is added to scores by distance: (heads, keys); None where nothing is."""
+        token, count = values.token(self), keys.shape[1]
+        if "distances" in self.options:
+            return self._distance_terms(values, token, query, keys)
+        if len(self.inputs) < 4:
+            return None
+        table = stored_weight(token.weights, values.ops[self.inputs[3]].weights[0])
+        furthest = values.config.relative_attention_max_distance
+        biases = distance_biases(table, furthest, bidirectional=not self.options["causal"])
+        distances = np.clip(np.arange(count) - token.position, -furthest, furthest)
+        return biases[:, distances + furthest]
+
+    def _distance_terms(self, values: HeadValues, token: Token, query: Floats, keys: Floats) -> Floats:
+        """What the query has with the keys of all distances, and the keys with the queries of theirs: (heads, keys)."""
+        buckets: DistanceBuckets = self.options["distances"]
+        furthest, count = buckets.max_distance, keys.shape[1]
+        numbers = buckets.numbers()[np.clip(token.position - np.arange(count), -furthest, furthest) + furthest]
+        total = np.zeros((len(query), count), np.float32)
+        for term, source in zip(self.options["distance_terms"], self.inputs[3:], strict=True):
+            vectors = distance_heads(values.ops, source, token)[:, numbers]  # (heads, keys, head_size)
+            total += ((query[:, None] if term == "key" else keys) * vectors).sum(-1)
+        return np.asarray(total * np.float32(self.options["scale"]))
+
+    # In an engine -----------------------------------------------------------------------------------------------
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        query, key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[:3])
+        (heads, size), (kv_heads, _) = query.heads.head_shape, key.heads.head_shape
+        options = self.options
+        shape = {"layer": self.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": self.cross}
+        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
+        mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
+        if self.cross:
+            buffer = project(writer, [query], heads * size)
+            writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
+        else:
+            buffer = project_qkv(writer, query, key, value, shape)
+        bias = self._lower_distance_terms(writer, buffer) if "distances" in options else self._lower_distance_bias(writer)
+        if self.weights:  # a score for each head beside those of the keys
+            bias["sinks"] = self.weights[0].name
+        joined = writer.allocate(heads * size)
+        pattern = self.inner_site("pattern")
+        if pattern in writer.watched:
+            weights = writer.add_pinned(BufferShape(heads, per_key=True))
+            writer.emit(StepKind.ATTENTION_PATTERN, input=buffer, output=weights, **shape, **mask, **bias)
+            writer.expose(pattern, SiteLocation(weights, heads=heads, pattern=True))
+        writer.emit(StepKind.ATTENTION, input=buffer, output=joined, **shape, **mask, **bias)
+        if pattern in writer.changes:
+            changed = writer.allocate(heads * size)
+            writer.emit(StepKind.WEIGHTED_VALUES, input=buffer, second_input=weights, output=changed, **shape)
+            change = PatternChange(pattern, changed, joined)
+            writer.program.pattern_changes.setdefault(len(writer.program.steps), []).append(change)
+            writer.free(changed)
+        for used in (buffer, *(bias[name] for name in ("query_distances", "key_distances") if name in bias)):
+            writer.free(used)
+        writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * size, heads))
+        writer.set_result(index, joined)
+
+    def lower_at_source(self, writer: ProgramWriter) -> None:
+        """Keys and values for cross-attention, computed once, with the encoder's states."""
+        if not self.cross:
+            return
+        key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[1:3])
+        heads, size = key.heads.head_shape
+        buffer = project(writer, [key, value], 2 * heads * size)
+        shape = {"layer": self.block, "kv_heads": heads, "head_size": size, "cross_attention": True}
+        writer.emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=heads * size, **shape)
+        writer.free(buffer)
+
+    def _lower_distance_bias(self, writer: ProgramWriter) -> dict[str, Any]:
+        """A bias for each head and distance, if there is one; all blocks of a stack share it."""
+        if len(self.inputs) < 4:
+            return {}
+        table, furthest = writer.ops[self.inputs[3]].weights[0].name, writer.config.relative_attention_max_distance
+        return {"distance_bias": DistanceBias(table, furthest, bidirectional=not self.options["causal"])}
+
+    def _lower_distance_terms(self, writer: ProgramWriter, projected: int) -> dict[str, Any]:
+        """What queries have with the keys of each distance, and keys with the queries of each."""
+        heads, size = self.head_shape
+        fields: dict[str, Any] = {}
+        for term, source in zip(self.options["distance_terms"], self.inputs[3:], strict=True):
+            table = distance_heads_ref(writer.ops, source)
+            scores = writer.allocate(table.shape[0])
+            own, offset = ("query", 0) if term == "key" else ("key", heads * size)  # who meets it
+            writer.emit(
+                StepKind.DISTANCE_SCORES, input=projected, output=scores, distance_heads=table, query_offset=offset,
+                heads=heads, head_size=size, scale=self.options["scale"],
+            )  # fmt: skip
+            fields[f"{own}_distances"] = scores
+        return {**fields, "distances": self.options["distances"]} if fields else {}
+
+    # On several ranks -------------------------------------------------------------------------------------------
+
+    def split_inputs(self, splitter: Any) -> None:
+        """Heads are divided along the groups that share a key and a value, back to where they are made."""
+        query, key, value, *biases = self.inputs
+        groups, _ = splitter.ops[key].head_shape
+        queries, shared = head_parts(self.head_shape[0], groups, splitter.ranks)
+        for source, parts in ((query, queries), (key, shared), (value, shared), *((bias, queries) for bias in biases)):
+            splitter.heads[source] = parts
+            while splitter.ops[source].keeps_heads:
+                (source,) = splitter.ops[source].inputs
+                splitter.heads[source] = parts
+
+    def split(self, splitter: Any, index: int) -> None:
+        heads = splitter.heads[self.inputs[0]]
+        for site in self.inner_sites:
+            splitter.sites[site] = contiguous(1, heads)
+        splitter.results[index] = contiguous(-1, heads, self.head_shape[1])
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """A head's scores and weights over all keys, from one position."""
+
+    op: Attend
+    query: Floats
+    keys: Floats  # (keys, head_size)
+    key_head: int
+    scores: Floats  # scaled, soft-capped where the model does that, with their biases
+    biases: Floats | None
+    visible: npt.NDArray[np.bool_]
+    sink: float = -math.inf  # a score beside those of the keys; minus infinity: none
+
+    @property
+    def weights(self) -> Floats:
+        shown = np.where(self.visible, self.scores, -np.inf)
+        exponentials = np.exp(shown - shown.max())
+        return np.asarray(exponentials / (exponentials.sum() + np.exp(self.sink - shown.max())), np.float32)
+
+    def explain(self, e: Explanation, key: int) -> None:
+        """How the weight of one key came to be."""
+        options = self.op.options
+        product = e.dot_product("q · k", ("q", self.query), ("k", self.keys[key]), every=True)
+        score = e.step("q · k", f"{len(self.query)} terms", product)
+        scale = options["scale"]
+        score = e.step("scaled", f"× {scale:.6g}" if scale != 1 else "× 1: this model does not scale", score * scale)
+        if (softcap := options["softcap"]) is not None:
+            score = e.step("soft-capped", f"{softcap:g} × tanh(score ÷ {softcap:g})", softcap * np.tanh(score / softcap))
+        if self.biases is not None:
+            score = e.step(
+                "with bias", f"+ {self.biases[key]:.4f}, by the distance between the two", score + self.biases[key]
+            )
+        if not self.visible[key]:
+            e.step("weight", "masked: this token may not look there", 0.0)
+            return
+        shown = self.scores[self.visible]
+        top = float(shown.max())
+        share = e.step("exponential", f"exp(score − the largest score here, which is {top:.4f})", np.exp(score - top))
+        total = e.step(
+            "sum", f"of the exponentials of the {len(shown)} tokens that it may look at", np.exp(shown - top).sum()
+        )
+        if self.sink > -math.inf:
+            sink = f"+ exp({self.sink:.4f} − the largest score): the head's sink, which takes its part and has no value"
+            total = e.step("sum with the sink", sink, total + np.exp(self.sink - top))
+        e.step("weight", "exponential ÷ sum", share / total)
+
+
+# Projections of heads, in a program ----------------------------------------------------------------------------------
+
+
+@dataclass
+class HeadProjection:
+    """How queries, keys or values are computed: heads of a matmul, perhaps normed and rotated."""
+
+    heads: Heads  # the op that splits heads
+    projection: int  # the op that multiplies: the same, or a fused one; or a result that is there already
+    matrix: MatrixRef | None  # of the projection; None: it is a sum of a product and an adapter's update
+    joint_norm: Norm | None  # of all heads together, before they are split
+    norm: Norm | None  # of each head
+    rope: Rope | None
+    site: str | None
+
+
+def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
+    """From what attention reads back to the matmul that it comes from."""
+    site, norm, rope, joint_norm = ops[index].site, None, None, None
+    while not isinstance(op := ops[index], Heads):
+        if isinstance(op, Norm):
+            norm = op
+        elif isinstance(op, Rotate):
+            rope = op.rope
+        (index,) = op.inputs
+    if op.takes_part:
+        (index,) = op.inputs
+        if isinstance(joint := ops[index], Norm):
+            joint_norm, (index,) = joint, joint.inputs
+    matrix = op.matrix(ops[index]) if ops[index].weights else None
+    return HeadProjection(op, index, matrix, joint_norm, norm, rope, site)
+
+
+def project(writer: ProgramWriter, projections: Sequence[HeadProjection], width: int) -> int:
+    """Projections of one input, side by side in one buffer: matmuls, or results that are there already (sums of a
+    matmul and an adapter's update)."""
+    matrices = list(dict.fromkeys(part.matrix for part in projections))
+    if None not in matrices:
+        source = writer.ops[projections[0].projection].inputs[0]
+        return writer.matmul(source, [matrix for matrix in matrices if matrix is not None], width, None)
+    buffer, column = writer.allocate(width), 0
+    for part in {part.projection: part for part in projections}.values():
+        op = writer.ops[part.projection]
+        if part.matrix is None and part.heads.divides_matrix:
+            raise ExecutorError("native engines cannot take turns in a sum's heads: merge the adapter instead.")
+        own = math.prod(size for size in op.shape if isinstance(size, int))
+        if part.matrix is None:
+            writer.emit(StepKind.COPY, input=writer.buffer_of[part.projection], output=buffer, output_offset=column)
+        else:
+            product = writer.matmul(op.inputs[0], [part.matrix], own, None)
+            writer.emit(StepKind.COPY, input=product, output=buffer, output_offset=column)
+            writer.free(product)
+        column += own
+    return buffer
+
+
+def project_qkv(
+    writer: ProgramWriter, query: HeadProjection, key: HeadProjection, value: HeadProjection, shape: dict[str, Any]
+) -> int:
+    """Queries, keys and values of one input: projected, normed, rotated, and stored in the KV cache."""
+    heads, kv_heads, size = shape["heads"], shape["kv_heads"], shape["head_size"]
+    offsets = {"query_offset": 0, "key_offset": heads * size, "value_offset": (heads + kv_heads) * size}
+    buffer = project(writer, [query, key, value], (heads + 2 * kv_heads) * size)
+    for projection, column, width in ((query, 0, heads * size), (key, offsets["key_offset"], kv_heads * size)):
+        if projection.joint_norm is not None:
+            columns = {"column": column, "width": width}
+            writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=projection.joint_norm.ref, **columns)
+    rope = None
+    if query.rope is not None:
+        table = (query.rope, size)
+        if table not in writer.program.ropes:
+            writer.program.ropes.append(table)
+        rope = writer.program.ropes.index(table)
+    norms = {"query_norm": query.norm and query.norm.ref, "key_norm": key.norm and key.norm.ref}
+    fields = {"input": buffer, **shape, **offsets, **norms, "rope": rope}
+    sites = {
+        query.site: SiteLocation(buffer, 0, heads * size, heads),
+        key.site: SiteLocation(buffer, offsets["key_offset"], kv_heads * size, kv_heads),
+        value.site: SiteLocation(buffer, offsets["value_offset"], kv_heads * size, kv_heads),
+    }
+    changed = any(site in writer.changes for site in sites)  # between RoPE and the cache
+    writer.emit(StepKind.ROPE if changed else StepKind.ROPE_KV_STORE, **fields)
+    for site, location in sites.items():
+        writer.expose(site, location)
+    if changed:
+        writer.emit(StepKind.KV_STORE, **fields)
+    return buffer
+
+
+# Heads of the vectors that stand for distances -----------------------------------------------------------------------
+
+
+def distance_heads(ops: Sequence[Op], index: int, token: Token) -> Floats:
+    """(heads, buckets, head_size)"""
+    op, source = ops[index], ops[ops[index].inputs[0]]
+    table = (ops[source.inputs[0]] if isinstance(source, Norm) else source).weights[0]
+    vectors = stored_weight(token.weights, table)
+    vectors = source.value([vectors], token) if isinstance(source, Norm) else vectors
+    heads, size = op.head_shape
+    return np.asarray(product(op, vectors, token.weights).reshape(len(vectors), heads, size).transpose(1, 0, 2))
+
+
+def distance_heads_ref(ops: Sequence[Op], index: int) -> DistanceHeads:
+    """The same for a program."""
+    op, source = ops[index], ops[ops[index].inputs[0]]
+    norm = source.ref if isinstance(source, Norm) else None
+    vectors = (ops[source.inputs[0]] if norm else source).weights[0]
+    projection, bias = (weight.name for weight in op.weights)
+    heads, size = op.head_shape
+    return DistanceHeads((heads * vectors.shape[0], size), heads, vectors.name, norm, projection, bias)
+
+
+def build_attend(
+    b: Recorder, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
+    scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
+    softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
+    distance_query: Value | None = None,
+) -> Value:  # fmt: skip
+    """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
+
+    `sinks`: a score for each head that takes its part of the attention weights, and has no value.
+    `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
+    """
+    terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
+    others = [value for value in (bias, *terms.values()) if value is not None]
+    options = {} if distances is None else {
+        "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
+    }  # fmt: skip
+    batch, heads, length, size = query.shape
+    cross = site_prefix == "cross"
+    keys = "source" if cross else b.keys
+    inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
+    joined = (batch, length, integer(heads) * integer(size))
+    scale = integer(size) ** -0.5 if scale is None else scale
+    return b.record(
+        Attend, module, (query, key, value, *others), joined, None, {} if sinks is None else {sinks: (integer(heads),)},
+        inner_sites, causal=causal, window=window, scale=scale, cross=cross, softcap=softcap, **options,
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""embed: ids → vectors, rows of a table. Options: scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glassformer.engine.program import MatrixRef, StepKind, Table
+from glassformer.ground.errors import ExecutorError
+from glassformer.ops.op import Array, Explanation, Floats, Op, Token
+from glassformer.ops.position import Position
+from glassformer.ops.products import matrix_ref
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value
+
+
+class Embed(Op):
+    __slots__ = ()
+    kind = "embed"
+    weight_role = "table"
+
+    @property
+    def is_plain(self) -> bool:
+        return self.has_own_weights and self.options["scale"] == 1
+
+    def row(self, token: Token) -> Floats:
+        """The token's row of the table."""
+        row = token.weights.weight(self.weights[0].name, token.id)
+        assert row is not None
+        return row
+
+    def scaled(self, rows: Floats) -> Floats:
+        return rows * np.float32(self.options["scale"])
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        return self.scaled(self.row(token))
+
+    def formula(self) -> str:
+        scale = self.options["scale"]
+        return "the row of the table that the token's id names" + (f", × {scale:.4g}" if scale != 1 else "")
+
+    def explain(self, e: Explanation, index: int) -> None:
+        row = self.row(e.token(self))
+        own = e.step("in the table", f"{self.weights[0].name}, the token's row, number {index}", row[index])
+        if (scale := self.options["scale"]) != 1:
+            e.step("scaled", f"× {scale:.6g}", own * scale)
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        """A sum of rows: of the token's, and of what is added for its position and its text."""
+        tables: list[Table] = [matrix_ref(self)]
+        first, last = 0, index
+        while writer.ops[last].site not in writer.watched and len(writer.consumers.get(last, [])) == 1 and len(tables) < 3:
+            added = writer.ops[writer.consumers[last][0]]
+            if not isinstance(added, Position):
+                break
+            if added.options["how"] == "segments" and len(tables) == 1:
+                raise ExecutorError("native engines cannot add token types to vectors without positions.")
+            tables.append(added.table(writer.config.max_position_embeddings))
+            first = added.options["first"] if added.options["how"] == "learned" else first
+            (last,) = writer.consumers[last]
+            writer.fused.add(last)
+        buffer = writer.allocate(self.width)
+        scale = self.options["scale"]
+        writer.emit(StepKind.EMBED, output=buffer, matrices=tuple(tables), position_offset=first, scale=scale)
+        writer.set_result(last, buffer)
+
+    def matrices(self, source: Op | None) -> list[MatrixRef]:
+        return [matrix_ref(self)]
+
+    def split(self, splitter: Any, index: int) -> None:
+        splitter.divide_vocabulary(self)
+
+
+def build_embed(
+    b: Recorder, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None
+) -> Value:
+    """Vectors of a size: by default the hidden one."""
+    rows, size = b.config.vocab_size, size or b.config.hidden_size
+    weights = {f"{module}.weight": (rows, size)}
+    return b.record(Embed, module, (), ("batch", b.length, size), site, weights, scale=scale)

@@ -1,0 +1,183 @@
+"""expert_gate, expert_linear: the two halves of a mixture of experts' MLP. Their weights are those of all experts, in turn.
+
+expert_gate     a gate of each chosen expert, side by side. Options: how, experts, chosen, limit, offset
+expert_linear   a linear of each chosen expert with its neurons, times its share, summed. Options: experts, chosen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from glassformer.engine.program import Epilogue, MatrixRef, StepKind
+from glassformer.ops.activate import activation, explain_activation, native_activation
+from glassformer.ops.op import Array, Explanation, Floats, Op, Token, Weight
+from glassformer.ops.products import explain_product, matrix_ref, product, weight_row
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value, linear_weights
+
+
+class ExpertOp(Op):
+    """What both have: an input, the experts' shares, and matrices of each expert."""
+
+    __slots__ = ()
+    weight_role = "product"
+    per_expert: ClassVar[int]  # matrices
+
+    def expert_weights(self, expert: int) -> list[tuple[Weight, ...]]:
+        """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
+        size = len(self.weights) // self.experts // self.per_expert
+        first = expert * self.per_expert
+        return [self.weights[at * size : (at + 1) * size] for at in range(first, first + self.per_expert)]
+
+    def chosen(self, shares: Array) -> list[int]:
+        """The experts that a token goes to, in the order of their slots: by number."""
+        largest = sorted(np.flatnonzero(shares).tolist(), key=lambda expert: (-abs(shares[expert]), expert))
+        return sorted(largest[: self.options["chosen"]])
+
+    def matrices(self, source: Op | None) -> list[MatrixRef]:
+        return [matrix_ref(self, part) for expert in range(self.experts) for part in self.expert_weights(expert)]
+
+    def lower_matmul(self, writer: ProgramWriter, width: int, **fields: Any) -> int:
+        """A product of each chosen expert, side by side in one buffer."""
+        source, shares = (writer.buffer_of[operand] for operand in self.inputs)
+        experts = tuple(
+            tuple(matrix_ref(self, part) for part in self.expert_weights(expert)) for expert in range(self.experts)
+        )
+        counts = {"expert_count": len(experts), "chosen": self.options["chosen"]}
+        buffer = writer.allocate(width)
+        writer.emit(
+            StepKind.EXPERT_MATMUL, input=source, second_input=shares, output=buffer, experts=experts, **counts, **fields
+        )
+        return buffer
+
+
+class ExpertGate(ExpertOp):
+    __slots__ = ()
+    kind = "expert_gate"
+    per_expert = 2
+
+    @property
+    def neurons(self) -> int:
+        """How many neurons each expert has."""
+        return self.width // int(self.options["chosen"])
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        x, shares = inputs
+        made = np.zeros((self.options["chosen"], self.neurons), x.dtype)
+        for slot, expert in enumerate(self.chosen(shares)):
+            gate, up = (product(self, x, token.weights, weights) for weights in self.expert_weights(expert))
+            if (limit := self.options["limit"]) is not None:
+                gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+            made[slot] = activation(self)(gate) * (up + np.float32(self.options["offset"]))
+        return made.reshape(-1)
+
+    def formula(self) -> str:
+        gate = f"{self.options['how']}(gate weights · x) × (up weights · x)"
+        return f"{gate}, of {self.options['chosen']} of {self.experts} experts"
+
+    def explain(self, e: Explanation, index: int) -> None:
+        slot, own = divmod(index, self.neurons)
+        chosen = self.chosen(e.value(self.inputs[1]))
+        if slot >= len(chosen):
+            e.step("neuron", "of no expert: fewer are chosen here", 0.0)
+            return
+        parts = zip(("gate", "up"), self.expert_weights(chosen[slot]), strict=True)
+        gate, up = (explain_product(self, e, own, name, weights) for name, weights in parts)
+        how, limit, offset = (self.options[name] for name in ("how", "limit", "offset"))
+        if limit is not None:
+            gate = e.step("gate, cut", f"at most {limit:g}", min(gate, limit))
+            up = e.step("up, cut", f"from −{limit:g} to {limit:g}", max(-limit, min(up, limit)))
+        opened = explain_activation(self, e, gate, f"{how}(gate)")
+        added = f"(up + {offset:g})" if offset else "up"
+        e.step("neuron", f"{how}(gate) × {added}, of expert {chosen[slot]}", opened * (up + offset))
+
+    def number_label(self, index: int, inputs: Callable[[int], Floats]) -> str:
+        slot, neuron = divmod(index, self.neurons)
+        experts = self.chosen(inputs(self.inputs[1]))
+        return f"expert {experts[slot]}, neuron {neuron}" if slot < len(experts) else f"no expert, number {index}"
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        gate = {"epilogue": Epilogue.GATE, "activation": native_activation(self)}
+        limits = {"gate_limit": self.options["limit"] or 0.0, "gate_offset": self.options["offset"]}
+        writer.set_result(index, self.lower_matmul(writer, self.width, **gate, **limits))
+
+
+class ExpertLinear(ExpertOp):
+    __slots__ = ()
+    kind = "expert_linear"
+    per_expert = 1
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        neurons, shares = inputs
+        slots = neurons.reshape(self.options["chosen"], -1)
+        made = np.zeros(self.width, neurons.dtype)
+        for x, expert in zip(slots, self.chosen(shares), strict=False):
+            made += shares[expert] * product(self, x, token.weights, self.expert_weights(expert)[0])
+        return made
+
+    def formula(self) -> str:
+        return "the sum of share × (weights · neurons), over the chosen experts"
+
+    def explain(self, e: Explanation, index: int) -> None:
+        neurons, shares = (e.value(source) for source in self.inputs)
+        total = 0.0
+        for slot, expert in enumerate(self.chosen(shares)):
+            name, row, bias = weight_row(self, e.token(self).weights, index, self.expert_weights(expert)[0])
+            own = neurons[slot * len(row) : (slot + 1) * len(row)]
+            made = e.dot_product(f"expert {expert}", (name, row), ("neurons", own))
+            share = float(shares[expert])
+            total += share * (made + bias)
+            with_bias = f" + {bias:.4f}" if bias else ""
+            e.step(f"expert {expert}", f"{share:.4f} × ({made:.4f}{with_bias})", share * (made + bias))
+        e.step("sum", "over the chosen experts", total)
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        """Each chosen expert's product, and their sum; the residual sum that follows is done with it."""
+        shares, products = writer.buffer_of[self.inputs[1]], self.lower_matmul(writer, self.options["chosen"] * self.width)
+        consumers = writer.consumers.get(index, [])
+        fused: dict[str, Any] = {}
+        if len(consumers) == 1 and self.site not in writer.watched:
+            following = writer.ops[consumers[0]].epilogue(writer, consumers[0], index) or {}
+            if following.get("epilogue") is Epilogue.ADD:
+                fused = {"epilogue": Epilogue.ADD, "third_input": following["second_input"]}
+        buffer = writer.allocate(self.width)
+        counts = {"expert_count": self.experts, "chosen": self.options["chosen"]}
+        writer.emit(StepKind.EXPERT_SUM, input=products, second_input=shares, output=buffer, **counts, **fused)
+        writer.free(products)
+        writer.set_result(consumers[0] if fused else index, buffer)
+
+
+def _around(module: str) -> str:
+    """The module around all experts: `mlp.experts` for `mlp.experts.0.gate_proj`."""
+    return module.rsplit(".", 2)[0]
+
+
+def build_expert_gate(
+    b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, str]], chosen: int, inner: int, how: str,
+    bias: bool = False, limit: float | None = None, offset: float = 0.0,
+) -> Value:  # fmt: skip
+    """The neurons of the chosen experts, in the order of their numbers, side by side; `experts`: gate and up of each.
+
+    `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
+    """
+    modules = [module for pair in experts for module in pair]
+    weights = {name: shape for module in modules for name, shape in linear_weights(module, x, inner, bias).items()}
+    return b.record(
+        ExpertGate, _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
+        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset,
+    )  # fmt: skip
+
+
+def build_expert_linear(
+    b: Recorder, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False
+) -> Value:
+    """The update: what the chosen experts make of their neurons, each times its share."""
+    neurons = Value(x.op, (*x.shape[:-1], x.width // chosen))  # of each
+    weights = {name: shape for module in experts for name, shape in linear_weights(module, neurons, out, bias).items()}
+    return b.record(
+        ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), "mlp.update", weights, chosen=chosen,
+        experts=len(experts),
+    )  # fmt: skip

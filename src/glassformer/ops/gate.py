@@ -1,0 +1,134 @@
+"""gate: act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one. Options: how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from glassformer.engine.program import Epilogue, MatrixRef, RowRuns, StepKind
+from glassformer.ops.activate import activation, explain_activation, native_activation
+from glassformer.ops.op import Array, Explanation, Op, Token, Weight
+from glassformer.ops.products import explain_product, matrix_ref, part_of, product
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value, linear_weights
+from glassformer.ops.split import contiguous, even_parts
+
+
+class Gate(Op):
+    __slots__ = ()
+    kind = "gate"
+    weight_role = "product"
+    applies_norm = True
+    updatable_matrices = 2
+
+    @property
+    def takes_part(self) -> bool:
+        return not self.weights and len(self.inputs) == 1
+
+    @property
+    def module_label(self) -> str:
+        return ""
+
+    @property
+    def halves(self) -> tuple[tuple[Weight, ...], tuple[Weight, ...]]:
+        """The weights of its two products: gate and up."""
+        half = len(self.weights) // 2
+        return self.weights[:half], self.weights[half:]
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        if self.weights:
+            gate, up = (product(self, inputs[0], token.weights, weights) for weights in self.halves)
+        else:
+            gate, up = inputs if len(inputs) == 2 else np.split(inputs[0], 2, -1)
+        return np.asarray(activation(self)(gate) * up)
+
+    def formula(self) -> str:
+        how = self.options["how"]
+        if self.takes_part:
+            return f"{how}(the first half of x) × the second half"
+        parts = ("gate weights · x", "up weights · x") if self.weights else ("gate", "up")
+        return f"{how}({parts[0]}) × ({parts[1]})"
+
+    def explain(self, e: Explanation, index: int) -> None:
+        how = self.options["how"]
+        if len(self.inputs) == 2:  # of two products that are there already
+            values = zip(("gate", "up"), self.inputs, strict=True)
+            gate, up = (e.step(name, f"{name}[{index}]", e.value(source)[index]) for name, source in values)
+            opened = explain_activation(self, e, gate, f"{how}(gate)")
+        else:
+            gate = self._explain_product(e, index, 0)
+            opened = explain_activation(self, e, gate, f"{how}(gate)")
+            up = self._explain_product(e, index, 1)
+        e.step("neuron", f"{how}(gate) × up", opened * up)
+
+    def _explain_product(self, e: Explanation, index: int, part: int) -> float:
+        """One of its two products: its own, or a part of the projection before it."""
+        name = ("gate", "up")[part]
+        if self.weights:
+            return explain_product(self, e, index, name, self.halves[part])
+        projection, output = e.ops[self.inputs[0]], part * self.width + index
+        if not projection.weights:  # a sum of a product and an adapter's update
+            return e.step(name, f"x[{output}]", e.value(self.inputs[0])[output])
+        return explain_product(projection, e, output, name, title="weights · input")
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        how = native_activation(self)
+        projection = self if self.weights else writer.ops[self.inputs[0]]
+        if len(self.inputs) == 2 or not projection.weights:  # of results that are there already: two, or the halves of one
+            gate, up = writer.buffer_of[self.inputs[0]], writer.buffer_of[self.inputs[-1]]
+            column = 0 if len(self.inputs) == 2 else self.width
+            buffer = writer.allocate(self.width)
+            writer.emit(StepKind.GATE, input=gate, second_input=up, column=column, output=buffer, activation=how)
+        else:
+            norm, source = writer.matmul_input(projection.inputs[0])
+            buffer = writer.allocate(self.width)
+            fused = {"norm": norm, "epilogue": Epilogue.GATE, "activation": how}
+            writer.emit(StepKind.MATMUL, input=source, output=buffer, matrices=self._pair(projection), **fused)
+        writer.set_result(index, buffer)
+
+    def _pair(self, projection: Op) -> tuple[MatrixRef, MatrixRef]:
+        """The matrices of its two products: its own, or the two halves of a fused one."""
+        if self.weights:
+            gates, ups = (matrix_ref(self, weights) for weights in self.halves)
+        else:
+            matrix = matrix_ref(projection)
+            gates, ups = (part_of(matrix, RowRuns(matrix.shape[0] // 2, part, 1, 1)) for part in (0, 1))
+        return gates, ups
+
+    def matrices(self, source: Op | None) -> list[MatrixRef]:
+        projection = source if self.takes_part else self
+        return [*self._pair(projection)] if projection is not None and projection.weights else []
+
+    @property
+    def divides_matrix(self) -> bool:
+        return self.takes_part
+
+    def split(self, splitter: Any, index: int) -> None:
+        if self.weights:
+            splitter.divide_neurons(self, index)
+        else:  # the projection before it has both products, and is divided
+            splitter.set_result(index, contiguous(-1, even_parts(self.width, splitter.ranks)))
+
+    def projection_ranges(self, splitter: Any, index: int) -> list[list[range]]:
+        inner = self.width
+        return [[part, range(inner + part.start, inner + part.stop)] for part in even_parts(inner, splitter.ranks)]
+
+    def with_updates(self, rewriter: Any) -> int:
+        products = tuple(rewriter.product(self, weights, self.shape) for weights in self.halves)
+        appended: int = rewriter.append(replace(self, inputs=products, weights=()))
+        return appended
+
+
+def build_gate(
+    b: Recorder, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden"
+) -> Value:
+    weights = linear_weights(gate, x, inner, bias) | linear_weights(up, x, inner, bias)
+    return b.record(Gate, gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
+
+
+def build_fused_gate(b: Recorder, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden") -> Value:
+    """A gate whose two products are one projection, `x`: first that of the gate."""
+    return b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, how=how)

@@ -1,0 +1,142 @@
+"""heads: split into heads, (batch, heads, length, head_size): of a product of its own, or some of another's.
+
+Options, of the latter: first, step (from the `first` head of the projection on, every `step`-th).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from glassformer.engine.program import MatrixRef, RowRuns
+from glassformer.ops.linear import Linear
+from glassformer.ops.op import Array, Backwards, Explanation, Op, Token, Weights
+from glassformer.ops.products import explain_scaled_product, matrix_and_bias, matrix_ref, part_of, product
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value, linear_weights
+from glassformer.ops.split import contiguous
+
+
+class Heads(Op):
+    __slots__ = ()
+    kind = "heads"
+    weight_role = "product"
+    applies_norm = True
+    updatable_matrices = 1
+
+    @property
+    def takes_part(self) -> bool:
+        return not self.weights
+
+    @property
+    def is_plain(self) -> bool:
+        return bool(self.weights)
+
+    @property
+    def module_label(self) -> str:
+        return self.module.rpartition(".")[2] if len(self.weights) > 2 else super().module_label
+
+    def part(self, heads: Array) -> Array:
+        """Those of all heads of a projection (…, heads, head_size) that are its own."""
+        first, step = self.options["first"], self.options["step"]
+        return heads[..., first : first + step * self.head_shape[0] : step, :]
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        (x,) = inputs
+        if self.weights:
+            return product(self, x, token.weights).reshape(*x.shape[:-1], *self.head_shape)
+        return self.part(x.reshape(*x.shape[:-1], -1, self.width))
+
+    def formula(self) -> str:
+        heads, size = self.head_shape
+        return f"{'weights · x' if self.weights else 'a part of the projection'}, as {heads} heads of {size} numbers"
+
+    def explain(self, e: Explanation, index: int) -> None:
+        if self.weights:
+            explain_scaled_product(self, e, index)
+            return
+        head, own = divmod(index, self.width)
+        e.explain(self.inputs[0], (self.options["first"] + self.options["step"] * head) * self.width + own)
+
+    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+        if not self.weights:
+            return self.part(x.reshape(len(x), -1, self.width))
+        matrix, _ = matrix_and_bias(self, weights)
+        return (x @ matrix.T).reshape(len(x), *self.head_shape)
+
+    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+        if self.weights:
+            matrix, bias = matrix_and_bias(self, weights)
+            return Backwards(g @ matrix, None if bias is None else g @ bias.astype(g.dtype))
+        sent = np.zeros((len(g), width))
+        self.part(sent.reshape(len(g), -1, self.width))[...] = g.reshape(len(g), *self.head_shape)
+        return Backwards(sent)
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        """Nothing yet: done by the attention that reads them."""
+
+    def matrix(self, projection: Op) -> MatrixRef:
+        """The matrix whose outputs they are: their own, or that of all heads, unless these take turns in it."""
+        matrix = matrix_ref(projection)
+        if not self.divides_matrix:
+            return matrix
+        count, size = self.head_shape
+        return part_of(matrix, RowRuns(size, self.options["first"], self.options["step"], count))
+
+    @property
+    def divides_matrix(self) -> bool:
+        return not self.weights and self.options["step"] != 1
+
+    def matrices(self, source: Op | None) -> list[MatrixRef]:
+        projection = source if self.divides_matrix else self
+        return [self.matrix(projection)] if projection is not None and projection.weights else []
+
+    def split_heads(self, splitter: Any, heads: Sequence[range]) -> None:
+        if self.takes_part and not isinstance(source := splitter.ops[self.inputs[0]], Linear):
+            raise splitter.cannot_split(source)
+        if len(self.weights) > 2:  # more than a weight and a bias
+            raise splitter.cannot_split(self, "each head has a projection of its own")
+        splitter.split_weights(self.weights, contiguous(0, heads, self.width))
+
+    def projection_ranges(self, splitter: Any, index: int) -> list[list[range]]:
+        if self.head_shape[0] < splitter.ranks:
+            reason = "query, key and value are one projection here, and there are fewer key heads than ranks"
+            raise splitter.cannot_split(self, reason)
+        first, step, size = self.options["first"], self.options["step"], self.width
+        starts = [[(first + step * head) * size for head in heads] for heads in splitter.heads[index]]
+        return [[range(start, start + size) for start in own] for own in starts]
+
+    def with_updates(self, rewriter: Any) -> int:
+        batch, _, length, _ = self.shape
+        heads, size = self.head_shape
+        made = rewriter.product(self, self.weights, (batch, length, heads * size))
+        options = {**self.options, "first": 0, "step": 1}
+        appended: int = rewriter.append(replace(self, inputs=(made,), weights=(), options=options))
+        return appended
+
+
+def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
+    return x.shape[0], heads, x.shape[1], size
+
+
+def build_heads(
+    b: Recorder, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None
+) -> Value:
+    return b.record(Heads, module, (x,), _shape(x, heads, size), site, linear_weights(module, x, heads * size, bias))
+
+
+def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
+    """Heads that have a projection each."""
+    weights = {name: shape for module in modules for name, shape in linear_weights(module, x, size).items()}
+    home = modules[0].rpartition(".")[0]
+    return b.record(Heads, home, (x,), _shape(x, len(modules), size), site, weights)
+
+
+def build_fused_heads(
+    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
+) -> Value:
+    """Heads of a projection that makes several things: from its `first` head on, every so many."""
+    return b.record(Heads, module, (x,), _shape(x, heads, size), site, first=first, step=step)

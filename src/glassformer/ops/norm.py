@@ -1,0 +1,103 @@
+"""norm: RMS or layer norm over the last axis. Options: eps, how (rms, layer), offset (added to the weight)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.engine.program import NormKind, NormRef, StepKind
+from glassformer.ops.op import Array, Backwards, Explanation, Floats, Op, Token, Weights
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value
+
+
+class Norm(Op):
+    __slots__ = ()
+    kind = "norm"
+    keeps_heads = True
+    holds_input = True
+
+    def scale_and_bias(self, weights: Weights, dtype: npt.DTypeLike = np.float32) -> tuple[Array, Floats | None]:
+        """What it multiplies by, and what it adds; where a checkpoint leaves out its weight, that is one."""
+        scale, *bias = (weights.weight(weight.name) for weight in self.weights) if self.weights else (None,)
+        scale = np.ones(self.width, np.float32) if scale is None else scale
+        return np.asarray(scale.astype(dtype) + np.asarray(self.options["offset"], dtype)), bias[0] if bias else None
+
+    def centred(self, x: Array) -> Array:
+        return x - x.mean(-1, keepdims=True) if self.options["how"] == "layer" else x
+
+    def divisor(self, x: Array) -> Array:
+        """What it divides x by: (…, 1)."""
+        x = self.centred(x)
+        return np.asarray(np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(self.options["eps"])))
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        (x,) = inputs
+        scale, bias = self.scale_and_bias(token.weights, x.dtype)
+        normed = self.centred(x) / self.divisor(x) * scale
+        return np.asarray(normed if bias is None else normed + bias)
+
+    def formula(self) -> str:
+        weight = f"({self.options['offset']:g} + weight)" if self.options["offset"] else "weight"
+        if self.options["how"] == "rms":
+            return f"RMS norm: x ÷ √(mean(x²) + {self.options['eps']:g}) × {weight}"
+        bias = " + bias" if len(self.weights) > 1 else ""
+        return f"layer norm: (x − mean) ÷ √(variance + {self.options['eps']:g}) × {weight}{bias}"
+
+    def explain(self, e: Explanation, index: int) -> None:
+        x, eps, layer = e.value(self.inputs[0]), self.options["eps"], self.options["how"] == "layer"
+        head, own = divmod(index, x.shape[-1])
+        vector = x[head] if x.ndim == 2 else x
+        number = e.step("before", f"x[{own}]", vector[own])
+        if layer:
+            mean = e.step("mean", f"of x's {len(vector)} numbers", vector.mean())
+            number = e.step("centred", "before − mean", number - mean)
+            square = e.step("variance", "the mean of (x − mean)²", vector.var())
+        else:
+            square = e.step("mean square", f"of x's {len(vector)} numbers", (vector * vector).mean())
+        root = e.step("root", f"√({'variance' if layer else 'mean square'} + {eps:g})", np.sqrt(square + eps))
+        number = e.step("normed", "÷ root", number / root)
+        scale, bias = self.scale_and_bias(e.token(self).weights)
+        offset = f" (stored as its difference from {self.options['offset']:g})" if self.options["offset"] else ""
+        weight = e.step("weight", f"{self.weights[0].name}[{own}]{offset}", scale[own])
+        number = e.step("result", "normed × weight", number * weight)
+        if bias is not None:
+            e.step("with bias", f"+ {bias[own]:.4f}", number + bias[own])
+
+    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+        scale, _ = self.scale_and_bias(weights, np.float64)
+        return np.asarray(self.centred(x) * scale / (1 if held is None else self.divisor(held)), x.dtype)
+
+    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+        scale, bias = self.scale_and_bias(weights, np.float64)
+        return Backwards(self.centred(g * scale) / self.divisor(held()), None if bias is None else g @ bias.astype(g.dtype))
+
+    @property
+    def ref(self) -> NormRef:
+        """For a program."""
+        weight, *bias = (weight.name for weight in self.weights)
+        kind = NormKind.LAYER_NORM if self.options["how"] == "layer" else NormKind.RMS_NORM
+        return NormRef(kind, weight, bias[0] if bias else None, self.options["offset"], self.options["eps"])
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        if len(self.shape) == 4 or not self.has_value_at_token or writer.is_taken_apart(index):
+            return  # of heads, or of distances' vectors: done by the attention that reads them
+        readers = writer.readers(index)
+        if readers and all(reader.applies_norm for reader in readers) and self.site not in writer.watched:
+            writer.deferred_norms[index] = (self.ref, self.inputs[0])
+            return
+        buffer = writer.allocate(self.width)
+        writer.emit(StepKind.NORM, input=writer.buffer_of[self.inputs[0]], output=buffer, norm=self.ref)
+        writer.set_result(index, buffer)
+
+
+def build_norm(
+    b: Recorder, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0,
+    bias: bool = True,
+) -> Value:  # fmt: skip
+    """A norm; `bias`: whether a layer norm has one."""
+    size = (x.width,)
+    weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" and bias else {})
+    return b.record(Norm, module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)

@@ -1,0 +1,104 @@
+"""position: add a vector per position or token type, or give a bias or a vector per distance. Options: how, first.
+
+learned     a row of a table, from its `first` on
+sinusoid    sines and cosines; `halves`: all sines come first; `stored`: a tensor that is taken where a file has it
+segments    a row for the first or second of two texts
+buckets     (1, heads, length, keys): a bias for each head and distance, added to attention scores (T5)
+distances   (1, rows, hidden): a vector for each bucket of distances, which attention looks for (DeBERTa)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glassformer.engine.program import MatrixRef, SinusoidTable, Table
+from glassformer.ground.errors import ExecutorError
+from glassformer.ops.op import Array, Explanation, Floats, Op, Token
+from glassformer.ops.positions import sinusoidal_positions
+from glassformer.ops.products import matrix_ref
+from glassformer.ops.program_writer import ProgramWriter
+from glassformer.ops.recorder import Recorder, Value
+from glassformer.ops.split import contiguous
+
+
+class Position(Op):
+    __slots__ = ()
+    kind = "position"
+    input_name = "distances"
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def added(self, token: Token) -> Floats:
+        """What is added for the position, or for the first of two texts."""
+        how = self.options["how"]
+        if how == "sinusoid":
+            stored = token.weights.weight(self.options["stored"], token.position) if "stored" in self.options else None
+            made = sinusoidal_positions(token.position + 1, self.width, bool(self.options.get("halves")))[-1]
+            return np.asarray(made if stored is None else stored)
+        row = 0 if how == "segments" else token.position + self.options["first"]
+        vector = token.weights.weight(self.weights[0].name, row)
+        assert vector is not None
+        return vector
+
+    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+        return np.asarray(inputs[0] + self.added(token))
+
+    def formula(self) -> str:
+        return {
+            "segments": "x + the vector of the first or second text",
+            "buckets": "a bias for each distance",
+        }.get(self.options["how"], "x + the vector of the position")
+
+    def explain(self, e: Explanation, index: int) -> None:
+        x = e.step("before", f"x[{index}]", e.value(self.inputs[0])[index])
+        how = {"segments": "of the first text", "sinusoid": "the sinusoid's value here"}.get(
+            self.options["how"], "this position's row"
+        )
+        added = e.step("position", how, self.added(e.token(self))[index])
+        e.step("sum", "before + position", x + added)
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        """Nothing yet: an embedding adds vectors of positions, and attention what is for distances."""
+        if self.has_value_at_token:
+            raise ExecutorError(f"native engines cannot add positions of the kind {self.options['how']!r} here.")
+
+    def table(self, positions: int) -> Table:
+        """The rows that an embedding adds, for so many positions."""
+        if self.options["how"] != "sinusoid":
+            return matrix_ref(self)
+        halves, stored = bool(self.options.get("halves")), self.options.get("stored", "")
+        return SinusoidTable((positions, self.width), halves, stored)
+
+    def matrices(self, source: Op | None) -> list[MatrixRef]:
+        return [matrix_ref(self)] if self.has_value_at_token and self.weights else []
+
+    def split_heads(self, splitter: Any, heads: Sequence[range]) -> None:
+        splitter.split_weights(self.weights, contiguous(1, heads))
+
+
+def build_position(
+    b: Recorder, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0,
+    halves: bool = False,
+) -> Value:  # fmt: skip
+    """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines; where
+    a file stores such a table in `module`, that one is taken."""
+    weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, x.width)}
+    options: dict[str, Any] = {"halves": True, "stored": f"{module}.weight"} if halves else {}
+    return b.record(Position, module, (x,), x.shape, site, weights, how=how, first=first, **options)
+
+
+def build_relative_bias(b: Recorder, module: str, buckets: int, heads: int) -> Value:
+    """A bias for each head and distance, out of a table of buckets; it is added to the attention scores."""
+    weights = {f"{module}.weight": (buckets, heads)}
+    return b.record(Position, module, (), (1, heads, b.length, b.keys), None, weights, how="buckets")
+
+
+def build_distance_vectors(b: Recorder, module: str, rows: int) -> Value:
+    """A vector for each bucket of distances between tokens, for attention to look for."""
+    size = b.config.hidden_size
+    return b.record(Position, module, (), (1, rows, size), None, {f"{module}.weight": (rows, size)}, how="distances")
