@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from glassformer.engine.protocol import BlockInput, Feed, Scores, Want, begins_at_blocks
+from glassformer.engine.protocol import BlockInput, Feed, Logits, Want
 from glassformer.ground.sites import Watch
 from glassformer.observe.activations import Activations, to_numpy
 from glassformer.observe.protocols import Floats
@@ -50,7 +50,7 @@ class UnpatchedText:
         self.ids, self.executor, self.first = text.ids, text.model.executor, first
         self.row = self.executor.open(text.source)
         self.read_ahead = first if first >= LONG_PREFIX else 0
-        self.entries = entry_sites(text) if begins_at_blocks(self.executor) else {}
+        self.entries = entry_sites(text) if self.executor.capabilities.begins_at_blocks else {}
         self.states: dict[int, Floats] = {}  # by block: (tokens from the first on that a patch changes, hidden)
         self.scores: Floats  # of what follows it, once it is read
 
@@ -63,7 +63,7 @@ class UnpatchedText:
     def rest(self) -> Feed:
         return Feed(self.row, self.ids[self.read_ahead :], watch=Watch(frozenset(self.entries.values())))
 
-    def keep(self, rest: Scores) -> None:
+    def keep(self, rest: Logits) -> None:
         """Keep what patches begin with."""
         self.scores = rest.host().copy()
         kept = slice(self.first - self.read_ahead, None)
