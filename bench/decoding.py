@@ -21,7 +21,7 @@ import torch
 from transformers.generation import logits_process as theirs
 
 from common import race, report
-from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.rules import Rule, penalties
@@ -137,9 +137,9 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 
-def policy(look: Look = NOTHING, **changes: Any) -> Policy:
+def policy(detail: StepDetail = NOTHING, **changes: Any) -> Policy:
     settings = GenerationConfig().merged({"max_new_tokens": 2**20, **changes})
-    return Policy(Recipe.of(settings), history().ids.tolist(), context=2**21, seed=1, look=look)
+    return Policy(Recipe.of(settings), history().ids.tolist(), context=2**21, seed=1, detail=detail)
 
 
 def choices(rounds: int) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def choices(rounds: int) -> list[dict[str, Any]]:
             return found.argmax(-1).item()
 
         rows.append(row(name, race(lambda one=one: one.feed(given), other, rounds), True))
-        telling = policy(Look(10, waterfall=True), **changes)
+        telling = policy(StepDetail(10, waterfall=True), **changes)
         rows.append(row(f"{name}, told in full", race(lambda one=telling: one.feed(given), lambda: None, rounds), False))
     return rows
 

@@ -48,12 +48,12 @@ def rows_rate(model: Any, rows: int, new: int) -> float:
     from glassformer.engine.protocol import Feed
 
     executor = model.executor
-    decode_greedily = executor.decode_greedily
+    decode_best = executor.capabilities.sampler.best
     opened = [executor.open() for _ in range(rows)]
     executor.run([Feed(row, list(range(number, number + ROW_PROMPT))) for number, row in enumerate(opened)])
-    decode_greedily(opened, [0] * rows, 2)  # the first steps warm up
+    decode_best(opened, [0] * rows, 2)  # the first steps warm up
     began = time.perf_counter()
-    decode_greedily(opened, [0] * rows, new)
+    decode_best(opened, [0] * rows, new)
     return rows * new / (time.perf_counter() - began)
 
 

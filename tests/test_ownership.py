@@ -23,8 +23,9 @@ import torch
 import glassformer
 from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.engine.cpu import kv_pages
-from glassformer.engine.cpu.library import Engine, KvDtype, library
+from glassformer.engine.cpu.library import Engine, library
 from glassformer.engine.gpu import kv_pool
+from glassformer.engine.paged_rows import PageFormat
 from glassformer.ground.errors import CheckpointError, CopyError, ExecutorError
 from glassformer.ground.ownership import NotCopied
 from glassformer.jobs.ledger import Ledger
@@ -178,7 +179,7 @@ def test_pages_are_given_back_once() -> None:
     del fork
     gc.collect()
     assert pool.used == 0
-    table = kv_pages.PageTable(kv_pages.PageFormat(1, 1, 16, KvDtype.F32))
+    table = kv_pages.PageTable(PageFormat(1, 1, 16, "f32"))
     table.reserve(0, 1)
     assert copies(table) == copies(table.pages[0]) == []
 

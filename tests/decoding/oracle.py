@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, policies
+from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail, policies
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.engine.plain.executor import PlainExecutor
-from glassformer.engine.protocol import Description, Feed, Want
+from glassformer.engine.protocol import NO_EXTRAS, Capabilities, Description, Feed, Want
 from glassformer.ground.candidates import Candidates, top
 
 
@@ -124,6 +124,10 @@ class Oracle:
     def close(self, row: Any) -> None:
         self.rows.remove(row)
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return NO_EXTRAS
+
     def describe(self) -> Description:
         return Description("oracle", "none", "float32", 1)
 
@@ -132,9 +136,11 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe.of(GenerationConfig().merged(changes))
 
 
-def group(prompt: Sequence[int], made: Recipe | None = None, *, look: Look | None = None, **changes: Any) -> list[Policy]:
+def group(
+    prompt: Sequence[int], made: Recipe | None = None, *, detail: StepDetail | None = None, **changes: Any
+) -> list[Policy]:
     """The policies of one prompt."""
-    more = {} if look is None else {"look": look}
+    more = {} if detail is None else {"detail": detail}
     return policies(made or recipe(**changes), prompt, context=64, **more)
 
 

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Look, Policy, Step
+from glassformer.decoding import Policy, Step, StepDetail
 from glassformer.decoding.batch_drafts import BatchDrafts, MeasuredCost, worthwhile_length
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.prompt_lookup import LookupForecast
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.ground.errors import NotNumbers
+from tests.capabilities import offering
 from tests.decoding.oracle import Oracle, recipe
 from tests.observe.models import both
 from tests.sweeps import examples
@@ -124,11 +125,9 @@ def test_a_text_without_repetitions_takes_the_same_passes() -> None:
 
 
 def test_a_draft_never_exceeds_its_limit_the_text_or_the_context() -> None:
-    class Repeating(Oracle):
-        least_prompt = 9
-
-    oracle = Repeating(context=48, scores=lambda source, ids: np.eye(12, dtype=np.float32)[4])
-    write([Policy(recipe(max_new_tokens=100), [4] * 10, context=48)], BatchDrafts(30, FixedCost(0.01)), oracle)
+    oracle = Oracle(context=48, scores=lambda source, ids: np.eye(12, dtype=np.float32)[4])
+    drafts = BatchDrafts(30, FixedCost(0.01))
+    write([Policy(recipe(max_new_tokens=100), [4] * 10, context=48)], drafts, offering(oracle, min_prefill_tokens=9))
     assert max(max(feeds) for feeds in oracle.passes[1:]) == 8
     longest = Oracle(scores=lambda source, ids: np.eye(12, dtype=np.float32)[4])
     write([text([4, 4, 4])], BatchDrafts(5, FixedCost(0.01)), longest)
@@ -136,8 +135,8 @@ def test_a_draft_never_exceeds_its_limit_the_text_or_the_context() -> None:
 
 
 def test_what_each_step_carries_is_the_same() -> None:
-    look = Look(candidates=3, waterfall=True)
-    texts = [Policy(recipe(max_new_tokens=30), [5, 6], context=64, look=look) for _ in range(2)]
+    detail = StepDetail(candidates=3, waterfall=True)
+    texts = [Policy(recipe(max_new_tokens=30), [5, 6], context=64, detail=detail) for _ in range(2)]
     plain = write(texts[:1], None, Oracle(scores=repetitive))[0]
     drafted = write(texts[1:], BatchDrafts(cost=FixedCost()), Oracle(scores=repetitive))[0]
     assert any(step.drafted for step in drafted)

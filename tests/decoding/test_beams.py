@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Finish, Look, Outcome, Policy
+from glassformer.decoding import Finish, Outcome, Policy, StepDetail
 from glassformer.decoding.beams import beams, highest
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
@@ -78,7 +78,7 @@ def test_a_score_is_the_sum_of_its_tokens(seed: int, width: int, sampled: bool) 
     oracle, prompt = Oracle(9, seed), [3, 3, 1]
     sampling: dict[str, Any] = {"do_sample": True, "seed": seed, "top_k": 0} if sampled else {}
     policies = group(
-        prompt, look=Look(raw=True, scores=True), num_beams=width, num_return_sequences=width, eos_token_id=END,
+        prompt, detail=StepDetail(raw=True, scores=True), num_beams=width, num_return_sequences=width, eos_token_id=END,
         max_new_tokens=6, length_penalty=1.5, **sampling,
     )  # fmt: skip
     found = outcomes(oracle, policies)
@@ -315,8 +315,8 @@ def sourced(oracle: Oracle, source: list[int], ids: list[int]) -> float:
 
 def test_steps_of_beams_explain_themselves() -> None:
     oracle = Oracle()
-    look = Look(candidates=3, waterfall=True, raw=True, scores=True)
-    policies = group([3], look=look, num_beams=3, num_return_sequences=2, max_new_tokens=4, suppress_tokens=[7])
+    detail = StepDetail(candidates=3, waterfall=True, raw=True, scores=True)
+    policies = group([3], detail=detail, num_beams=3, num_return_sequences=2, max_new_tokens=4, suppress_tokens=[7])
     steps = [step for _, step in beams(oracle, policies)]
     policies = [step.outcome.policy for step in steps if step.outcome is not None]
     befores = [(3, *policy.chosen[:place]) for policy in policies for place in range(4)]

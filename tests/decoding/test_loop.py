@@ -15,6 +15,7 @@ from glassformer.decoding import GenerationConfig, Policy, Recipe, generate, pol
 from glassformer.decoding.lane import CHUNK
 from glassformer.decoding.loop import loop
 from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.engine.protocol import NO_EXTRAS
 from glassformer.ground.errors import ExecutorError, InputError, SettingError
 from tests.decoding.oracle import CountedExecutor
 from tests.parity import reference
@@ -185,6 +186,8 @@ class TestNotNumbers:
 
     def test_nan_where_no_site_can_be_watched(self) -> None:
         class Blind:
+            capabilities = NO_EXTRAS
+
             def open(self, source: Any = None) -> Any:
                 return SimpleNamespace(length=1)
 

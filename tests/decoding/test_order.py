@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail
 from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.ground.errors import SettingError
 
@@ -97,7 +97,7 @@ class TestCustomRules:
             return scores
 
         given = {"do_sample": True, "temperature": 0.5, "top_k": 2, "rules": ["top_k", mine, "temperature"], "seed": 1}
-        step = Policy(recipe(**given), [1], context=9, look=Look(5, waterfall=True)).feed(SCORES)
+        step = Policy(recipe(**given), [1], context=9, detail=StepDetail(5, waterfall=True)).feed(SCORES)
         assert step.waterfall is not None
         assert step.waterfall.stages == ("model", "top_k", "mine", "temperature")
         assert step.waterfall.removed_by(1) == "mine"

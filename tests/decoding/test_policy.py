@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, StepDetail
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import pick
+from glassformer.engine.protocol import NO_EXTRAS
 from glassformer.ground.errors import ExecutorError
 from tests.sweeps import examples
 
@@ -86,7 +87,7 @@ def test_without_a_seed_one_is_drawn() -> None:
 
 def test_steps_explain_themselves_when_asked() -> None:
     scores = np.array([0.0, 2.0, 1.0, -1.0], np.float32)
-    step = Policy(greedy(), [1], context=9, look=Look(2)).feed(scores)
+    step = Policy(greedy(), [1], context=9, detail=StepDetail(2)).feed(scores)
     assert step.candidates is not None
     assert step.candidates.ids.tolist() == [1, 2]
     assert step.logprob == pytest.approx(float(torch.tensor(scores).log_softmax(-1)[1]), abs=1e-6)
@@ -97,7 +98,7 @@ def test_steps_explain_themselves_when_asked() -> None:
 
 
 def test_candidates_iterate_as_rows() -> None:
-    step = Policy(greedy(), [1], context=9, look=Look(4)).feed(np.array([0.0, 2.0, 1.0, -1.0], np.float32))
+    step = Policy(greedy(), [1], context=9, detail=StepDetail(4)).feed(np.array([0.0, 2.0, 1.0, -1.0], np.float32))
     assert step.candidates is not None
     assert len(step.candidates) == 4
     assert [row[0] for row in step.candidates] == [1, 2, 0, 3]
@@ -135,6 +136,8 @@ def test_pick_is_inside_its_share(seed: int, draw: float) -> None:
 
 class Counting:
     """An executor that scores the next number highest, and remembers what is open."""
+
+    capabilities = NO_EXTRAS
 
     def __init__(self) -> None:
         self.open_rows: set[int] = set()

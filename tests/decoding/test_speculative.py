@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Finish, Look, Policy, Step
+from glassformer.decoding import Finish, Policy, Step, StepDetail
 from glassformer.decoding.loop import loop
 from glassformer.decoding.prompt_lookup import lookup_continuation
 from glassformer.decoding.rules import NamedRule
@@ -211,9 +211,9 @@ def test_a_draft_follows_the_grammar(seed: int) -> None:
 
 
 def test_steps_are_explained_as_without_a_draft() -> None:
-    look = Look(candidates=2, waterfall=True, scores=True)
-    (found,) = written(Oracle(9), group([5], look=look, max_new_tokens=8, suppress_tokens=[4]), ModelDrafter(Oracle(9)))
-    (wanted,) = written(Oracle(9), group([5], look=look, max_new_tokens=8, suppress_tokens=[4]))
+    detail = StepDetail(candidates=2, waterfall=True, scores=True)
+    (found,) = written(Oracle(9), group([5], detail=detail, max_new_tokens=8, suppress_tokens=[4]), ModelDrafter(Oracle(9)))
+    (wanted,) = written(Oracle(9), group([5], detail=detail, max_new_tokens=8, suppress_tokens=[4]))
     for one, other in zip(found, wanted, strict=True):
         assert (one.id, one.logprob, one.entropy) == (other.id, other.logprob, other.entropy)
         assert np.array_equal(np.asarray(one.scores), np.asarray(other.scores))

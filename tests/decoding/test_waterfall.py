@@ -12,7 +12,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.waterfall import TAIL_BINS
 from glassformer.ground.candidates import EntropyStats, entropy_stats
@@ -23,13 +23,13 @@ from tests.sweeps import examples
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
 
 
-def policy(look: Look, prompt: tuple[int, ...] = (1, 5), **changes: Any) -> Policy:
-    return Policy(Recipe.of(GenerationConfig().merged(changes)), prompt, context=99, seed=4, look=look)
+def policy(detail: StepDetail, prompt: tuple[int, ...] = (1, 5), **changes: Any) -> Policy:
+    return Policy(Recipe.of(GenerationConfig().merged(changes)), prompt, context=99, seed=4, detail=detail)
 
 
 def test_every_candidates_score_after_every_rule() -> None:
     given_settings = {"do_sample": True, "repetition_penalty": 2.0, "temperature": 0.5, "top_k": 3, "suppress_tokens": [3]}
-    step = policy(Look(10, waterfall=True, everything=True), **given_settings).feed(SCORES)
+    step = policy(StepDetail(10, waterfall=True, everything=True), **given_settings).feed(SCORES)
     fall = step.waterfall
     assert fall is not None
     assert fall.stages == ("model", "repetition_penalty", "suppress_tokens", "temperature", "top_k")
@@ -46,10 +46,10 @@ def test_every_candidates_score_after_every_rule() -> None:
 
 
 def test_entropy_is_in_bits() -> None:
-    flat = policy(Look(2, waterfall=True)).feed(np.zeros(8, np.float32))
+    flat = policy(StepDetail(2, waterfall=True)).feed(np.zeros(8, np.float32))
     assert flat.entropy == pytest.approx(3)
     scores = torch.tensor(SCORES)
-    step = policy(Look(2, waterfall=True), do_sample=True, temperature=0.7, top_k=0).feed(SCORES)
+    step = policy(StepDetail(2, waterfall=True), do_sample=True, temperature=0.7, top_k=0).feed(SCORES)
     expected = torch.distributions.Categorical(logits=scores).entropy() / np.log(2)
     after = torch.distributions.Categorical(logits=scores / 0.7).entropy() / np.log(2)
     assert step.waterfall is not None
@@ -61,8 +61,8 @@ def test_entropy_is_in_bits() -> None:
 def test_a_short_look_says_the_same_of_fewer(seed: int, count: int) -> None:
     scores = (np.random.default_rng(seed).standard_normal(300) * 3).astype(np.float32)
     settings = {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "xtc_probability": 0.5, "repetition_penalty": 1.3}
-    whole = policy(Look(count, waterfall=True, everything=True), **settings).feed(scores)
-    short = policy(Look(count, waterfall=True), **settings).feed(scores)
+    whole = policy(StepDetail(count, waterfall=True, everything=True), **settings).feed(scores)
+    short = policy(StepDetail(count, waterfall=True), **settings).feed(scores)
     assert whole.id == short.id
     assert whole.draw == short.draw
     assert whole.waterfall is not None
@@ -76,7 +76,7 @@ def test_a_short_look_says_the_same_of_fewer(seed: int, count: int) -> None:
 
 def test_looking_changes_no_choice_and_not_looking_keeps_nothing() -> None:
     settings = {"do_sample": True, "temperature": 1.5, "top_k": 0}
-    quiet, loud = policy(Look(), **settings), policy(Look(5, True, True, True, True), **settings)
+    quiet, loud = policy(StepDetail(), **settings), policy(StepDetail(5, True, True, True, True), **settings)
     for _ in range(20):
         one, other = quiet.feed(SCORES), loud.feed(SCORES)
         assert (one.id, one.draw, one.finish) == (other.id, other.draw, other.finish)
@@ -95,7 +95,9 @@ def test_a_stage_that_changed_nothing_is_not_measured_again() -> None:
 
     settings = {"do_sample": True, "repetition_penalty": 1.5, "no_repeat_ngram_size": 3, "top_k": 6, "top_p": 0.5}
     recipe = Recipe.of(GenerationConfig().merged(settings))
-    step = Policy(recipe, (1, 5), context=99, seed=4, look=Look(3, waterfall=True), entropy_stats=counted).feed(SCORES)
+    step = Policy(recipe, (1, 5), context=99, seed=4, detail=StepDetail(3, waterfall=True), entropy_stats=counted).feed(
+        SCORES
+    )
     assert step.waterfall is not None
     assert step.waterfall.stages == ("model", "repetition_penalty", "no_repeat_ngram_size", "top_k", "top_p")
     assert step.waterfall.counts[:4] == (6, 6, 6, 6)
@@ -103,8 +105,8 @@ def test_a_stage_that_changed_nothing_is_not_measured_again() -> None:
 
 
 def test_an_empty_look_is_the_shared_constant() -> None:
-    assert policy(Look()).look is NOTHING
-    assert policy(Look(raw=False, scores=False)).look is NOTHING
+    assert policy(StepDetail()).detail is NOTHING
+    assert policy(StepDetail(raw=False, scores=False)).detail is NOTHING
 
 
 def test_a_run_explains_its_tokens() -> None:
@@ -128,7 +130,7 @@ def test_a_run_explains_its_tokens() -> None:
     assert "top_p" in shown
     with pytest.raises(InputError, match="there is no token 4 in a text of 4"):
         run.why(4)
-    run.steps[0] = policy(Look()).feed(SCORES)
+    run.steps[0] = policy(StepDetail()).feed(SCORES)
     with pytest.raises(
         InputError, match=r"this step kept no account of its rules. Get the run with watch\(…\), or watch_many"
     ):
@@ -136,7 +138,7 @@ def test_a_run_explains_its_tokens() -> None:
 
 
 def test_asking_for_what_was_not_kept_is_an_error() -> None:
-    step = policy(Look(1, waterfall=True)).feed(SCORES)
+    step = policy(StepDetail(1, waterfall=True)).feed(SCORES)
     assert step.waterfall is not None
     with pytest.raises(InputError, match="no account was kept of token 4. Look at more candidates, or at 'all'"):
         step.waterfall.removed_by(4)
@@ -175,7 +177,7 @@ def test_the_whole_vocabulary_can_be_kept() -> None:
 
 def test_the_tail_counts_what_is_not_listed_and_in_play() -> None:
     scores = np.array([5.0, 4.9, 4.6, 4.5, -np.inf, -1000.0, 2.0], np.float32)
-    fall = policy(Look(2, waterfall=True), do_sample=False).feed(scores).waterfall
+    fall = policy(StepDetail(2, waterfall=True), do_sample=False).feed(scores).waterfall
     assert fall is not None
     assert fall.tail is not None
     assert fall.ids.tolist() == [0, 1]
@@ -185,6 +187,6 @@ def test_the_tail_counts_what_is_not_listed_and_in_play() -> None:
 
 
 def test_there_is_no_tail_when_everything_is_listed() -> None:
-    assert policy(Look(3, waterfall=True, everything=True)).feed(SCORES).waterfall.tail is None  # type: ignore[union-attr]
+    assert policy(StepDetail(3, waterfall=True, everything=True)).feed(SCORES).waterfall.tail is None  # type: ignore[union-attr]
     only = np.array([1.0, -np.inf, -np.inf], np.float32)
-    assert policy(Look(1, waterfall=True)).feed(only).waterfall.tail is None  # type: ignore[union-attr]
+    assert policy(StepDetail(1, waterfall=True)).feed(only).waterfall.tail is None  # type: ignore[union-attr]

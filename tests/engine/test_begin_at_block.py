@@ -12,7 +12,7 @@ import pytest
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.cpu import executor as cpu
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import BlockInput, Feed, Want, begins_at_blocks
+from glassformer.engine.protocol import BlockInput, Feed, Want
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, SiteError
 from tests.engine.executors import Subject
@@ -110,8 +110,8 @@ def test_executors_around_another(tiny: Tiny) -> None:
     changes = {f"blocks.{block}.mlp.update": Change(0.5) for block in range(subject.blueprint.blocks)}
     changed = ChangedExecutor(inner, changes)
     cached = PrefixCache(inner)
-    assert begins_at_blocks(changed)
-    assert begins_at_blocks(cached)
+    assert changed.capabilities.begins_at_blocks
+    assert cached.capabilities.begins_at_blocks
     row, ids, states = read(subject, changed)
     (output,) = changed.run([Feed(changed.fork(row), ids, begin=BlockInput(1, states[1]))])
     (expected,) = changed.run([Feed(changed.open(), ids)])
@@ -152,6 +152,6 @@ def test_feeds_that_cannot_begin_there(name: str, tiny: Tiny) -> None:
     output = executor.run([Feed(executor.fork(row), ids, begin=whole)])[0].host().copy()
     assert np.array_equal(output, executor.run([Feed(executor.open(), ids)])[0].host())
     gpu = subject.with_executor("gpu").executor()
-    assert not begins_at_blocks(gpu)
+    assert not gpu.capabilities.begins_at_blocks
     with pytest.raises(ExecutorError, match="computes every block of a feed. Leave out its begin"):
         gpu.run([Feed(gpu.open(), ids, begin=whole)])

@@ -13,12 +13,12 @@ import pytest
 import safetensors.torch as files
 import torch
 
-from glassformer.decoding import Look, Policy
+from glassformer.decoding import Policy, StepDetail
 from glassformer.decoding.loop import loop
-from glassformer.engine.protocol import BEST, NOT_NUMBERS, Choice, Feed, ahead_decoder
-from glassformer.engine.wrapped_executor import WrappedExecutor
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, Feed
 from glassformer.ground.errors import ExecutorError, InputError
 from glassformer.ground.sites import Watch, axes
+from tests.capabilities import step_by_step
 from tests.decoding.oracle import recipe
 from tests.engine.executors import Subject, open_all, write_checkpoint
 
@@ -38,11 +38,9 @@ def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
 
 
 def decode(executor: Any, rows: Sequence[Any], tokens: Sequence[int], count: int) -> Any:
-    decoder = ahead_decoder(executor)
-    assert decoder is not None
-    assert decoder.knows(BEST)
-    chosen = decoder(rows, tokens, [BEST] * len(rows), np.zeros((len(rows), count)))
-    return np.array([text.ids for text in chosen], np.int32).reshape(len(rows), count)
+    sampler = executor.capabilities.sampler
+    assert sampler.knows(BEST)
+    return sampler.best(rows, tokens, count)
 
 
 def by_passes(executor: Any, rows: Sequence[Any], tokens: Sequence[int], count: int) -> list[list[int]]:
@@ -82,10 +80,10 @@ def test_scores_and_sites_are_those_of_single_passes(checkpoint: Subject) -> Non
     for rows in (mine, others):
         executor.run([Feed(row, ids) for row, ids in zip(rows, prompts, strict=True)])
     choices = [Choice(candidates=3, sites=frozenset(SITES)), BEST, Choice(sites=frozenset(SITES[1:2]))]
-    decoder = ahead_decoder(executor)
+    decoder = executor.capabilities.sampler
     assert decoder is not None
     assert all(map(decoder.knows, choices))
-    texts = decoder(mine, [3, 4, 5], choices, np.zeros((3, COUNT)))
+    texts = decoder.decode(mine, [3, 4, 5], choices, np.zeros((3, COUNT)))
     tokens = [3, 4, 5]
     for step in range(COUNT):
         feeds = [
@@ -98,27 +96,19 @@ def test_scores_and_sites_are_those_of_single_passes(checkpoint: Subject) -> Non
             for site, value in text.sites.items():
                 np.testing.assert_array_equal(value.take([step], axes(site).index("length")), passed.sites[site])
             if number == 0:
-                assert text.scores is not None
-                np.testing.assert_array_equal(text.scores[step], passed.host())
+                assert text.logits is not None
+                np.testing.assert_array_equal(text.logits[step], passed.host())
             else:
-                assert text.scores is None
+                assert text.logits is None
         tokens = [text.ids[step] for text in texts]
-
-
-class StepByStep(WrappedExecutor):
-    """An executor that chooses nothing by itself."""
-
-    @property
-    def decode_ahead(self) -> None:
-        return None
 
 
 def test_steps_carry_what_those_of_single_passes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
     executor = write_checkpoint(tmp_path, "llama").cpu()
     texts = []
-    for chooser in (executor, StepByStep(executor)):
-        policies = [Policy(recipe(max_new_tokens=20), [5, 9, last], context=64, look=Look.of(4)) for last in (3, 4)]
+    for chooser in (executor, step_by_step(executor)):
+        policies = [Policy(recipe(max_new_tokens=20), [5, 9, last], context=64, detail=StepDetail.of(4)) for last in (3, 4)]
         steps = loop(chooser, policies, Watch(frozenset(SITES)))
         texts.append(sorted(steps, key=lambda numbered: numbered[0]))
     assert len(texts[0]) == 40
@@ -132,7 +122,7 @@ def test_steps_carry_what_those_of_single_passes_do(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("site", ["blocks.0.attention.pattern", "scores"])
 def test_what_grows_with_the_text_is_left_to_the_loop(checkpoint: Subject, site: str) -> None:
-    decoder = ahead_decoder(checkpoint.cpu())
+    decoder = checkpoint.cpu().capabilities.sampler
     assert decoder is not None
     assert not decoder.knows(Choice(sites=frozenset((site,))))
     assert not decoder.knows(Choice(sampled=True))
@@ -194,7 +184,7 @@ def test_scores_that_are_not_numbers_are_marked_from_there_on(name: str, tmp_pat
     broken.run([Feed(row, [5, 6])])
     first = ids.index(ids[2])  # the token whose embedding is broken, once it is fed
     (marked,) = decode(broken, [row], [7], 6).tolist()
-    assert marked == ids[: first + 1] + [NOT_NUMBERS] * (5 - first)
+    assert marked == ids[: first + 1] + [NOT_CHOSEN] * (5 - first)
     assert row.length == 8
 
 
@@ -203,4 +193,4 @@ def test_a_rope_that_follows_the_length_of_a_row_is_left_to_the_loop(tmp_path: P
     config = json.loads((folder / "config.json").read_text())
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
     (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
-    assert ahead_decoder(Subject(folder).cpu()) is None
+    assert Subject(folder).cpu().capabilities.sampler is None

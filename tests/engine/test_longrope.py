@@ -18,10 +18,11 @@ from glassformer.decoding.speculative import ModelDrafter, speculate
 from glassformer.engine import wrapped_executor
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import BEST, NOT_CHOSEN, Feed, Want, ahead_decoder
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Feed, Want
 from glassformer.engine.wrapped_executor import ReportingExecutor
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError
+from tests.capabilities import offering
 from tests.decoding.oracle import Oracle, recipe
 from tests.decoding.test_batch_drafts import FixedCost
 from tests.engine.executors import EXECUTORS, Subject
@@ -184,8 +185,8 @@ def test_chunks_drafts_and_tokens_chosen_ahead_cross_the_switch_as_without_them(
 
 
 def test_a_prefix_from_the_other_side_of_the_switch_is_read_anew(subject: Subject) -> None:
-    executor = PrefixCache(subject.executor(), rows=8)
-    executor.least_prompt = 1  # so that short prefixes are reused on the GPU too
+    inner = offering(subject.executor(), min_prefill_tokens=1)  # so that short prefixes are reused on the GPU too
+    executor = PrefixCache(inner, rows=8)
     texts = [TEXTS[-1], TEXTS[-1][: SWITCH - 2], TEXTS[-1][: SWITCH + 1], TEXTS[-1][:SWITCH]]
     for ids in texts:
         row = executor.open()
@@ -260,11 +261,10 @@ def test_a_row_whose_second_reading_fails_is_read_anew_later(subject: Subject, m
 
 def test_the_executors_own_choices_end_at_the_switch(subject: Subject) -> None:
     executor, ids = subject.executor(), TEXTS[-1]
-    decode = ahead_decoder(executor)
-    assert decode is not None
+    sampler = executor.capabilities.sampler
     rows = [executor.open(), executor.open()]
     executor.run([Feed(rows[0], ids[:4]), Feed(rows[1], ids[: SWITCH - 3])])
-    texts = decode(rows, [ids[4], ids[SWITCH - 3]], [BEST, BEST], np.zeros((2, 6)))
+    texts = sampler.decode(rows, [ids[4], ids[SWITCH - 3]], [BEST, BEST], np.zeros((2, 6)))
     assert NOT_CHOSEN not in texts[0].ids
     assert [token == NOT_CHOSEN for token in texts[1].ids] == [False] * 3 + [True] * 3
     before = [*ids[: SWITCH - 2], *texts[1].ids[:2]]

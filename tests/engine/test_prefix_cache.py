@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.engine.protocol import Executor, Feed, Logits, Want
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError
 from glassformer.ground.sites import Watch
+from tests.capabilities import offering
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the GPU engine computed a few tokens as it computes a prompt."""
-    monkeypatch.setattr("glassformer.engine.gpu.executor.GpuExecutor.least_prompt", 1)
+    whole = GpuExecutor.capabilities.fget
+    monkeypatch.setattr(GpuExecutor, "capabilities", property(lambda self: replace(whole(self), min_prefill_tokens=1)))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,7 @@ def test_rows_of_different_salts_share_nothing(subject: Subject) -> None:
         keeping.close(row)
         return keeping.reused_tokens - before
 
-    most = len(text) - keeping.least_prompt
+    most = len(text) - keeping.capabilities.min_prefill_tokens
     assert [read(salt) for salt in ("a", "b", "a", None, "b", None)] == [0, 0, most, 0, most, most]
     keeping.clear()
     assert not keeping._index._roots
@@ -155,7 +159,7 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.executor, name)
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         self.fed += [len(feed.ids) for feed in feeds]
         return self.executor.run(feeds)
 
@@ -252,8 +256,7 @@ def test_select_of_a_changed_row_is_not_kept(tmp_path: Path) -> None:
 def test_where_prompts_and_steps_differ_only_what_was_read_as_a_prompt_is_reused(tmp_path: Path) -> None:
     """And what is left of a prompt is long enough to be read as one."""
     inner: Any = Counting(write_checkpoint(tmp_path, "llama").with_executor("plain").executor())
-    inner.least_prompt = 8
-    kept = PrefixCache(inner)
+    kept = PrefixCache(offering(inner, min_prefill_tokens=8))
     text = np.random.default_rng(3).integers(3, 150, 40).tolist()
     row = kept.open()
     kept.run([Feed(row, text[:20])])

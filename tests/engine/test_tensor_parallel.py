@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from glassformer.engine.gpu.split_executor import stored_part
-from glassformer.engine.protocol import BEST, Choice, Feed, ahead_decoder
+from glassformer.engine.protocol import Choice, Feed
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.ranks import Ranks, _start
 from glassformer.ground.changes import Change
@@ -68,10 +68,8 @@ def subject(tiny: Callable[..., Subject], ranks: Ranks) -> SplitSubject:
 def greedy_ids(executor: Any, prompts: list[list[int]], sources: list[list[int]] | None, count: int = 12) -> Any:
     rows = open_all(executor, prompts, sources)
     best = [int(scores.host().argmax()) for scores in executor.run([Feed(*fed) for fed in zip(rows, prompts, strict=True)])]
-    decoder = ahead_decoder(executor)
-    assert decoder is not None
-    chosen = decoder(rows, best, [BEST] * len(rows), np.zeros((len(rows), count)))
-    return [[first, *tokens.ids] for first, tokens in zip(best, chosen, strict=True)]
+    chosen = executor.capabilities.sampler.best(rows, best, count)
+    return [[first, *ids] for first, ids in zip(best, chosen.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ class TestGpuEngine:
         whole = subject.watch(changes={"blocks.0.residual": Change(scale=0.5)})
         expected = scores_of(plain := subject.plain(), [plain.open()], ids, whole)
         assert np.allclose(scores_of(executor, [executor.open()], ids, whole), expected, atol=1e-4)
-        decoder = ahead_decoder(executor)
+        decoder = executor.capabilities.sampler
         assert decoder is not None
         assert decoder.knows(Choice(sites=frozenset({"blocks.0.residual"})))
         assert not decoder.knows(Choice(sites=frozenset({"blocks.0.attention.pattern"})))

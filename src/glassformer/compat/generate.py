@@ -13,7 +13,7 @@ from glassformer.compat.generate_inputs import GenerateInputs, evaluating, read_
 from glassformer.compat.generate_output import GenerateCall, check_cache_room, fill_cache, output_of, pad_rows
 from glassformer.compat.generation_executor import executor_for
 from glassformer.compat.streamers import Streamer
-from glassformer.decoding import GenerationConfig, Look, Outcome, Recipe, Step, generate, policies
+from glassformer.decoding import GenerationConfig, Outcome, Recipe, Step, StepDetail, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
 from glassformer.engine.checks import unchanged_weights
@@ -138,7 +138,7 @@ class GenerationMixin:
         """The same as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
         what each rule did to them, and what `watch` read where the token was predicted."""
         read = GenerateInputs(_prompt_ids(self, inputs, input_ids, settings), attention_mask, None, decoder_input_ids)
-        return _steps(self, _prepare_call(self, read, generation_config, tokenizer, settings, watch, Look.of(look)))
+        return _steps(self, _prepare_call(self, read, generation_config, tokenizer, settings, watch, StepDetail.of(look)))
 
     def prepare_inputs_for_generation(
         self: Any,
@@ -219,11 +219,11 @@ def _prepare_call(
     tokenizer: Any,
     changes: dict[str, Any],
     watch: WatchLike,
-    look: Look | None = None,
+    detail: StepDetail | None = None,
 ) -> GenerateCall:
     """The checked prompts, and a policy for each text that is to follow one of them."""
     settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": config})
-    is_full, by_step = settings.return_dict_in_generate, look is not None
+    is_full, by_step = settings.return_dict_in_generate, detail is not None
     if not (is_full or by_step) and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs are only part of the full output. Pass return_dict_in_generate=True too.")
     changed = model.changed_watch(watch)
@@ -239,13 +239,13 @@ def _prepare_call(
     settings.draw_seed(lambda: int(torch.randint(2**31, ())), "torch's generator")
     recipe = Recipe.of(settings, tokenizer, model.config.vocab_size)
     keeps_cache = inputs.past_key_values is not None or (is_full and changes.get("use_cache", True))
-    look = look or Look(
+    detail = detail or StepDetail(
         raw=settings.output_logits,
         scores=settings.output_scores,
         passes=is_full and watched is not None,
-        memory=keeps_cache and settings.num_beams == 1,
+        kv=keeps_cache and settings.num_beams == 1,
     )
-    more = {"context": model.config.context, "look": look}
+    more = {"context": model.config.context, "detail": detail}
     negatives = _negatives(settings, tokenizer, len(prompts.rows))
     row_policies = [
         policy
@@ -300,7 +300,7 @@ def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     if assistant is not None:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
-    looks_inside = call.watch is not None or any(policy.look.memory for policy in call.policies)
+    looks_inside = call.watch is not None or any(policy.detail.kv for policy in call.policies)
     with unchanged_weights(model):
         executor = call.prompts.executor or executor_for(model, modules_on_cpu=looks_inside)
     with evaluating(model):

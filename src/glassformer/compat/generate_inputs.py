@@ -246,7 +246,7 @@ def _encode(model: Any, inputs: GenerateInputs, settings: GenerationConfig, watc
 def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
     """The same prompts, with rows that remember what the cache and the encoder's output hold."""
     from glassformer.engine.plain.executor import PlainExecutor
-    from glassformer.engine.plain.kv_cache import RowMemory
+    from glassformer.engine.plain.kv_cache import KvSnapshot
 
     executor = PlainExecutor(model)
     own, cross = cached_layers(model, cache, prompts) if cache is not None else ([], [])
@@ -262,9 +262,9 @@ def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
     begun: list[Row | None] = []
     texts = zip(_row_layers(own, cached), sources, prompts.sources, prompts.rows, prompts.vectors, strict=True)
     for layers, source, source_ids, ids, vectors in texts:
-        memory = RowMemory(layers if layers and layers[0][0].shape[1] else [], source)
-        known = memory.own or memory.source
-        begun.append(executor.restore(memory, source_ids or (), ids, vectors) if known else None)
+        snapshot = KvSnapshot(layers if layers and layers[0][0].shape[1] else [], source)
+        known = snapshot.own or snapshot.source
+        begun.append(executor.import_kv(snapshot, source_ids or (), ids, vectors) if known else None)
     read = [0 if row is None else row.length for row in begun]
     return replace(prompts, executor=executor, begun=begun, read=read)
 

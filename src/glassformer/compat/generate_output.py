@@ -216,7 +216,7 @@ def check_cache_room(call: GenerateCall) -> None:
 def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
     """The keys and values of all texts, in the caller's own cache where it has one for so many rows; None where the engine
     that wrote the texts keeps its own."""
-    if any(text.memory is None for text in texts):
+    if any(text.kv is None for text in texts):
         return None
     copies, prompts = call.settings.num_return_sequences, call.prompts
     length = prompts.layout.length + max(len(text.policy.chosen) for text in texts) - 1
@@ -225,13 +225,13 @@ def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
         new = torch.arange(len(text.policy.chosen) - 1)
         columns.append(torch.cat((prompts.layout.columns[index // copies], prompts.layout.length + new)))
     cache = _cache_for(call, len(texts))
-    own = _padded_layers([text.memory.own for text in texts], columns, length)
+    own = _padded_layers([text.kv.own for text in texts], columns, length)
     if prompts.source_layout is None:
         cache.refill(own)
         return cache
     layout = prompts.source_layout
     source_columns = [layout.columns[index // copies] for index in range(len(texts))]
-    cross = _padded_layers([text.memory.source for text in texts], source_columns, layout.length)
+    cross = _padded_layers([text.kv.source for text in texts], source_columns, layout.length)
     pair = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache)
     pair.self_attention_cache.refill(own)
     pair.cross_attention_cache.refill(cross)

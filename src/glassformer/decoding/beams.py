@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.lane import Lane, close_all, copied, run_lanes, with_sites
+from glassformer.decoding.lane import Lane, close_all, run_lanes, with_sites
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
 from glassformer.decoding.rules.guidance import log_softmax
-from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Shortlist
 from glassformer.decoding.stopping import Finish
 from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol
-from glassformer.engine.protocol import Executor
+from glassformer.engine.protocol import Executor, copied
 from glassformer.ground.candidates import leaders
 from glassformer.ground.errors import NotNumbers, SettingError
 from glassformer.ground.sites import Watch
@@ -97,8 +97,8 @@ class Search:
         self.beams = [Beam(policies[0], 0, np.float32(0))]  # that go on, best first; none when the search is over
         self.done: list[Beam] = []  # that ended, best first, as many as there are beams at most
         self.prompt_steps = tuple(self.lanes[0].prompt_steps)
-        self.beam_scores: list[Scores] = []  # of all beams at each step, if they are asked for
-        self.beam_logits: list[Scores] = []
+        self.beam_scores: list[Floats] = []  # of all beams at each step, if they are asked for
+        self.beam_logits: list[Floats] = []
         self.beam_sites: list[Sequence[Mapping[str, Any]]] = []
 
     @property
@@ -106,11 +106,11 @@ class Search:
         """The beams' lanes."""
         return [self.lanes[beam.lane] for beam in self.beams]
 
-    def advance(self, scores: Sequence[Sequence[protocol.Scores]]) -> None:
+    def advance(self, passed: Sequence[Sequence[protocol.Logits]]) -> None:
         """Go one token further by what the lanes of the beams that go on have given."""
-        logits = [self._host_scores(beam, row) for beam, (row,) in zip(self.beams, scores, strict=True)]
+        logits = [self._host_logits(beam, row) for beam, (row,) in zip(self.beams, passed, strict=True)]
         shortlists = [beam.policy.stages(log_softmax(row)) for beam, row in zip(self.beams, logits, strict=True)]
-        sites = [row.sites for (row,) in scores]
+        sites = [row.sites for (row,) in passed]
         self._record_scores(logits, shortlists)
         self._record_sites(sites)
         continuations = self._continuations([stages[-1] for stages in shortlists])
@@ -123,10 +123,10 @@ class Search:
             beam, stages = self.beams[source], shortlists[source]
             policy = beam.policy.fork()
             step = policy.accept(token, gap=float(stages[0].scores.max() - stages[0].scores[token]))
-            if policy.look is not NOTHING:
+            if policy.detail is not NOTHING:
                 step = policy.explain(step, stages)
-            if not policy.look.passes:
-                step = with_sites(step, sites[source], policy.look)
+            if not policy.detail.passes:
+                step = with_sites(step, sites[source], policy.detail)
             return Beam(policy, beam.lane, score, (*beam.steps, step), (*beam.beams, source))
 
         ended = [text(number) for number in range(min(self.width, len(continuations))) if text(number).finish]
@@ -165,27 +165,27 @@ class Search:
         close_all(self.lanes)
         self.lanes, self.beams = [], []
 
-    def _host_scores(self, beam: Beam, row: protocol.Scores) -> Scores:
-        """A beam's scores, which must be numbers."""
-        scores = row.host()
+    def _host_logits(self, beam: Beam, row: protocol.Logits) -> Floats:
+        """A beam's logits, which must be numbers."""
+        logits = row.host()
         try:
-            beam.policy.best(scores)
+            beam.policy.best(logits)
         except NotNumbers as error:
             raise self.lanes[beam.lane].located(error) from None
-        return scores
+        return logits
 
-    def _record_scores(self, logits: Sequence[Scores], shortlists: Sequence[Sequence[Shortlist]]) -> None:
+    def _record_scores(self, logits: Sequence[Floats], shortlists: Sequence[Sequence[Shortlist]]) -> None:
         """Keep all beams' scores if they are asked for; while there are fewer, the last one's stand for the rest."""
-        look, beams = self.policies[0].look, self._filled_up(len(logits))
-        if look.raw:
+        detail, beams = self.policies[0].detail, self._filled_up(len(logits))
+        if detail.raw:
             self.beam_logits.append(np.stack([logits[beam] for beam in beams]))
-        if look.scores:
+        if detail.scores:
             self.beam_scores.append(np.stack([shortlists[beam][-1].full_scores(logits[beam].size) for beam in beams]))
 
     def _record_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
         """The same for what a watch read."""
-        if self.policies[0].look.passes:
-            kept = [copied(values) for values in sites]
+        if self.policies[0].detail.passes:
+            kept = [{site: copied(value) for site, value in values.items()} for values in sites]
             self.beam_sites.append([kept[beam] for beam in self._filled_up(len(kept))])
 
     def _filled_up(self, count: int) -> list[int]:

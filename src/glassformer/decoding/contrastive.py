@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from glassformer.decoding.lane import Lane, close_all
 from glassformer.decoding.policy import NOTHING, Policy, Step
-from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Shortlist
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.ground.errors import NotNumbers
@@ -62,11 +62,11 @@ class ContrastiveText:
         self._feed = self.lane.feeds[0]  # the prompt at first
         self._unread: tuple[int, ...] = ()  # the token that was chosen last, which the row has not read
         self._text_states: States | None = None
-        self._stages: list[Shortlist] = []  # of the next token: the model's scores, and what each rule left
+        self._stages: list[Shortlist] = []  # of the next token: the logits, and what each rule left
         self._candidates: list[int] = []
         self._probabilities: npt.NDArray[np.float64] = np.empty(0)  # of the candidates
-        self._states: list[States] = []  # of the candidates that have been read, as are their scores
-        self._scores: list[Scores] = []
+        self._states: list[States] = []  # of the candidates that have been read, as are their logits
+        self._logits: list[Floats] = []
 
     def next_feed(self) -> Feed:
         """The prompt; then the last token, and as many candidates behind it as the row has room for."""
@@ -80,18 +80,18 @@ class ContrastiveText:
         self.lane.feeds = [self._feed]
         return self._feed
 
-    def receive(self, scores: protocol.Scores) -> Step | None:
+    def receive(self, logits: protocol.Logits) -> Step | None:
         """Take what a pass gave; the next token, once all of its candidates have been read."""
-        states = unit_length(scores.sites[FINAL][0])
+        states = unit_length(logits.sites[FINAL][0])
         if self._text_states is None:
             self._text_states = states
-            self._set_candidates(scores.host())
+            self._set_candidates(logits.host())
             return None
         read = len(self._unread)
         self.executor.rewind(self._feed.row, self._feed.row.length - len(self._feed.ids) + read)
         for position in range(read, len(self._feed.ids)):
             self._states.append(states[position])
-            self._scores.append(scores.host(position).copy())
+            self._logits.append(logits.host(position).copy())
         self._unread = ()
         return self._choose() if len(self._states) == len(self._candidates) else None
 
@@ -99,30 +99,30 @@ class ContrastiveText:
         assert self._text_states is not None
         likeness = (np.stack(self._states) @ self._text_states.T).max(-1)
         best = int(((1 - self.alpha) * self._probabilities - self.alpha * likeness).argmax())
-        token, raw = self._candidates[best], self._stages[0].scores
-        step = self.policy.accept(token, gap=float(raw.max() - raw[token]))
-        if self.policy.look is not NOTHING:
+        token, logits = self._candidates[best], self._stages[0].scores
+        step = self.policy.accept(token, gap=float(logits.max() - logits[token]))
+        if self.policy.detail is not NOTHING:
             step = self.policy.explain(step, self._stages)
         if step.finish is None:
             self._text_states = np.concatenate((self._text_states, self._states[best][None]))
             self._unread = (token,)
-            self._set_candidates(self._scores[best])
+            self._set_candidates(self._logits[best])
         return self.lane.with_outcome(step)
 
-    def _set_candidates(self, scores: Scores) -> None:
+    def _set_candidates(self, logits: Floats) -> None:
         """The likeliest tokens after the rules, the best first."""
         try:
-            self.policy.best(scores)
+            self.policy.best(logits)
         except NotNumbers as error:
             raise self.lane.located(error) from None
-        self._stages = self.policy.stages(scores)
+        self._stages = self.policy.stages(logits)
         self.policy.check_not_empty(self._stages)
         shortlist = self._stages[-1]
         order = np.argsort(-shortlist.scores, kind="stable")[: self.policy.settings.top_k or None]
         in_play = order[shortlist.scores[order] > -np.inf]
         self._candidates = [shortlist.id_at(int(index)) for index in in_play]
         self._probabilities = shortlist.probabilities()[in_play]
-        self._states, self._scores = [], []
+        self._states, self._logits = [], []
 
 
 def unit_length(states: Any) -> States:

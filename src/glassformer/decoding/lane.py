@@ -10,21 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.ahead import TokensAhead, at_position
-from glassformer.decoding.policy import Look, Outcome, Policy, Step, candidates_and_logprob
-from glassformer.engine.protocol import (
-    Choice,
-    Executor,
-    Feed,
-    Scores,
-    Want,
-    common_prefix,
-    least_prompt,
-    open_row,
-    prefix_caching,
-    row_memories,
-    same_frequencies,
-)  # fmt: skip
+from glassformer.decoding.device_tokens import DeviceTokens, at_position
+from glassformer.decoding.policy import Outcome, Policy, Step, StepDetail, candidates_and_logprob
+from glassformer.engine.protocol import Choice, Executor, Feed, Logits, Want, common_prefix, copied, open_row
 from glassformer.ground.errors import GlassError, NotNumbers
 from glassformer.ground.sites import Watch
 
@@ -38,6 +26,7 @@ class Lane:
     def __init__(self, executor: Executor, policy: Policy, watch: Watch | None = None) -> None:
         """`watch`: what is read and changed in every pass of its row."""
         self.executor = executor
+        self.capabilities = executor.capabilities
         self.policy = policy
         self.watch = watch
         self.feeds = [self._first_feed()]  # what its rows run next
@@ -71,16 +60,16 @@ class Lane:
         clone.feeds = [replace(feed, row=self.executor.fork(feed.row)) for feed in self.feeds]
         return clone
 
-    def choose(self, scores: Sequence[Scores], position: int = -1) -> Step:
-        """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
+    def choose(self, logits: Sequence[Logits], position: int = -1) -> Step:
+        """The policy's choice by the logits that the lane's feeds gave; the last step tells the outcome."""
         try:
-            step = self.policy.feed(*[row.host(position) for row in scores])
+            step = self.policy.feed(*[row.host(position) for row in logits])
         except NotNumbers as error:
             raise self.located(error) from None
-        return self.with_outcome(with_sites(step, scores[0].sites, self.policy.look, position))
+        return self.with_outcome(with_sites(step, logits[0].sites, self.policy.detail, position))
 
     def located(self, error: NotNumbers) -> NotNumbers:
-        """The same error, and where the scores began not to be numbers."""
+        """The same error, and where the logits began not to be numbers."""
         return NotNumbers(f"{error} {self._first_nan()}")
 
     @property
@@ -94,13 +83,13 @@ class Lane:
 
     def can_take_over(self, other: Lane) -> bool:
         """Whether it can begin with what another lane is about to read, instead of reading it too."""
-        caching = prefix_caching(self.executor)
-        if caching is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
+        cache = self.capabilities.prefix_cache
+        if cache is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
             return False
         prompt, others, salt = self.policy.prompt, other.policy.prompt, self.policy.cache_salt
         if salt != other.policy.cache_salt or prompt[:SHARED_BEGINNING] != others[:SHARED_BEGINNING]:
             return False
-        return common_prefix(prompt[:-1], others) - caching.cached_length(prompt, salt) >= SHARED_BEGINNING
+        return common_prefix(prompt[:-1], others) - cache.cached_length(prompt, salt) >= SHARED_BEGINNING
 
     def next_feeds(self, chunk: int | None = None) -> list[Feed]:
         """What goes through the next pass: of a long prompt as much as ends at a multiple of `chunk` tokens.
@@ -110,8 +99,8 @@ class Lane:
         if not self._is_cuttable:
             return self.feeds
         feed = self.feeds[0]
-        if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
-            self.cached_tokens = caching.reuse_prefix(feed.row, feed.ids)
+        if not feed.row.length and (cache := self.capabilities.prefix_cache) is not None:
+            self.cached_tokens = cache.reuse_prefix(feed.row, feed.ids)
             feed = replace(feed, ids=feed.ids[self.cached_tokens :])
             self.feeds = [feed]
         size = self._chunk_size(chunk, feed.row.length, len(feed.ids))
@@ -124,14 +113,14 @@ class Lane:
         if not self._is_cuttable:
             return sum(len(feed.ids) for feed in self.feeds)
         feed, cached = self.feeds[0], 0
-        if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
-            cached = caching.cached_length(feed.ids, self.policy.cache_salt)
+        if not feed.row.length and (cache := self.capabilities.prefix_cache) is not None:
+            cached = cache.cached_length(feed.ids, self.policy.cache_salt)
         return self._chunk_size(chunk, feed.row.length + cached, len(feed.ids) - cached)
 
     def _chunk_size(self, chunk: int | None, start: int, count: int) -> int:
         """How many of the next so many tokens go through one pass, from a position on."""
         size = count if chunk is None else chunk - start % chunk
-        return count if count < size + max(SHORTEST_CHUNK, least_prompt(self.executor)) else size
+        return count if count < size + max(SHORTEST_CHUNK, self.capabilities.min_prefill_tokens) else size
 
     def has_read(self, feeds: Sequence[Feed]) -> bool:
         """Whether this was all that it had to feed; otherwise the rest is fed next."""
@@ -162,15 +151,15 @@ class Lane:
             return 0
         row, history = self.feeds[0].row, self.policy.history
         room = min(history.room - history.step, self.executor.context - row.length) - 1
-        room = min(room, same_frequencies(self.executor, row.length + 1))
-        least = least_prompt(self.executor)
+        room = min(room, self.capabilities.same_frequencies(row.length + 1))
+        least = self.capabilities.min_prefill_tokens
         return max(0, room if least == 1 else min(room, least - 2))  # a draft is checked as steps are computed
 
     def feed_draft(self, draft: Sequence[int]) -> None:
         """Feed a draft behind the next token, and score each position."""
         self.feeds = [replace(self.feeds[0], ids=(*self.feeds[0].ids, *draft), want=Want.ALL)]
 
-    def take(self, ahead: TokensAhead) -> Step | None:
+    def take(self, ahead: DeviceTokens) -> Step | None:
         """Take a token that the executor has chosen."""
         step = ahead.take()
         return None if step is None else self.with_outcome(step)
@@ -184,10 +173,10 @@ class Lane:
         """A step; the last one of a text with what is known of the whole."""
         if step.finish is None:
             return step
-        memory = None
-        if self.policy.look.memory and (memories := row_memories(self.executor)) is not None:
-            memory = memories.remember(self.feeds[0].row, self.policy.history.length - 1)
-        outcome = Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens, memory=memory)
+        kv, export_kv = None, self.capabilities.export_kv
+        if self.policy.detail.kv and export_kv is not None:
+            kv = export_kv(self.feeds[0].row, self.policy.history.length - 1)
+        outcome = Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens, kv=kv)
         return replace(step, outcome=outcome)
 
     def feed_next(self, token: int) -> None:
@@ -204,9 +193,9 @@ class Lane:
         steps = [Step(ids[0])]
         for start in range(0, len(ids) - 1, CHUNK):
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
-            (scores,) = self.executor.run([replace(feed, ids=part, want=Want.ALL, text_length=len(ids))])
+            (logits,) = self.executor.run([replace(feed, ids=part, want=Want.ALL, text_length=len(ids))])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
-                candidates, logprob = candidates_and_logprob(scores.host(position), token, count)
+                candidates, logprob = candidates_and_logprob(logits.host(position), token, count)
                 steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))
         self.feeds[0] = replace(feed, ids=ids[-1:])
         return steps
@@ -217,28 +206,23 @@ class Lane:
             try:
                 self.executor.rewind(feed.row, feed.row.length - len(feed.ids))
                 changes = {} if feed.watch is None else feed.watch.changes
-                (scores,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",)), changes))])
+                (logits,) = self.executor.run([replace(feed, watch=Watch(frozenset(("*",)), changes))])
             except GlassError:
                 continue
-            for site, value in scores.sites.items():
+            for site, value in logits.sites.items():
                 if not _is_finite(value):
                     return f"The first place where they are not is {site}."
         return "No site shows where they begin."
 
 
-def with_sites(step: Step, sites: Mapping[str, Any], look: Look, position: int = -1) -> Step:
+def with_sites(step: Step, sites: Mapping[str, Any], detail: StepDetail, position: int = -1) -> Step:
     """A step with what a watch read in its pass: at all of the pass's tokens, or at the position that predicted it."""
-    if look.passes:
-        return replace(step, pass_sites=copied(sites))
+    if detail.passes:
+        return replace(step, pass_sites={site: copied(value) for site, value in sites.items()})
     if not sites:
         return step
     at_last = at_position(sites, position) or {}
     return replace(step, sites={site: _host_copy(value) for site, value in at_last.items()})
-
-
-def copied(sites: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays, of whatever library, that stay as they are in the executor's next pass."""
-    return {site: value.clone() if hasattr(value, "clone") else value.copy() for site, value in sites.items()}
 
 
 def _host_copy(value: Any) -> npt.NDArray[np.float32]:
@@ -251,12 +235,12 @@ def _is_finite(value: Any) -> bool:
     return bool((value - value == 0).all())
 
 
-def run_lanes(executor: Executor, lanes: Sequence[Lane]) -> list[list[Scores]]:
-    """One pass over what every lane has to feed; the scores of each lane's feeds."""
+def run_lanes(executor: Executor, lanes: Sequence[Lane]) -> list[list[Logits]]:
+    """One pass over what every lane has to feed; the logits of each lane's feeds."""
     if not lanes:
         return []
-    scores = iter(executor.run([feed for lane in lanes for feed in lane.feeds]))
-    return [[next(scores) for _ in lane.feeds] for lane in lanes]
+    logits = iter(executor.run([feed for lane in lanes for feed in lane.feeds]))
+    return [[next(logits) for _ in lane.feeds] for lane in lanes]
 
 
 def close_all(lanes: Iterable[Lane]) -> None:

@@ -11,22 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glassformer.decoding.ahead import Draws, TokensAhead, needed_draws
 from glassformer.decoding.batch_drafts import BatchDrafts
+from glassformer.decoding.device_tokens import DeviceTokens, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_turns import PromptTurns
-from glassformer.engine.protocol import (
-    AheadDecoder,
-    Choice,
-    ChosenTokens,
-    Executor,
-    Feed,
-    Scores,
-    ahead_decoder,
-    least_prompt,
-    max_ahead,
-)  # fmt: skip
+from glassformer.engine.protocol import Choice, ChosenTokens, DeviceSampler, Draws, Executor, Feed, Logits
 from glassformer.ground.errors import GlassError
 from glassformer.ground.sites import Watch
 
@@ -64,6 +54,9 @@ class Loop:
         """`prompt_chunk`: how many tokens of prompts go through one pass, so that a long prompt does not hold up the others;
         without it all of them. `drafts`: who drafts for these texts; the tokens are the same with and without."""
         self.executor = executor
+        self._capabilities = executor.capabilities
+        sampler = self._capabilities.sampler
+        self._max_ahead = 1 if sampler is None else sampler.max_tokens
         self._drafts = drafts
         self._unchecked: dict[int, Sequence[int]] = {}  # what is left of the drafts that were fed in this pass
         self._prompt_chunk = prompt_chunk
@@ -71,8 +64,8 @@ class Loop:
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
-        self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
-        self._ahead: dict[int, TokensAhead] = {}
+        self._logits: dict[int, list[Logits]] = {}  # of the last pass, where no token was chosen by them yet
+        self._ahead: dict[int, DeviceTokens] = {}
         self._queued: QueuedTokens | None = None  # that come after these
         self._ahead_count = 1  # tokens that the executor chooses next
         self._last_time = 0.0  # when the last ones came
@@ -106,7 +99,7 @@ class Loop:
 
     def remove(self, policy: Policy) -> None:
         """Take a text out before its end, and give its rows' memory back."""
-        for entries in (self._policies, self._waiting, self._scores, self._ahead, self._unchecked):
+        for entries in (self._policies, self._waiting, self._logits, self._ahead, self._unchecked):
             entries.pop(id(policy), None)
         if self._drafts is not None:
             self._drafts.forget(id(policy))
@@ -152,11 +145,11 @@ class Loop:
         if self._drafts is not None:
             for key in self._policies:
                 self._drafts.forget(key)
-        self._policies, self._lanes, self._waiting, self._scores, self._ahead, self._unchecked = {}, {}, {}, {}, {}, {}
+        self._policies, self._lanes, self._waiting, self._logits, self._ahead, self._unchecked = {}, {}, {}, {}, {}, {}
         self._unchosen, self._queued = [], None
 
     def _choose(self, key: int) -> Step:
-        """A text's next token: the one that the executor chose, or the policy's choice by the scores."""
+        """A text's next token: the one that the executor chose, or the policy's choice by the logits."""
         lane = self._lanes[key]
         if (ahead := self._ahead.get(key)) is not None:
             step = lane.take(ahead)
@@ -169,19 +162,19 @@ class Loop:
             self._pause, self._ahead_count = PAUSE, 1
             self._forget_queued(key)
             lane.return_to(ahead.length, ahead.last)
-            (self._scores[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
+            (self._logits[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
         if key in self._unchecked:
             return self._check_draft(key)
-        step = lane.choose(self._scores.pop(key))
+        step = lane.choose(self._logits.pop(key))
         if not step.finish:
             lane.feed_next(step.id)
         return step
 
     def _check_draft(self, key: int) -> Step:
-        """A text's next token, by the scores after as much of its draft as came true; with the first that did not, the rest
+        """A text's next token, by the logits after as much of its draft as came true; with the first that did not, the rest
         is dropped."""
         lane, rest = self._lanes[key], self._unchecked.pop(key)
-        step = lane.choose(self._scores[key], -1 - len(rest))
+        step = lane.choose(self._logits[key], -1 - len(rest))
         foreseen = bool(rest) and step.id == rest[0]
         if foreseen:
             assert self._drafts is not None
@@ -191,45 +184,45 @@ class Loop:
                 self._unchecked[key] = rest
                 return step
         lane.return_to(lane.read_tokens - len(rest), step.id)
-        del self._scores[key]
+        del self._logits[key]
         return step
 
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
-        decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
+        sampler = self._capabilities.sampler if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
-        self._take_queued(decode)
+        self._take_queued(sampler)
         queued = self._queued.texts if self._queued is not None else ()
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead and key not in queued}
         prompts = self._separate_prompts(idle)
         steps = {key: lane for key, lane in idle.items() if key not in prompts}
-        choices = [lane.choice for lane in steps.values()] if decode is not None else []
-        known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
+        choices = [lane.choice for lane in steps.values()] if sampler is not None else []
+        known = [choice for choice in choices if sampler is not None and choice is not None and sampler.knows(choice)]
         if len(known) < len(steps):
-            decode = None  # some have to be chosen by their policies
-        drafts = self._plan_drafts(steps) if decode is None or decode.enqueue is None else {}
-        if decode is None or drafts:
+            sampler = None  # some have to be chosen by their policies
+        drafts = self._plan_drafts(steps) if sampler is None or sampler.enqueue is None else {}
+        if sampler is None or drafts:
             self._run_pass(idle, drafts)
         else:
             if self._queued is None:
                 if steps:
-                    self._decode_ahead(decode, steps, known)
+                    self._decode_ahead(sampler, steps, known)
                 chosen = {key: ahead.left for key, ahead in self._ahead.items()}
-                self._queued = self._queue_behind(decode, chosen, besides=prompts)
+                self._queued = self._queue_behind(sampler, chosen, besides=prompts)
             self._run_pass(prompts)
         for key, first in [*self._waiting.items()]:
-            if first in self._scores:
+            if first in self._logits:
                 del self._waiting[key]
                 self._lanes[key] = self._lanes[first].fork(self._policies[key])
-                self._scores[key] = self._scores[first]
-        self._unchosen = [key for key in self._policies if key in self._scores or key in self._ahead]
+                self._logits[key] = self._logits[first]
+        self._unchosen = [key for key in self._policies if key in self._logits or key in self._ahead]
 
     def _separate_prompts(self, lanes: dict[int, Lane]) -> dict[int, Lane]:
         """The prompts among what is to be fed, where the executor computes them apart from steps anyway.
 
         There the others' tokens need not wait for Python because somebody's prompt is read.
         """
-        if least_prompt(self.executor) == 1:
+        if self._capabilities.min_prefill_tokens == 1:
             return {}
         return {key: lane for key, lane in lanes.items() if lane.is_reading or not lane.read_tokens}
 
@@ -248,14 +241,14 @@ class Loop:
         self._unchecked.update(drafts)
         feeds = [*((key, lanes[key].feeds) for key in steps), *prompts]
         began = time.perf_counter()
-        scores = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
+        logits = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
         if self._drafts is not None and steps and not prompts:
             positions = sum(len(feed.ids) for _, parts in feeds for feed in parts)
             self._drafts.cost.add(positions, time.perf_counter() - began)
         for key, parts in feeds:
-            part_scores = [next(scores) for _ in parts]
+            part_logits = [next(logits) for _ in parts]
             if lanes[key].has_read(parts):
-                self._scores[key] = part_scores
+                self._logits[key] = part_logits
 
     def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
         """What goes through the next pass of these prompts.
@@ -278,7 +271,7 @@ class Loop:
                     break
         return feeds
 
-    def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
+    def _decode_ahead(self, sampler: DeviceSampler, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
         """Let the executor choose the next tokens of these lanes: few at first, so that a text begins at once.
 
         Where others are ahead already, so many that all run out of them together, and go on in one batch.
@@ -289,11 +282,11 @@ class Loop:
         count = min(together, max(map(tokens_left, policies)), self.executor.context - max(lengths))
         draws = np.stack([needed_draws(policy, count) for policy in policies])
         began = time.perf_counter()
-        texts = decode([feed.row for feed in feeds], fed, choices, draws)
+        texts = sampler.decode([feed.row for feed in feeds], fed, choices, draws)
         if self._drafts is not None:
             self._drafts.cost.add(len(lanes), (time.perf_counter() - began) / count)
         self._set_ahead_count(count, began)
-        self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
+        self._ahead.update(zip(lanes, map(DeviceTokens, policies, texts, draws, lengths, fed), strict=True))
 
     def _set_ahead_count(self, count: int, began: float) -> None:
         """As many as come in time; at least half as many as the last ones, for prompts may be read in between."""
@@ -301,24 +294,24 @@ class Loop:
         in_time = int(AHEAD_SECONDS * count / max(now - max(began, self._last_time), 1e-9))
         self._last_time = now
         count = min(max(in_time, self._ahead_count // 2), 2 * self._ahead_count)
-        self._ahead_count = max(1, min(count, max_ahead(self.executor)))
+        self._ahead_count = max(1, min(count, self._max_ahead))
 
     def _queue_behind(
-        self, decode: AheadDecoder, chosen: Mapping[int, int], besides: Container[int] = ()
+        self, sampler: DeviceSampler, chosen: Mapping[int, int], besides: Container[int] = ()
     ) -> QueuedTokens | None:
         """Let the executor go on, while the tokens that it chose before are taken: where all texts have as many of them.
 
         `chosen`: how many tokens a text has to take before these. One that has none begins with these, unless it is one of
         `besides`, which run in this pass.
         """
-        if decode.enqueue is None or len(set(chosen.values())) != 1:
+        if sampler.enqueue is None or len(set(chosen.values())) != 1:
             return None
         lanes = {
             key: lane
             for key, lane in self._lanes.items()
             if key not in besides and not lane.is_reading and tokens_left(lane.policy) > chosen.get(key, 0)
         }
-        choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None and decode.knows(choice)]
+        choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None and sampler.knows(choice)]
         if not lanes or len(choices) < len(lanes):
             return None
         rows, before = [lane.feeds[0].row for lane in lanes.values()], [chosen.get(key, 0) for key in lanes]
@@ -331,12 +324,12 @@ class Loop:
         tokens = [None if key in chosen else lane.feeds[0].ids[0] for key, lane in lanes.items()]
         began = time.perf_counter()
         try:
-            wait = decode.enqueue(rows, tokens, choices, draws)
+            wait = sampler.enqueue(rows, tokens, choices, draws)
         except GlassError:
             return None  # the texts will say so when they get there
         return QueuedTokens(dict(zip(lanes, zip(lengths, draws, strict=True), strict=True)), [*lanes], count, wait, began)
 
-    def _take_queued(self, decode: AheadDecoder | None) -> None:
+    def _take_queued(self, sampler: DeviceSampler | None) -> None:
         """Wait for the tokens that were queued, if those before them have been taken; first queue more behind them."""
         queued = self._queued
         if queued is None or self._ahead.keys() & queued.texts.keys():
@@ -344,11 +337,11 @@ class Loop:
         self._queued = None
         if not queued.texts:
             return
-        if decode is not None:
-            self._queued = self._queue_behind(decode, dict.fromkeys(queued.texts, queued.count))
+        if sampler is not None:
+            self._queued = self._queue_behind(sampler, dict.fromkeys(queued.texts, queued.count))
         texts = dict(zip(queued.order, queued.wait(), strict=True))
         for key, (length, draws) in queued.texts.items():
-            self._ahead[key] = TokensAhead(self._policies[key], texts[key], draws, length, self._lanes[key].feeds[0].ids[0])
+            self._ahead[key] = DeviceTokens(self._policies[key], texts[key], draws, length, self._lanes[key].feeds[0].ids[0])
         self._set_ahead_count(queued.count, queued.began)
 
     def _forget_queued(self, key: int) -> None:

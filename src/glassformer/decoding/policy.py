@@ -1,4 +1,4 @@
-"""The policy of one sequence: scores in, a token out, and why.
+"""The policy of one sequence: logits in, a token out, and why.
 
 It is pure but for its own history, knows no model and no torch, and can be forked, replayed or asked for one step.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
@@ -40,12 +40,12 @@ class Step:
     logprob: float | None = None  # of the chosen token under the model's own scores
     entropy: float | None = None  # of the model's own probabilities, in bits
     waterfall: Waterfall | None = None  # what each rule did to each candidate
-    raw: Scores | None = None  # all scores before the rules
-    scores: Scores | None = None  # and after them
+    raw: Floats | None = None  # all logits: before the rules
+    scores: Floats | None = None  # and after them
     sites: Mapping[str, Any] | None = None  # what a watch read at the position that predicted it: (hidden) and so on
     pass_sites: Mapping[str, Any] | None = field(
         default=None, compare=False, repr=False
-    )  # of all tokens of that pass, (1, length, …), if `look.passes` asks
+    )  # of all tokens of that pass, (1, length, …), if `detail.passes` asks
     outcome: Outcome | None = field(default=None, compare=False, repr=False)  # of the whole text, with its last step
 
 
@@ -57,16 +57,16 @@ class Outcome:
     prompt_steps: tuple[Step, ...] = ()  # of the prompt's own tokens, if prompt_logprobs asks for them
     score: float | None = None  # of the whole text, where beams compared texts
     beams: tuple[int, ...] = ()  # which beam each token came from
-    beam_scores: tuple[Scores, ...] = ()  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
-    beam_logits: tuple[Scores, ...] = ()  # the same before the rules, if `look.raw` asks
+    beam_scores: tuple[Floats, ...] = ()  # of all beams at each step, (beams, vocabulary), if `detail.scores` asks
+    beam_logits: tuple[Floats, ...] = ()  # the same before the rules, if `detail.raw` asks
     cached_tokens: int = 0  # of the prompt, that were not read again
-    beam_sites: tuple[Sequence[Mapping[str, Any]], ...] = ()  # of all beams at each step, if `look.passes` asks
-    memory: Any = None  # what the text's row remembers, in its executor's form, if `look.memory` asks
+    beam_sites: tuple[Sequence[Mapping[str, Any]], ...] = ()  # of all beams at each step, if `detail.passes` asks
+    kv: Any = None  # the keys and values of the text, in its executor's form, if `detail.kv` asks
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What each step is to carry beside its token."""
+class StepDetail:
+    """What each step carries beside its token."""
 
     candidates: int = 0  # the model's own best so many, and the chosen token's log-probability
     waterfall: bool = False  # what each rule did to the best so many
@@ -74,7 +74,7 @@ class Look:
     raw: bool = False
     scores: bool = False
     passes: bool = False  # what a watch reads at all tokens of a pass, the prompt's too, and not at the last one alone
-    memory: bool = False  # with the last step, the keys and values of the whole text
+    kv: bool = False  # with the last step, the keys and values of the whole text
 
     @property
     def depth(self) -> int:
@@ -82,7 +82,7 @@ class Look:
         return max(self.candidates, int(self.waterfall))
 
     @classmethod
-    def of(cls, depth: int | str) -> Look:
+    def of(cls, depth: int | str) -> StepDetail:
         """For so many candidates, or 'all', what the rules did to them; 0: nothing."""
         if depth == "all":
             return cls(SHOWN_CANDIDATES, waterfall=True, everything=True)
@@ -91,7 +91,7 @@ class Look:
         return cls(depth, waterfall=True) if depth else NOTHING
 
 
-NOTHING: Final = Look()
+NOTHING: Final = StepDetail()
 CHOICE_RULES = ("temperature", "top_k", "top_p", "min_p")  # that an executor may know, in the order in which they run
 
 
@@ -104,16 +104,16 @@ class Policy:
         context: int,
         seed: int | None = None,
         index: int = 0,
-        look: Look = NOTHING,
-        entropy_stats: Callable[[Scores], EntropyStats] = entropy_stats,
+        detail: StepDetail = NOTHING,
+        entropy_stats: Callable[[Floats], EntropyStats] = entropy_stats,
         source: Sequence[int] | None = None,
         negative: Sequence[int] | None = None,
         row: Row | None = None,
         vectors: Any = None,
         prompt_number: int = 0,
     ) -> None:
-        """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: what each step
-        is to carry; `entropy_stats`: an engine's faster way to compute them; `source`: what an encoder reads first;
+        """`context`: how many tokens the model can hold; `index`: which of several texts this is; `detail`: what each step
+        carries; `entropy_stats`: an engine's faster way to compute them; `source`: what an encoder reads first;
         `negative`: the prompt that guidance leads away from; `row`: a row that has read part of the prompt, or its source,
         already, and which this text takes over; `vectors`: what is read in place of the prompt's embeddings, (tokens,
         hidden), where there may be no ids at all; `prompt_number`: which of a batch's prompts this is."""
@@ -140,7 +140,7 @@ class Policy:
         self.history.prompt_number, self.history.unseen = prompt_number, length - len(prompt)
         if recipe.grammar is not None:
             self.history.guide = recipe.grammar.guide()
-        self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
+        self.detail = NOTHING if detail == NOTHING else detail  # asked for by identity at each step
         self._entropy_stats = entropy_stats
         self.gap = 0.0  # how far below the best the chosen ones were, all in all
         self._eos = settings.eos
@@ -163,24 +163,24 @@ class Policy:
     @property
     def choice(self) -> Choice | None:
         """How an executor may choose its next tokens by itself; None where that takes more than these rules and numbers."""
-        settings, look, names = self.settings, self.look, [name for name, _ in self.recipe.rules]
+        settings, detail, names = self.settings, self.detail, [name for name, _ in self.recipe.rules]
         own_rules = settings.rules is not None or bool(settings.logits_processor)
         if (
             settings.num_beams > 1
             or own_rules
             or self.history.guide is not None
-            or look.everything
-            or look.raw
-            or look.scores
-            or look.passes
+            or detail.everything
+            or detail.raw
+            or detail.scores
+            or detail.passes
         ):
             return None
         if not settings.do_sample and not names:
-            return Choice(candidates=look.depth) if look is not NOTHING else BEST
+            return Choice(candidates=detail.depth) if detail is not NOTHING else BEST
         if not settings.do_sample or any(name not in CHOICE_RULES for name in names):
             return None
         rules = {name: getattr(settings, name) for name in names}
-        return Choice(sampled=True, candidates=look.depth, **rules)
+        return Choice(sampled=True, candidates=detail.depth, **rules)
 
     @property
     def chosen(self) -> list[int]:
@@ -194,31 +194,31 @@ class Policy:
     def seed(self) -> int | None:
         return self.history.seed
 
-    def shape(self, scores: Scores, negative_scores: Scores | None = None) -> Shortlist:
+    def shape(self, logits: Floats, negative: Floats | None = None) -> Shortlist:
         """The rules alone: what is still in play, and its scores."""
-        return self.stages(scores, negative_scores)[-1]
+        return self.stages(logits, negative)[-1]
 
-    def stages(self, scores: Scores, negative_scores: Scores | None = None) -> list[Shortlist]:
+    def stages(self, logits: Floats, negative: Floats | None = None) -> list[Shortlist]:
         """What is in play at first and after each rule."""
-        self.history.size, self.history.negative_scores = scores.size, negative_scores
-        shortlists = [Shortlist(scores)]
+        self.history.size, self.history.negative_logits = logits.size, negative
+        shortlists = [Shortlist(logits)]
         for _, rule in self.recipe.rules:
             shortlists.append(rule(shortlists[-1], self.history))
         return shortlists
 
-    def best(self, scores: Scores) -> int:
-        """The token with the highest score, which must be a number."""
-        best = int(scores.argmax())  # stops at the first NaN
-        if not math.isfinite(scores[best]):
+    def best(self, logits: Floats) -> int:
+        """The token with the highest logit, which must be a number."""
+        best = int(logits.argmax())  # stops at the first NaN
+        if not math.isfinite(logits[best]):
             raise NotNumbers(f"the model's scores at step {self.history.step} are not numbers (NaN or infinite).")
         return best
 
-    def feed(self, scores: Scores, negative_scores: Scores | None = None) -> Step:
-        """Shape, choose, accept. `against`: the scores after the negative prompt, where there is one."""
-        best = self.best(scores)
+    def feed(self, logits: Floats, negative: Floats | None = None) -> Step:
+        """Shape, choose, accept. `negative`: the logits after the negative prompt, where there is one."""
+        best = self.best(logits)
         draw, chosen, shortlists = None, best, []
         if self.recipe.rules or self.settings.do_sample:
-            shortlists = self.stages(scores, negative_scores)
+            shortlists = self.stages(logits, negative)
             shortlist = shortlists[-1]
             self.check_not_empty(shortlists)
             if self.settings.do_sample:
@@ -229,8 +229,8 @@ class Policy:
             else:
                 index = int(shortlist.scores.argmax())
             chosen = shortlist.id_at(index)
-        step = self.accept(chosen, draw, float(scores[best] - scores[chosen]))
-        return step if self.look is NOTHING else self.explain(step, shortlists or [Shortlist(scores)])
+        step = self.accept(chosen, draw, float(logits[best] - logits[chosen]))
+        return step if self.detail is NOTHING else self.explain(step, shortlists or [Shortlist(logits)])
 
     def accept(self, token: int, draw: float | None = None, gap: float = 0.0) -> Step:
         """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its score is below the best."""
@@ -260,7 +260,7 @@ class Policy:
     def drafting_fork(self) -> Policy:
         """A fork that only says what would be chosen: it explains nothing, and asks nobody when to stop."""
         clone = self.fork()
-        clone.look, clone._stops = NOTHING, ()
+        clone.detail, clone._stops = NOTHING, ()
         return clone
 
     def check_not_empty(self, shortlists: Sequence[Shortlist]) -> None:
@@ -278,28 +278,30 @@ class Policy:
 
     def explain(self, step: Step, shortlists: Sequence[Shortlist]) -> Step:
         """The step with all that was asked for."""
-        look, raw = self.look, shortlists[0].scores
+        detail, logits = self.detail, shortlists[0].scores
         candidates, logprob, entropy, fall = None, None, None, None
         stats: list[EntropyStats] = []
-        if look.waterfall:
+        if detail.waterfall:
             for before, shortlist in zip((None, *shortlists), shortlists, strict=False):
                 stats.append(stats[-1] if shortlist is before else self._entropy_stats(shortlist.scores))
             entropy = stats[0].entropy
-        if look.candidates or look.waterfall:
-            candidates, logprob = candidates_and_logprob(raw, step.id, look.candidates, stats[0].total if stats else None)
-            if look.waterfall:
+        if detail.candidates or detail.waterfall:
+            candidates, logprob = candidates_and_logprob(
+                logits, step.id, detail.candidates, stats[0].total if stats else None
+            )
+            if detail.waterfall:
                 names = (MODEL, *[name for name, _ in self.recipe.rules[: len(shortlists) - 1]])
-                fall = waterfall(names, shortlists, stats, None if look.everything else candidates.ids, step.id)
+                fall = waterfall(names, shortlists, stats, None if detail.everything else candidates.ids, step.id)
         return Step(
             step.id, step.finish, step.draw, step.drafted, candidates, logprob, entropy, fall,
-            raw.copy() if look.raw else None, shortlists[-1].full_scores(raw.size).copy() if look.scores else None,
+            logits.copy() if detail.raw else None, shortlists[-1].full_scores(logits.size).copy() if detail.scores else None,
         )  # fmt: skip
 
 
-def candidates_and_logprob(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
-    """The best so many candidates, and a token's log-probability among all; `total` as for `top`."""
-    candidates = top(scores, max(count, 1), total)
-    return candidates, float(scores[token] - candidates.scores[0] + np.log(candidates.probabilities[0]))
+def candidates_and_logprob(logits: Floats, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
+    """The best `count` candidates, and a token's log-probability among all; `total` as for `top`."""
+    candidates = top(logits, max(count, 1), total)
+    return candidates, float(logits[token] - candidates.scores[0] + np.log(candidates.probabilities[0]))
 
 
 def pick(probabilities: npt.NDArray[np.float64], draw: float) -> int:

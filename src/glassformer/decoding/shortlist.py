@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Scores = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 
 class Shortlist(NamedTuple):
-    scores: Scores
+    scores: Floats
     ids: Ids | None = None  # None: the whole vocabulary
 
     def id_at(self, index: int) -> int:
@@ -57,7 +57,7 @@ class Shortlist(NamedTuple):
         changed[indices] = scores
         return Shortlist(changed, self.ids)
 
-    def full_scores(self, size: int) -> Scores:
+    def full_scores(self, size: int) -> Floats:
         """The scores of the whole vocabulary, minus infinity for what is out."""
         if self.ids is None:
             return self.scores

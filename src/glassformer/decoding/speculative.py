@@ -4,7 +4,7 @@ A pass over several tokens costs hardly more than one over a single token, so ev
 (https://arxiv.org/abs/2211.17192). The draft decides nothing: at each position the policy chooses by the model's own
 scores, with the draw that belongs to this step, and goes on for as long as it chooses what the draft had guessed. So the
 text is the one that would have come without a draft, when tokens are drawn too; the usual method keeps no more than the
-distribution. (Scores of several positions at once can differ from those of one at a time by rounding.)
+distribution. (Logits of several positions at once can differ from those of one at a time by rounding.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassformer.decoding.loop import shared_prompts
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
-from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want, same_frequencies
+from glassformer.engine.protocol import Executor, Feed, Logits, Row, Want
 from glassformer.ground.errors import NotNumbers, SettingError
 
 FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
@@ -40,13 +40,13 @@ def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) 
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
     lanes: dict[int, Lane] = {}
     try:
-        scores = _read_prompts(executor, policies, lanes)
+        logits = _read_prompts(executor, policies, lanes)
         drafts: Drafts = {}
         while lanes:
-            for number in sorted(scores):
+            for number in sorted(logits):
                 lane, draft = lanes[number], drafts.get(policies[number], ())
                 for position, guess in enumerate((*draft, None), -1 - len(draft)):
-                    step = lane.choose(scores[number], position)
+                    step = lane.choose(logits[number], position)
                     if step.finish:
                         lanes.pop(number).close()
                         drafter.close(lane.policy)
@@ -56,29 +56,29 @@ def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) 
             drafts = drafter.draft({lane.policy: _room(executor, lane.policy) for lane in lanes.values()})
             for lane in lanes.values():
                 lane.feeds = [_next_feed(executor, lane, drafts.get(lane.policy, ()))]
-            scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
+            logits = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
     finally:
         close_all(lanes.values())
         for lane in lanes.values():
             drafter.close(lane.policy)
 
 
-def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, list[Scores]]:
-    """Read all prompts, each once, and put a lane for each policy into `lanes`; the first scores for each."""
+def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, list[Logits]]:
+    """Read all prompts, each once, and put a lane for each policy into `lanes`; the first logits for each."""
     numbers = {id(policy): number for number, policy in enumerate(policies)}
     groups = [[numbers[id(policy)] for policy in group] for group in shared_prompts(policies)]
     for first, *_ in groups:
         lanes[first] = Lane(executor, policies[first])
-    scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
+    logits = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
     for first, *others in groups:
         lanes.update({other: lanes[first].fork(policies[other]) for other in others})
-        scores.update(dict.fromkeys(others, scores[first]))
-    return scores
+        logits.update(dict.fromkeys(others, logits[first]))
+    return logits
 
 
 def _room(executor: Executor, policy: Policy) -> int:
     """How many tokens may be drafted: as many as the text may have beside the next one, before RoPE's frequencies change."""
-    return min(policy.room - policy.history.step - 1, same_frequencies(executor, policy.history.ids.size))
+    return min(policy.room - policy.history.step - 1, executor.capabilities.same_frequencies(policy.history.ids.size))
 
 
 def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
@@ -150,9 +150,9 @@ class ModelDrafter:
         drafts = {policy: self._states[policy].ids for policy in going}
         while going:
             feeds = [self._feed(policy) for policy in going]
-            for (policy, drafting_fork), scores in zip(list(going.items()), self.executor.run(feeds), strict=True):
+            for (policy, drafting_fork), logits in zip(list(going.items()), self.executor.run(feeds), strict=True):
                 state = self._states[policy]
-                token = _drafted_token(drafting_fork, scores)
+                token = _drafted_token(drafting_fork, logits)
                 if token is not None:
                     state.ids.append(token)
                 if token is None or len(state.ids) == min(state.count, room[policy]):
@@ -186,11 +186,11 @@ class ModelDrafter:
         return Feed(state.row, ids)
 
 
-def _drafted_token(drafting_fork: Policy, scores: Scores) -> int | None:
-    """What would be chosen by these scores; None when the text would end, or nothing be left, which is for the model to
+def _drafted_token(drafting_fork: Policy, logits: Logits) -> int | None:
+    """What would be chosen by these logits; None when the text would end, or nothing be left, which is for the model to
     say: the draft can be wrong."""
     try:
-        step = drafting_fork.feed(scores.host())
+        step = drafting_fork.feed(logits.host())
     except NotNumbers as error:
         raise NotNumbers(f"in the model that drafts: {error} Leave out assistant_model.") from None
     except SettingError:

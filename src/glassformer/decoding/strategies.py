@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.decoding.loop import loop
-from glassformer.decoding.policy import NOTHING, Look, Policy, Step
+from glassformer.decoding.policy import NOTHING, Policy, Step, StepDetail
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.protocol import Executor
@@ -15,13 +15,13 @@ from glassformer.ground.errors import SettingError
 from glassformer.ground.sites import Watch
 
 
-def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **more: Any) -> list[Policy]:
+def policies(recipe: Recipe, prompt: Sequence[int], *, detail: StepDetail = NOTHING, **more: Any) -> list[Policy]:
     """As many policies for one prompt as its settings ask for texts; the rest is as for Policy."""
     settings = recipe.settings
     if settings.logprobs is not None:
-        look = replace(look, candidates=max(look.candidates, settings.logprobs, 1))
+        detail = replace(detail, candidates=max(detail.candidates, settings.logprobs, 1))
     count = settings.num_return_sequences
-    return [Policy(recipe, prompt, index=index, look=look, **more) for index in range(count)]
+    return [Policy(recipe, prompt, index=index, detail=detail, **more) for index in range(count)]
 
 
 def runs_in_loop(settings: GenerationConfig) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Ids, Shortlist
 
 TOKEN, XTC, BEAMS = 0, 1, 2  # what a draw is for
 ONE_STEP = 2**64  # the counter of a step above that of the step before; a draw takes it on by one
@@ -46,7 +46,7 @@ class TokenHistory:
         self.prompt_number = 0  # which of a batch's prompts this is
         self.unseen = 0  # tokens of the prompt without ids, which were read as vectors
         self.guide: GuideLike | None = None  # what a grammar allows next
-        self.negative_scores: Scores | None = None  # the scores after the negative prompt, for guidance
+        self.negative_logits: Floats | None = None  # those after the negative prompt, for guidance
         self._buffer = np.empty(max(64, 2 * len(self.prompt)), np.int64)
         self._buffer[: len(self.prompt)] = self.prompt
 

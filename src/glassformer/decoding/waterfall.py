@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Ids, Shortlist
 from glassformer.ground.candidates import EntropyStats, best
 from glassformer.ground.errors import InputError
 
@@ -101,7 +101,7 @@ def waterfall(
     return Waterfall(tuple(names), ids, scores, counts, entropies, ends, tail)
 
 
-def _tail(scores: Scores, listed: Ids, in_play: int) -> Tail | None:
+def _tail(scores: Floats, listed: Ids, in_play: int) -> Tail | None:
     """The scores that are not listed, as far as they are in play: above minus infinity. Few passes over the vocabulary."""
     depths = scores.copy()
     depths[listed] = -np.inf

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from glassformer.engine.protocol import Description, Feed, Scores
+from glassformer.engine.protocol import Capabilities, Description, Feed, Logits
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Watch
@@ -18,16 +18,13 @@ from glassformer.ground.sites import Watch
 class ChangedExecutor(WrappedExecutor):
     changes: Mapping[str, Change]  # by site, patterns expanded
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
 
     @property
-    def decode_ahead(self) -> None:
-        """Every pass is changed, so that none can be left to the executor."""
-
-    @property
-    def prefix_caching(self) -> None:
-        """What was read before was not changed."""
+    def capabilities(self) -> Capabilities:
+        """Every pass is changed, so that none can be left to the executor; and what was read before was not changed."""
+        return replace(self.executor.capabilities, sampler=None, prefix_cache=None)
 
     def _with_changes(self, watch: Watch | None) -> Watch:
         """Where a feed's watch changes the same site, that change wins."""

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import BlockInput, Feed, Want
+from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
 from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context
 from glassformer.ground.sites import Synonyms, Watch, all_sites
 
@@ -57,11 +57,11 @@ class InputChecks:
 
     def __init__(
         self, context: int, vocabulary: int, blocks: int, encoder: int, routed: tuple[int, ...] = (),
-        synonyms: Callable[[], Synonyms] = Synonyms, takes_vectors: bool = False, begins_at_blocks: bool = False,
+        synonyms: Callable[[], Synonyms] = Synonyms, capabilities: Capabilities = NO_EXTRAS,
     ) -> None:  # fmt: skip
+        """`capabilities`: which feeds its executor takes."""
         self.context = context
-        self.takes_vectors = takes_vectors
-        self.begins_at_blocks = begins_at_blocks
+        self.capabilities = capabilities
         self.vocabulary = vocabulary
         self.blocks = blocks
         self.encoder = encoder
@@ -85,7 +85,7 @@ class InputChecks:
         new = 0 if feed.begin is not None else len(feed.ids)
         check_context(length + new, self.context, "prompt")
         self.check_ids(feed.ids)
-        if feed.vectors is not None and not self.takes_vectors:
+        if feed.vectors is not None and not self.capabilities.takes_vectors:
             raise ExecutorError("this executor takes token ids alone. Feed vectors to the plain one.")
         parents = feed.parents
         if parents is not None and (
@@ -99,7 +99,7 @@ class InputChecks:
 
     def _check_begin(self, feed: Feed, begin: BlockInput, length: int) -> None:
         """Refuse a feed that cannot begin at its block."""
-        if not self.begins_at_blocks:
+        if not self.capabilities.begins_at_blocks:
             raise ExecutorError("this executor computes every block of a feed. Leave out its begin.")
         if not 1 <= begin.block < self.blocks:
             raise InputError(f"a feed is to begin at block {begin.block}; it must be one of 1 to {self.blocks - 1}.")

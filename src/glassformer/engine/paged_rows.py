@@ -13,15 +13,40 @@ from glassformer.ground.errors import ExecutorError
 from glassformer.ground.locks import ForkSafeLock
 from glassformer.ground.ownership import NotCopied
 
+PAGE = 64  # tokens of a page
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8": 1}  # of a number
+
+
+@dataclass(frozen=True)
+class PageFormat:
+    """What a page holds of each token: a key and a value for each layer and KV head."""
+
+    layers: int
+    kv_heads: int
+    head_size: int
+    cache: str  # what they are stored in
+
+    @property
+    def token_bytes(self) -> int:
+        scale = 4 if self.cache == "q8" else 0
+        return self.layers * self.kv_heads * 2 * (self.head_size * BYTES[self.cache] + scale)
+
+    @property
+    def bytes(self) -> int:
+        return PAGE * self.token_bytes
+
 
 class Pages(Protocol):
     """The pages of one row, in order."""
 
+    def reserve(self, begin: int, end: int) -> None:
+        """Make tokens [begin, end) writable: shared pages are copied, missing ones made."""
+
     def share(self, length: int) -> Self:
-        """The pages of another row with the same first so many tokens."""
+        """The pages of another row with the same first `length` tokens."""
 
     def truncate(self, length: int) -> None:
-        """Release the pages after so many tokens."""
+        """Release the pages after the first `length` tokens."""
 
 
 PagesType = TypeVar("PagesType", bound=Pages)
@@ -64,8 +89,8 @@ class PagedRows(NotCopied, RereadRows, Generic[RowType]):
     _checks: checks.InputChecks
     _lock: ForkSafeLock
 
-    def _new_pages(self) -> Any:
-        """Pages of a row without tokens."""
+    def _new_pages(self, stack: str = "") -> Any:
+        """Pages of a stack's row without tokens."""
         raise NotImplementedError
 
     def open(self, source: Sequence[int] | None = None) -> RowType:

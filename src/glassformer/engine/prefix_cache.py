@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +21,19 @@ import numpy.typing as npt
 from glassformer.engine.checks import ROW_NOT_OPEN, locked
 from glassformer.engine.prefix_tree import BLOCK, PrefixTree
 from glassformer.engine.protocol import (
-    AheadDecoder,
-    AheadFunctions,
+    Capabilities,
     Choice,
     ChosenTokens,
+    Decode,
     Description,
+    DeviceSampler,
+    Draws,
     Enqueue,
     Executor,
     Feed,
+    Logits,
     Row,
-    Scores,
     Want,
-    ahead_decoder,
-    begins_at_blocks,
-    least_prompt,
-    max_ahead,
-    same_frequencies,
 )  # fmt: skip
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.locks import ForkSafeLock
@@ -72,8 +68,7 @@ class PrefixCache(NotCopied):
         self.executor = executor
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
-        self.least_prompt = least_prompt(executor)
-        self.begins_at_blocks = begins_at_blocks(executor)
+        self._min_prefill_tokens = executor.capabilities.min_prefill_tokens
         self._rows = rows
         self._tokens = tokens
         self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
@@ -85,13 +80,13 @@ class PrefixCache(NotCopied):
         return CachedRow(None, salt) if source is None else CachedRow(self.executor.open(source), salt, reusable=False)
 
     @locked
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         rows = [self._open_row(feed.row) for feed in feeds]
         new = [self._without_cached_prefix(feed, row) for feed, row in zip(feeds, rows, strict=True)]
         before = [row.reusable for row in rows]
         for row in rows:
             row.reusable = False  # in case the pass fails half-way
-        scores = self.executor.run(
+        logits = self.executor.run(
             [
                 Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, None, feed.begin, feed.text_length)
                 for feed, row in zip(new, rows, strict=True)
@@ -100,39 +95,30 @@ class PrefixCache(NotCopied):
         for feed, row, reusable in zip(new, rows, before, strict=True):
             if feed.begin is not None:
                 continue  # the same tokens, computed from other states
-            if row.read == len(row.ids) and len(feed.ids) >= self.least_prompt:
+            if row.read == len(row.ids) and len(feed.ids) >= self._min_prefill_tokens:
                 row.read += len(feed.ids)
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
             # A prompt, which others may share. Single tokens are found when the row is closed; a draft may be dropped again.
             if len(feed.ids) >= BLOCK and feed.want is not Want.ALL:
                 self._add_to_index(row)
-        return scores
+        return logits
 
     @property
-    def prefix_caching(self) -> Self:
-        return self
+    def capabilities(self) -> Capabilities:
+        inner = self.executor.capabilities
+        sampler = None if inner.sampler is None else self._sampler(inner.sampler)
+        return replace(inner, sampler=sampler, prefix_cache=self, export_kv=None)
 
-    def same_frequencies(self, length: int) -> int:
-        return same_frequencies(self.executor, length)
-
-    @property
-    def max_ahead(self) -> int:
-        return max_ahead(self.executor)
-
-    @property
-    def decode_ahead(self) -> AheadDecoder | None:
-        decoder = ahead_decoder(self.executor)
-        if decoder is None:
-            return None
-        enqueue = None if decoder.enqueue is None else partial(self._enqueue, decoder.enqueue)
-        return AheadFunctions(decoder.knows, partial(self._decode_ahead, decoder), enqueue)
+    def _sampler(self, inner: DeviceSampler) -> DeviceSampler:
+        """The executor's sampler over rows of this cache."""
+        enqueue = None if inner.enqueue is None else partial(self._enqueue, inner.enqueue)
+        return replace(inner, decode=partial(self._decode, inner.decode), enqueue=enqueue)
 
     @locked
-    def _decode_ahead(
-        self, decode: AheadDecoder, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice],
-        draws: npt.NDArray[np.float64],
-    ) -> Sequence[ChosenTokens]:  # fmt: skip
+    def _decode(
+        self, decode: Decode, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
+    ) -> Sequence[ChosenTokens]:
         cached = self._with_inner(rows)
         before = [row.reusable for row in cached]
         for row in cached:
@@ -145,9 +131,8 @@ class PrefixCache(NotCopied):
 
     @locked
     def _enqueue(
-        self, enqueue: Enqueue, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice],
-        draws: npt.NDArray[np.float64],
-    ) -> Callable[[], Sequence[ChosenTokens]]:  # fmt: skip
+        self, enqueue: Enqueue, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
+    ) -> Callable[[], Sequence[ChosenTokens]]:
         cached = self._with_inner(rows)
         wait = enqueue([self._inner(row) for row in cached], tokens, choices, draws)
         return partial(self._wait, wait, cached, [row.rewinds for row in cached], tokens)
@@ -174,16 +159,16 @@ class PrefixCache(NotCopied):
         """Add the token that was fed, and those that were chosen and fed then."""
         row.ids.extend((token, *chosen.ids[:-1]))
         row.last_chosen = chosen.ids[-1]
-        row.read = len(row.ids) if self.least_prompt == 1 else row.read
+        row.read = len(row.ids) if self._min_prefill_tokens == 1 else row.read
 
     def cached_length(self, ids: Sequence[int], salt: Hashable = None) -> int:
-        """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
+        """How many tokens of a prompt need not be computed again; its last one must be, for the logits after it."""
         return self._longest(ids, salt)[1]
 
     def _longest(self, ids: Sequence[int], salt: Hashable) -> tuple[CachedRow | None, int]:
         """The row that has most of a prompt, and how much of it can be used: what is left must be read as a prompt is."""
         row, length = self._index.longest(ids[:-1], salt)
-        length = min(length, len(ids) - self.least_prompt)
+        length = min(length, len(ids) - self._min_prefill_tokens)
         return (row, length) if length > 0 else (None, 0)
 
     @locked

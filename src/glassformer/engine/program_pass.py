@@ -38,6 +38,10 @@ class FeedChunk:
     token_types: Sequence[int] | None = None
     begin_step: int = 0  # the step that it joins its pass at: later ones begin at a later block
 
+    def part(self, offset: int, count: int) -> FeedChunk:
+        """Some of the feed's tokens."""
+        return FeedChunk(self.number, self.feed, self.row, offset, count, 0, self.token_types, self.begin_step)
+
     @property
     def start(self) -> int:
         return self.row.length
@@ -70,6 +74,14 @@ class FeedChunk:
         return {} if watch is None else {site: watch.changes[site] for site in watch.changes if site.endswith(SOURCE_SITES)}
 
 
+def place_chunks(chunks: Sequence[FeedChunk]) -> None:
+    """Let the tokens of a pass's chunks follow one another."""
+    first = 0
+    for chunk in chunks:
+        chunk.first = first
+        first += chunk.count
+
+
 def changed_source(chunk: FeedChunk) -> Any:
     """The pages of a row's source for this pass: changed copies of them if the feed's watch changes them."""
     source, changes = chunk.row.source_pages, chunk.source_changes()
@@ -85,6 +97,12 @@ def changed_source(chunk: FeedChunk) -> Any:
         keys_values[at] = change.apply(keys_values[at][None], where_of(site, 0))[0]
         changed.write(layer, *keys_values)
     return changed
+
+
+def pass_sources(program: Program, chunks: Sequence[FeedChunk]) -> list[Any]:
+    """The pages of each chunk's source: an encoder writes them, so that what is changed is changed later."""
+    decoder = program.scores is not None
+    return [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
 
 
 def source_value(source: Any, site: str, length: int) -> Any:
@@ -149,6 +167,21 @@ class ProgramPass:
         value = location.value(self.buffer(location.buffer)[chunk.first : chunk.first + chunk.count])
         keys = len(chunk.row.source) if ".cross." in site else chunk.start + len(chunk.feed.ids)
         return value[..., :keys] if location.pattern else value
+
+    def kept_value(self, site: str, chunk: FeedChunk) -> Any:
+        """A value that the next pass leaves as it is."""
+        return self.value(site, chunk)
+
+    def read_sites(self, chunk: FeedChunk, source: Any) -> dict[str, Any]:
+        """The values that a chunk's watch reads; `source`: the pages of its keys and values for cross-attention."""
+        if chunk.feed.watch is None:
+            return {}
+        reads = chunk.feed.watch.reads
+        sites = {site: self.kept_value(site, chunk) for site in self.program.sites if site in reads}
+        if source is not None and self.program.scores is not None:
+            of_source = (site for site in reads if site.endswith(SOURCE_SITES))
+            sites |= {site: source_value(source, site, len(chunk.row.source)) for site in of_source}
+        return sites
 
     def changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
         """The chunks whose watch changes a site, and how."""

@@ -1,17 +1,18 @@
 """What an executor is: it runs ragged rows of tokens, and owns their KV cache.
 
 A row is one sequence. Rows of different lengths, prefill and decode can run in one pass; drivers never pad. Drivers (the
-loop, beams, a scheduler, a tree) decide what to feed; executors compute the scores. Needs no torch.
+loop, beams, a scheduler, a tree) decide what to feed; executors compute the logits. Needs no torch.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress, count
 from operator import ne
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from glassformer.ground.sites import Watch
 CACHES = ("f32", "f16", "bf16", "q8")  # dtypes that an engine may store keys and values in
 GPU_CACHES = CACHES[:3]  # those that the GPU engine has
 ACTIVATIONS = ("q14", "mixed", "q8")  # what an engine may round the inputs of packed matrices to
+Draws: TypeAlias = npt.NDArray[np.float64]  # numbers in [0, 1) that tokens are drawn with
 
 
 class Row(Protocol):
@@ -52,7 +54,7 @@ class Feed:
     """The tokens that one row is fed in one pass.
 
     One with a `begin` computes tokens again: the row has read them, they are its last ones, and what it holds of the blocks
-    before stays. Only executors that say so (`begins_at_blocks`) take it. If such a pass fails, the row is to be closed.
+    before stays. It takes the capability `begins_at_blocks`. If such a pass fails, the row is to be closed.
     """
 
     row: Row
@@ -60,7 +62,7 @@ class Feed:
     want: Want = Want.LAST
     parents: Sequence[int] | None = None  # a token tree: the number of each token's parent; -1: the row so far
     watch: Watch | None = None
-    vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); only the plain executor takes them
+    vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); needs `takes_vectors`
     begin: BlockInput | None = None  # the first block that is computed, and what enters it; None: all are
     text_length: int = 0  # of a prompt that is fed in chunks: all its tokens, on which RoPE's frequencies may depend
 
@@ -79,18 +81,18 @@ def read_length(feed: Feed, start: int) -> int:
     return max(start + max(depths), feed.text_length)
 
 
-class Scores(Protocol):
-    """The scores of one feed's positions; valid until the executor's next run."""
+class Logits(Protocol):
+    """The model's scores of one feed's positions, before any rule; valid until the executor's next run."""
 
     @property
     def sites(self) -> Mapping[str, Any]:
         """The values that the feed's watch reads, by site."""
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
-        """One position's scores for the whole vocabulary."""
+        """One position's logits for the whole vocabulary."""
 
     def top(self, k: int, index: int = -1) -> Candidates:
-        """One position's best candidates, computed on the scores' device."""
+        """One position's best candidates, computed on the logits' device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,14 @@ class Executor(Protocol):
     def context(self) -> int:
         """How many tokens a row can hold."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it offers beyond these methods."""
+
     def open(self, source: Sequence[int] | None = None) -> Row:
         """A new, empty row; `source` is an encoder's input."""
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         """One pass over all these feeds."""
 
     def fork(self, row: Row, length: int | None = None) -> Row:
@@ -144,9 +150,9 @@ class Executor(Protocol):
         """Release a row's cache."""
 
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The scores for states that leave the last block: the last norm and the head alone.
+        """The logits for states that leave the last block: the last norm and the head alone.
 
-        States (rows, hidden) to scores (rows, vocabulary).
+        States (rows, hidden) to logits (rows, vocabulary).
         """
 
     def describe(self) -> Description:
@@ -162,7 +168,7 @@ class Choice:
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     min_p: float = 0.0
-    candidates: int = 0  # so many of the best are recorded with each token, and what each rule left; 0: nothing
+    candidates: int = 0  # how many of the best are recorded with each token, and what each rule left; 0: nothing
     sites: frozenset[str] = frozenset()  # that are read in each pass
 
 
@@ -173,18 +179,18 @@ BEST = Choice()
 class ChoiceRecords:
     """What is known of a row's choices, by step.
 
-    Shapes: (steps), but for stages (steps, 5): the model's scores, then what temperature, top_k, top_p and min_p left;
+    Shapes: (steps), but for stages (steps, 5): the logits, then what temperature, top_k, top_p and min_p left;
     and candidates (steps, at least as many as the choice asks for), where -1 stands for none.
     """
 
     shares: npt.NDArray[np.float64]  # the probability of the chosen token among what it was drawn from
-    best: npt.NDArray[np.float64]  # the model's highest score
+    best: npt.NDArray[np.float64]  # the highest logit
     chosen: npt.NDArray[np.float64]  # the chosen token's
     in_play: npt.NDArray[np.float64]  # how many candidates are left
     totals: npt.NDArray[np.float64]  # the sums of exp(score − best)
     weighted: npt.NDArray[np.float64]  # the sums of exp(score − best) · (score − best)
     ids: npt.NDArray[np.int64]  # the best candidates after temperature, by score and then by id
-    scores: npt.NDArray[np.float32]  # the model's own, of these
+    logits: npt.NDArray[np.float32]  # of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,144 +200,94 @@ class ChosenTokens:
     ids: Sequence[int]  # NOT_CHOSEN from the first that it could not choose
     records: ChoiceRecords | None = None  # where the choice samples or has candidates
     sites: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # as a pass over all of them would give them
-    scores: npt.NDArray[np.float32] | None = None  # in place of records: the model's, (steps, vocabulary)
+    logits: npt.NDArray[np.float32] | None = None  # in place of records: (steps, vocabulary)
 
 
-class AheadDecoder(Protocol):
-    """What an executor may offer beside: to choose tokens itself, many times, so that no step waits for a driver."""
+NOT_CHOSEN = -1  # in place of a token: a driver runs the pass and chooses
+MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 
-    def knows(self, choice: Choice) -> bool:
-        """Whether it can choose so."""
+
+class Decode(Protocol):
+    """Chooses the next tokens of some rows."""
 
     def __call__(
-        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
     ) -> Sequence[ChosenTokens]:
-        """Feed each row its token and then, again and again, the one that it chose: as many as there are draws for each.
+        """Feed each row its token and then, again and again, the one that was chosen: as many as there are draws for each.
 
         Draws are (rows, tokens), numbers in [0, 1), whether a row is sampled or not. All chosen tokens but the last are in
-        the row's cache then. NOT_CHOSEN stands for each from the first whose scores are not all numbers, or among which it
-        cannot choose: there a driver runs the pass and chooses.
+        the row's cache then. NOT_CHOSEN stands for each from the first whose logits are not all numbers, or among which no
+        token can be chosen.
         """
-
-    @property
-    def enqueue(self) -> Enqueue | None:
-        """The same without waiting for the tokens, if it can: see `Enqueue`."""
-
-
-NOT_CHOSEN = -1
 
 
 class Enqueue(Protocol):
-    """Queues what an `AheadDecoder` does. Calling what it returns, once, waits for the tokens.
+    """Queues what `Decode` does. Calling what it returns, once, waits for the tokens.
 
     The rows have their new lengths at once. Until their tokens have been waited for, more steps of them can be queued, other
     rows can run, and any can be rewound and closed.
     """
 
     def __call__(
-        self, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+        self, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
     ) -> Callable[[], Sequence[ChosenTokens]]:
         """A row without a token goes on from the one that was chosen last for it, whether it is known yet or not."""
 
 
-@dataclass(frozen=True)
-class AheadFunctions:
-    """An `AheadDecoder` made of functions."""
+@dataclass(frozen=True, slots=True)
+class DeviceSampler:
+    """Chooses tokens where the logits are, step after step, so that none of them waits for a driver."""
 
-    knows: Callable[[Choice], bool]
-    decode: Callable[
-        [Sequence[Row], Sequence[int], Sequence[Choice], npt.NDArray[np.float64]], Sequence[ChosenTokens]
-    ]  # fmt: skip
-    enqueue: Enqueue | None = None
+    knows: Callable[[Choice], bool]  # whether it can choose like this
+    decode: Decode
+    enqueue: Enqueue | None = None  # the same without waiting for the tokens
+    max_tokens: int = MAX_AHEAD  # of a row, that a driver lets it choose at once
 
-    def __call__(
-        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
-    ) -> Sequence[ChosenTokens]:
-        return self.decode(rows, tokens, choices, draws)
-
-
-class GreedyDecoder(Protocol):
-    """The same for an executor that knows no more than to take the best token."""
-
-    def __call__(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        """Feed each row its token and then, `count - 1` times, the best token that followed: the best ids, (rows, count).
-
-        All but the last of them are in the row's cache then. NOT_NUMBERS stands for each from the first whose scores are not
-        all numbers.
-        """
-
-
-NOT_NUMBERS = NOT_CHOSEN
-MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
-
-
-@dataclass(frozen=True)
-class BestAhead:
-    """An `AheadDecoder` that takes the best tokens."""
-
-    decode: GreedyDecoder
-    enqueue: None = None
-
-    def knows(self, choice: Choice) -> bool:
-        return choice == BEST
-
-    def __call__(
-        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
-    ) -> list[ChosenTokens]:
-        return [ChosenTokens(ids) for ids in self.decode(rows, tokens, draws.shape[1]).tolist()]
-
-
-def ahead_decoder(executor: Executor) -> AheadDecoder | None:
-    """An executor's `decode_ahead`, or its `decode_greedily`, if it has either."""
-    if hasattr(executor, "decode_ahead"):
-        decoder: AheadDecoder | None = executor.decode_ahead
-        return decoder
-    greedy: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
-    return None if greedy is None else BestAhead(greedy)
+    def best(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best tokens alone: (rows, count)."""
+        chosen = self.decode(rows, tokens, [BEST] * len(rows), np.zeros((len(rows), count)))
+        return np.array([text.ids for text in chosen], np.int32).reshape(len(rows), count)
 
 
 class PrefixCaching(Protocol):
-    """What an executor may offer beside: to begin a row with what was read before."""
+    """Begins rows with what was read before."""
 
     def open(self, source: Sequence[int] | None = None, salt: Hashable = None) -> Row:
         """A new row, which shares its beginning with rows of the same salt alone."""
 
     def cached_length(self, ids: Sequence[int], salt: Hashable = None) -> int:
-        """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
+        """How many tokens of a prompt need not be computed again; its last one must be, for the logits after it."""
 
     def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
         """Let an empty row begin with what is cached of a prompt: the number of tokens that it holds then."""
 
 
-def prefix_caching(executor: Executor) -> PrefixCaching | None:
-    """An executor's prefix cache, if it has one."""
-    caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
-    return caching
+def _unlimited(length: int) -> int:
+    return sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an executor offers beyond the protocol. It is the same for all of its life; wrappers map it."""
+
+    takes_vectors: bool = False  # feeds with `vectors`
+    begins_at_blocks: bool = False  # feeds with a `begin`
+    min_prefill_tokens: int = 1  # longer feeds are computed as prompts, shorter ones as steps, with other last bits
+    sampler: DeviceSampler | None = None
+    prefix_cache: PrefixCaching | None = None
+    export_kv: Callable[[Row, int], Any] | None = None  # the keys and values of a row's first tokens, in a form of its own
+    same_frequencies: Callable[[int], int] = _unlimited
+    """How many tokens can follow a text of this length before RoPE has other frequencies: a longer draft would change the
+    logits of what stands before it."""
+
+
+NO_EXTRAS = Capabilities()  # of an executor that has the protocol's methods alone
 
 
 def open_row(executor: Executor, source: Sequence[int] | None, salt: Hashable) -> Row:
     """A new row, whose beginning only rows of the same salt share."""
-    caching = prefix_caching(executor)
-    return executor.open(source) if caching is None else caching.open(source, salt)
-
-
-class RowMemories(Protocol):
-    """What an executor may offer beside: to tell what a row remembers, so that others can go on from there."""
-
-    def remember(self, row: Row, length: int) -> Any:
-        """The keys and values of a row's first so many tokens, in a form of the executor's own."""
-
-
-def row_memories(executor: Executor) -> RowMemories | None:
-    """An executor that can tell what its rows remember."""
-    memories: Any = executor if hasattr(executor, "remember") else None
-    return memories  # type: ignore[no-any-return]
-
-
-def least_prompt(executor: Executor) -> int:
-    """Feeds of at least so many tokens are computed as prompts, shorter ones as steps: they differ in the last bits."""
-    least: int = getattr(executor, "least_prompt", 1)
-    return least
+    cache = executor.capabilities.prefix_cache
+    return executor.open(source) if cache is None else cache.open(source, salt)
 
 
 def first_block(feed: Feed) -> int:
@@ -339,23 +295,9 @@ def first_block(feed: Feed) -> int:
     return 0 if feed.begin is None else feed.begin.block
 
 
-def begins_at_blocks(executor: Executor) -> bool:
-    """Whether an executor takes feeds that begin at a later block."""
-    able: bool = getattr(executor, "begins_at_blocks", False)
-    return able
-
-
-def same_frequencies(executor: Executor, length: int) -> int:
-    """How many tokens may follow so many until RoPE has other frequencies: a longer draft would change the scores of what
-    stands before it."""
-    room: int | None = getattr(executor, "same_frequencies", lambda length: None)(length)
-    return executor.context if room is None else room
-
-
-def max_ahead(executor: Executor) -> int:
-    """How many tokens a driver may let an executor choose at once."""
-    most: int = getattr(executor, "max_ahead", MAX_AHEAD)
-    return most
+def copied(value: Any) -> Any:
+    """An array, of whatever library, that stays as it is in the executor's next pass."""
+    return value.clone() if hasattr(value, "clone") else value.copy()
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

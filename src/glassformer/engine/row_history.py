@@ -10,6 +10,7 @@ without one keep nothing. For every executor.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -111,10 +112,10 @@ class RereadRows:
         self._length_ropes = tuple(rope for rope in ropes if rope.depends_on_length)
         self._switches = tuple(sorted({rope.switch for rope in self._length_ropes if rope.switch is not None}))
 
-    def same_frequencies(self, length: int) -> int | None:
-        """How many tokens can follow so many without other frequencies; None: any number."""
-        rooms = [room for rope in self._length_ropes if (room := rope.same_frequencies(length)) is not None]
-        return min(rooms, default=None)
+    def same_frequencies(self, length: int) -> int:
+        """How many tokens can follow a text of this length without other frequencies."""
+        rooms = (rope.same_frequencies(length) for rope in self._length_ropes)
+        return min((room for room in rooms if room is not None), default=sys.maxsize)
 
     def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[Any]) -> Any:
         """The executor's own passes, over feeds that have been checked."""

@@ -8,23 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import (
-    AheadDecoder,
-    Description,
-    Executor,
-    Feed,
-    PrefixCaching,
-    Row,
-    Scores,
-    Want,
-    ahead_decoder,
-    begins_at_blocks,
-    least_prompt,
-    max_ahead,
-    prefix_caching,
-    read_length,
-    same_frequencies,
-)  # fmt: skip
+from glassformer.engine.protocol import Capabilities, Description, Executor, Feed, Logits, Row, Want, read_length
 from glassformer.ground.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
@@ -40,31 +24,12 @@ class WrappedExecutor:
     def context(self) -> int:
         return self.executor.context
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.executor.capabilities
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         return self.executor.run(feeds)
-
-    @property
-    def least_prompt(self) -> int:
-        return least_prompt(self.executor)
-
-    @property
-    def begins_at_blocks(self) -> bool:
-        return begins_at_blocks(self.executor)
-
-    @property
-    def max_ahead(self) -> int:
-        return max_ahead(self.executor)
-
-    def same_frequencies(self, length: int) -> int:
-        return same_frequencies(self.executor, length)
-
-    @property
-    def decode_ahead(self) -> AheadDecoder | None:
-        return ahead_decoder(self.executor)
-
-    @property
-    def prefix_caching(self) -> PrefixCaching | None:
-        return prefix_caching(self.executor)
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         return self.executor.open(source)
@@ -94,7 +59,7 @@ class ReportingExecutor(WrappedExecutor):
 
     progress: Progress
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         total = sum(len(feed.ids) for feed in feeds)
         feeds = [self._chunked(feed) if _can_be_cut(feed) else feed for feed in feeds]
         while inner := [feed for feed in feeds if _can_be_cut(feed)]:
@@ -105,10 +70,10 @@ class ReportingExecutor(WrappedExecutor):
 
     def _chunked(self, feed: Feed) -> Feed:
         """A feed that may be cut, less the prefix that is cached of it."""
-        caching, feed = self.prefix_caching, replace(feed, text_length=read_length(feed, feed.row.length))
-        if caching is None or feed.row.length:
+        cache, feed = self.capabilities.prefix_cache, replace(feed, text_length=read_length(feed, feed.row.length))
+        if cache is None or feed.row.length:
             return feed
-        return replace(feed, ids=feed.ids[caching.reuse_prefix(feed.row, feed.ids) :])
+        return replace(feed, ids=feed.ids[cache.reuse_prefix(feed.row, feed.ids) :])
 
 
 def _can_be_cut(feed: Feed) -> bool:

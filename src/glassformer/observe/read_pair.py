@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from glassformer.engine.protocol import BlockInput, Executor, Feed, Scores, Want, begins_at_blocks
+from glassformer.engine.protocol import BlockInput, Executor, Feed, Logits, Want
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.observe.activations import Activations, to_numpy
@@ -77,7 +77,7 @@ class UnpatchedText:
         self.ids, self.executor, self.first = text.ids, text.model.executor, first
         self.row = self.executor.open(text.source)
         self.read_ahead = first if first >= LONG_PREFIX else 0
-        self.entries = entry_sites(text) if begins_at_blocks(self.executor) else {}
+        self.entries = entry_sites(text) if self.executor.capabilities.begins_at_blocks else {}
         self.states: dict[int, Floats] = {}  # by block: (tokens from the first on that a patch changes, hidden)
         self.scores: Floats  # of what follows it, once it is read
 
@@ -90,7 +90,7 @@ class UnpatchedText:
     def rest(self) -> Feed:
         return Feed(self.row, self.ids[self.read_ahead :], watch=Watch(frozenset(self.entries.values())))
 
-    def keep(self, rest: Scores) -> None:
+    def keep(self, rest: Logits) -> None:
         """Keep what patches begin with."""
         self.scores = rest.host().copy()
         kept = slice(self.first - self.read_ahead, None)

@@ -23,7 +23,7 @@ import numpy as np
 
 from glassformer.decoding import Finish
 from glassformer.decoding.policy import candidates_and_logprob
-from glassformer.engine.protocol import Executor, Feed, Row, Scores
+from glassformer.engine.protocol import Executor, Feed, Logits, Row
 from glassformer.ground.candidates import top
 from glassformer.ground.errors import InputError, NotNumbers, check_context
 from glassformer.ground.progress import Progress
@@ -214,7 +214,7 @@ class OpenRows:
 
 
 @contextmanager
-def prefilled(model: ModelLike, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[OpenRows, Row, Scores]]:
+def prefilled(model: ModelLike, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[OpenRows, Row, Logits]]:
     """A row that has read a prompt and a path after it, and the scores of what follows; in the end all rows are closed."""
     rows, start = OpenRows(model.executor), model.start
     try:
@@ -271,7 +271,7 @@ class Growth:
         """Whether a node ends inside a character."""
         return ends_inside_character(joined_bytes(self.model.tokenizer, node.ids))
 
-    def _extend(self, row: Row, node: GrowingNode, scores: Scores) -> bool:
+    def _extend(self, row: Row, node: GrowingNode, scores: Logits) -> bool:
         """Add the likeliest next token to a part of a character; False if it does not continue the character."""
         best = top(finite_scores(scores), 1)
         token = int(best.ids[0])
@@ -291,7 +291,7 @@ class Growth:
         else:
             rows.close(row)
 
-    def _add_children(self, rows: OpenRows, level: int, row: Row, node: GrowingNode, scores: Scores) -> None:
+    def _add_children(self, rows: OpenRows, level: int, row: Row, node: GrowingNode, scores: Logits) -> None:
         """Put the likeliest tokens after a node; its row waits with those that are to be grown further."""
         best = top(finite_scores(scores), self.width)
         logprobs = best.scores.astype(np.float64) - float(best.scores[0]) + math.log(best.probabilities[0])
@@ -339,7 +339,7 @@ def _forced_child(
     return child
 
 
-def finite_scores(scores: Scores) -> Floats:
+def finite_scores(scores: Logits) -> Floats:
     """Scores of the whole vocabulary, which must be numbers."""
     values = scores.host()
     if not np.isfinite(values[values.argmax()]):  # it stops at the first NaN

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.engine.protocol import Executor, Feed, Logits, Want
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch, all_sites
@@ -88,7 +88,7 @@ def gpu_tolerance(kind: str, cache: str) -> float:
     return FLOATS if (kind, cache) == ("F32", "f32") else CACHES["bf16"]
 
 
-def _next_ids(prompt: Sequence[int], scores: Scores, turn: int, row: int) -> list[int]:
+def _next_ids(prompt: Sequence[int], scores: Logits, turn: int, row: int) -> list[int]:
     """What a row is fed after its prompt: the best token; the next time, in every other row, a chunk after it."""
     chunk = prompt[: CHUNK - 1] if turn and row % 2 == 0 else []
     return [int(scores.host().argmax()), *chunk]
@@ -102,7 +102,7 @@ class Tally:
         self._agreed: list[bool] = []
         self._divergences: list[float] = []
 
-    def add(self, expected: Sequence[Scores], outputs: Sequence[Scores], lengths: Sequence[int]) -> None:
+    def add(self, expected: Sequence[Logits], outputs: Sequence[Logits], lengths: Sequence[int]) -> None:
         """The outputs of two executors for one pass over rows of these lengths."""
         for reference, output, length in zip(expected, outputs, lengths, strict=True):
             for index in range(length):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from glassformer.blueprints import Blueprint, Head
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
-from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
+from glassformer.decoding import GenerationConfig, Policy, Recipe, Step, StepDetail, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
 from glassformer.decoding.stopping import after_tokens, when_cancelled
@@ -445,13 +445,13 @@ class LoadedModel(Shared):
         ids: Sequence[int],
         *,
         seed: int | None = None,
-        look: Look | None = None,
+        detail: StepDetail | None = None,
         negative: Sequence[int] | None = None,
     ) -> list[Policy]:
         """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
         return policies(
-            recipe, prompt, look=look or Look(), entropy_stats=self.entropy_stats, context=self.config.context,
+            recipe, prompt, detail=detail or StepDetail(), entropy_stats=self.entropy_stats, context=self.config.context,
             seed=seed, source=source, negative=negative,
         )  # fmt: skip
 
@@ -519,7 +519,7 @@ class LoadedModel(Shared):
         """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
         policies = self.policies(
-            first.recipe, first.prompt_ids, seed=first.seed, look=Look.of(look), negative=first.negative
+            first.recipe, first.prompt_ids, seed=first.seed, detail=StepDetail.of(look), negative=first.negative
         )
         streams = [TextStream(run, self.tokenizer) for run in runs]
         executor = self.executor

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, TypeVar
 
-from glassformer.decoding import Look, Policy, Step, generate
+from glassformer.decoding import Policy, Step, StepDetail, generate
 from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.strategies import runs_in_loop
@@ -157,7 +157,7 @@ class Scheduler:
         the queue serves clients in turn; `cache_salt`: what was read before is used again by those of the same salt alone.
         """
         first = runs[0]
-        policies = tuple(self._policies(runs, Look.of(look), cache_salt))
+        policies = tuple(self._policies(runs, StepDetail.of(look), cache_salt))
         generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
         if generation.tokens > self._cache_tokens:
             raise InputError(
@@ -366,10 +366,10 @@ class Scheduler:
 
     # What it works with -----------------------------------------------------------------------------------------
 
-    def _policies(self, runs: Sequence[Run], look: Look, cache_salt: Hashable) -> Iterator[Policy]:
+    def _policies(self, runs: Sequence[Run], detail: StepDetail, cache_salt: Hashable) -> Iterator[Policy]:
         """A policy for each run; where several follow one prompt, each draws by its own number."""
         for number, run in enumerate(runs):
-            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, look=look, negative=run.negative)
+            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, detail=detail, negative=run.negative)
             policy = policies[number % len(policies)]
             policy.history.index, policy.cache_salt = number, cache_salt
             yield policy

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.checks import NOT_SCORED
-from glassformer.engine.protocol import Feed, Scores, Want
+from glassformer.engine.protocol import Capabilities, Feed, Logits, Want, copied
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.ground.candidates import Candidates, top
 from glassformer.ground.errors import ExecutorError, GlassError
@@ -52,7 +52,7 @@ class TurnTakingExecutor(WrappedExecutor):
 
     turns: Turns
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         with self.turns:
             return [CopiedScores.of(scores, feed) for scores, feed in zip(self.executor.run(feeds), feeds, strict=True)]
 
@@ -61,8 +61,9 @@ class TurnTakingExecutor(WrappedExecutor):
             return self.executor.unembed(states)
 
     @property
-    def decode_ahead(self) -> None:
-        """A turn is one pass."""
+    def capabilities(self) -> Capabilities:
+        """A turn is one pass, so that no tokens are chosen ahead."""
+        return replace(self.executor.capabilities, sampler=None)
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class CopiedScores:
     positions: Sequence[npt.NDArray[np.float32]]
 
     @classmethod
-    def of(cls, scores: Scores, feed: Feed) -> CopiedScores:
+    def of(cls, scores: Logits, feed: Feed) -> CopiedScores:
         count = {Want.NONE: 0, Want.LAST: 1, Want.ALL: len(feed.ids)}[feed.want]
         positions = [scores.host(index).copy() for index in range(-count, 0)]
-        return cls({site: _copy(value) for site, value in scores.sites.items()}, positions)
+        return cls({site: copied(value) for site, value in scores.sites.items()}, positions)
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
         if not self.positions:
@@ -85,8 +86,3 @@ class CopiedScores:
 
     def top(self, k: int, index: int = -1) -> Candidates:
         return top(self.host(index), k)
-
-
-def _copy(value: Any) -> Any:
-    """A copy of an array of whatever library."""
-    return value.clone() if hasattr(value, "clone") else value.copy()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer.engine import program_executor
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu import passes
 from glassformer.engine.cpu.library import levels
@@ -100,7 +101,7 @@ def test_change_of_some_positions_and_heads(site: str, change: Change, tiny: Tin
 
 def test_least_recently_used_programs_are_dropped(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> None:
     """A program for each set of sites, with memory of its own: those that were not asked for lately go, and come again."""
-    monkeypatch.setattr(passes, "MAX_PROGRAMS", 3)
+    monkeypatch.setattr(program_executor, "MAX_PROGRAMS", 3)
     subject = tiny("qwen3")
     executor = subject.cpu()
     sites = [f"blocks.{block}.{name}" for block in range(3) for name in ("residual", "middle", "mlp.update")]
@@ -195,7 +196,7 @@ def test_change_that_does_not_fit_leaves_the_row_as_it_was(tiny: Tiny) -> None:
 
 def test_only_the_last_pass_keeps_its_buffers(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    monkeypatch.setattr(passes.PreparedProgram, "__init__", recorded(passes.PreparedProgram.__init__, kept))
+    monkeypatch.setattr(passes.NativeProgram, "__init__", recorded(passes.NativeProgram.__init__, kept))
     subject = tiny("llama")
     executor = subject.cpu()
     unwatched = run(subject, executor, None)

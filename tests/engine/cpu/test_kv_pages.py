@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.engine.cpu.kv_pages import KvPage, PageFormat, PageTable
-from glassformer.engine.cpu.library import PAGE, KvDtype
+from glassformer.engine.cpu.kv_pages import KvPage, PageTable
+from glassformer.engine.paged_rows import PAGE, PageFormat
 from glassformer.engine.protocol import CACHES, Feed, Want
 from tests.engine.executors import Subject
 
@@ -179,22 +179,22 @@ class TestMoves:
 
 
 class TestPages:
-    @pytest.mark.parametrize("store", KvDtype)
-    def test_pages_read_back_what_was_written(self, store: KvDtype) -> None:
+    @pytest.mark.parametrize("cache", CACHES)
+    def test_pages_read_back_what_was_written(self, cache: str) -> None:
         draw = np.random.default_rng(1)
-        pages = PageTable(PageFormat(2, 3, 10, store))
+        pages = PageTable(PageFormat(2, 3, 10, cache))
         length = PAGE + 7
         pages.reserve(0, length)
         keys, values = (draw.standard_normal((3, length, 10)).astype(np.float32) for _ in range(2))
         keys[:, 3] = 0
         pages.write(1, keys, values)
-        wanted = {KvDtype.F32: 0.0, KvDtype.F16: 1e-3, KvDtype.BF16: 8e-3, KvDtype.Q8: 2e-2}[store]
+        wanted = {"f32": 0.0, "f16": 1e-3, "bf16": 8e-3, "q8": 2e-2}[cache]
         for found, given in zip(pages.read(1, length), (keys, values), strict=True):
             assert found.shape == given.shape
             assert np.abs(found - given).max() <= wanted * np.abs(given).max()
 
     def test_page_table_grows_and_shrinks(self) -> None:
-        pages = PageTable(PageFormat(1, 1, 2, KvDtype.F32))
+        pages = PageTable(PageFormat(1, 1, 2, "f32"))
         pages.reserve(0, 40 * PAGE)
         assert len(pages.pages) == 40
         assert pages.addresses[:40].tolist() == [page.address for page in pages.pages]

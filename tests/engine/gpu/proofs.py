@@ -161,7 +161,7 @@ def repeats(full: bool) -> str:
             for number, result in zip(numbers, scores, strict=True):
                 results[number].append(result.host().copy())
         for row, number in zip(rows, numbers, strict=True):
-            results[number].append(executor.decode_greedily([row], [5], 16))
+            results[number].append(executor.capabilities.sampler.best([row], [5], 16))
             executor.close(row)
         return results
 
@@ -204,7 +204,7 @@ def launches(full: bool) -> str:
     groups = [rows[:1], rows[1:2], rows]
 
     def decode(group: Sequence[Any]) -> Any:
-        return executor.decode_greedily(group, [5] * len(group), 8)
+        return executor.capabilities.sampler.best(group, [5] * len(group), 8)
 
     def rewind() -> None:
         for row, length in zip(rows, lengths, strict=True):
@@ -362,10 +362,10 @@ def passes(full: bool) -> str:
     executor.run([Feed(rows[0], [3, 4], Want.ALL, parents=[-1, -1]), Feed(rows[1], random_ids(65, 1000), watch=watch)])
     executor.run([Feed(rows[2], [5], watch=watch)])
     for count in (2, 20):
-        executor.decode_greedily(rows[:count], [5] * count, 3)
+        executor.capabilities.sampler.best(rows[:count], [5] * count, 3)
     if full and (single_row := executor._single_row_decoder(4)) is not None:
         single_row._decoder.timeout = 100.0
-        executor.decode_greedily(rows[:1], [5], 4)
+        executor.capabilities.sampler.best(rows[:1], [5], 4)
     torch.cuda.synchronize()
     return "all ran"
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.split_executor import SplitGpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
-from glassformer.engine.protocol import BEST, Executor, Feed, ahead_decoder
+from glassformer.engine.protocol import NO_EXTRAS, Executor, Feed
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.engine.tensor_parallel.ranks import Ranks
@@ -40,7 +39,7 @@ NEW_TOKENS = 32
 class WithoutGraphs(SplitGpuExecutor):
     """Every pass has launches of its own: gloo's sums go through the host."""
 
-    decode_ahead = None  # type: ignore[assignment]
+    capabilities = NO_EXTRAS  # type: ignore[assignment]
 
     def _captured_shape(self, *arguments: Any) -> None:
         return None
@@ -66,9 +65,9 @@ def greedy_ids(executor: Executor) -> list[list[int]]:
     rows = [executor.open() for _ in PROMPTS]
     scores = executor.run([Feed(row, prompt) for row, prompt in zip(rows, PROMPTS, strict=True)])
     ids = [[int(score.host().argmax())] for score in scores]
-    if (decoder := ahead_decoder(executor)) is not None:
-        chosen = decoder(rows, [own[0] for own in ids], [BEST] * len(rows), np.zeros((len(rows), NEW_TOKENS)))
-        return [[*own, *tokens.ids] for own, tokens in zip(ids, chosen, strict=True)]
+    if (sampler := executor.capabilities.sampler) is not None:
+        chosen = sampler.best(rows, [own[0] for own in ids], NEW_TOKENS)
+        return [[*own, *tokens] for own, tokens in zip(ids, chosen.tolist(), strict=True)]
     for _ in range(NEW_TOKENS):
         scores = executor.run([Feed(row, own[-1:]) for row, own in zip(rows, ids, strict=True)])
         for own, score in zip(ids, scores, strict=True):

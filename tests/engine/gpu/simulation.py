@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from glassformer.engine.cpu.build import find_compiler
 from glassformer.engine.gpu.persistent import schedule as schedules
 from glassformer.engine.gpu.persistent.launch import Launch
-from glassformer.engine.gpu.persistent.schedule import PAGE, Schedule
+from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.persistent.stream import write_matrix
+from glassformer.engine.paged_rows import PAGE
 from tests.engine.compiled import kept
 from tests.engine.gpu.reference import RandomModel, rotation_table, to_bfloat16
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.engine.gpu import decode_ahead, kernels, kv_pool
+from glassformer.engine.gpu import device_steps, kernels, kv_pool
 from glassformer.engine.gpu import executor as engine
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_two
-from glassformer.engine.gpu.passes import ScoreBatch
+from glassformer.engine.gpu.passes import LogitBatch
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.candidates import top
 from glassformer.ground.changes import Change
@@ -92,7 +92,7 @@ class TestNumbers:
         scores[scores == 0] = draw.choice([0.0, -0.0], int((scores == 0).sum()))
         scores[2] = -np.inf
         scores[2, 5] = 1.5
-        batch = ScoreBatch(torch.from_numpy(scores), launchers)
+        batch = LogitBatch(torch.from_numpy(scores), launchers)
         for row in range(5):
             for k in (1, 4, 64, 65, 1000):
                 best, expected = batch.top(k, row), top(scores[row], k)
@@ -102,9 +102,9 @@ class TestNumbers:
 
     def test_scores_of_many_positions_come_to_the_host_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = np.random.default_rng(1).standard_normal((3, 50)).astype(np.float32)
-        shared = ScoreBatch(torch.from_numpy(scores), torch_kernels)
+        shared = LogitBatch(torch.from_numpy(scores), torch_kernels)
         monkeypatch.setattr("glassformer.engine.gpu.passes.SHARED_ROWS", 2)
-        single = ScoreBatch(torch.from_numpy(scores), torch_kernels)
+        single = LogitBatch(torch.from_numpy(scores), torch_kernels)
         assert np.array_equal(single.host(1), scores[1])
         assert single.top(3, 1).ids.tolist() == shared.top(3, 1).ids.tolist() == top(scores[1], 3).ids.tolist()
 
@@ -186,7 +186,7 @@ class TestBitExactness:
         eager, captured = (executor.run([Feed(row, prompt)])[0].host() for row in rows)
         assert any(shape.prompt for _, shape in executor._replays._replays)
         assert np.array_equal(eager, captured)
-        best = executor.decode_greedily(rows[:1], [5], 3)[0].tolist()
+        best = executor.capabilities.sampler.best(rows[:1], [5], 3)[0].tolist()
         for token, expected in zip([5, *best], best, strict=False):
             assert int(executor.run([Feed(rows[1], [token])])[0].host().argmax()) == expected
 
@@ -325,7 +325,7 @@ class TestGreedySteps:
         rows, others = (open_all(executor, prompts, sources) for _ in range(2))
         for some in (rows, others):
             executor.run([Feed(row, ids, Want.NONE) for row, ids in zip(some, prompts, strict=True)])
-        best = executor.decode_greedily(rows, [5, 6, 7], 4)
+        best = executor.capabilities.sampler.best(rows, [5, 6, 7], 4)
         fed, expected = [5, 6, 7], []
         for _ in range(4):
             results = executor.run([Feed(row, [token]) for row, token in zip(others, fed, strict=True)])
@@ -339,16 +339,16 @@ class TestGreedySteps:
 
     def test_many_steps_and_many_rows_go_in_several_pieces(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         executor = tiny("llama").gpu()
-        whole = executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7)
-        monkeypatch.setattr(decode_ahead, "MAX_STEPS", 3)
-        monkeypatch.setattr(decode_ahead, "SIZES", (1, 2))
-        assert np.array_equal(executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7), whole)
+        whole = executor.capabilities.sampler.best([executor.open() for _ in range(3)], [5, 6, 7], 7)
+        monkeypatch.setattr(device_steps, "MAX_STEPS", 3)
+        monkeypatch.setattr(device_steps, "SIZES", (1, 2))
+        assert np.array_equal(executor.capabilities.sampler.best([executor.open() for _ in range(3)], [5, 6, 7], 7), whole)
 
     def test_an_unread_source_is_encoded_first(self, tiny: Tiny) -> None:
         executor = tiny("t5").gpu()
         fresh, read = executor.open([5, 9]), executor.open([5, 9])
         (scores,) = executor.run([Feed(read, [2])])
-        assert executor.decode_greedily([fresh], [2], 1).tolist() == [[int(scores.host().argmax())]]
+        assert executor.capabilities.sampler.best([fresh], [2], 1).tolist() == [[int(scores.host().argmax())]]
 
     def test_rope_that_depends_on_the_length(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         """Its frequencies are those of each step."""
@@ -357,7 +357,7 @@ class TestGreedySteps:
             tmp_path_factory.mktemp("rope"), "llama", rope_parameters=rope, max_position_embeddings=8
         )  # fmt: skip
         executor = subject.gpu()
-        best = executor.decode_greedily([executor.open()], [5], 6)[0].tolist()
+        best = executor.capabilities.sampler.best([executor.open()], [5], 6)[0].tolist()
         row, fed = executor.open(), [5]
         for token in best:
             (scores,) = executor.run([Feed(row, fed[-1:])])
@@ -375,7 +375,7 @@ class TestGreedySteps:
         texts = [[5, 6, 7, 8], [9, 4]]
         rows = [executor.open() for _ in texts]
         executor.run([Feed(row, ids) for row, ids in zip(rows, texts, strict=True)])
-        best = executor.decode_greedily(rows, [3, 3], 2)
+        best = executor.capabilities.sampler.best(rows, [3, 3], 2)
         assert (best[0, 1], best[1, 1] >= 0) == (-1, True)
         executor.rewind(rows[0], 5)
         last = executor.run([Feed(rows[0], [int(best[0, 0])]), Feed(rows[1], [int(best[1, 1])])])
@@ -388,30 +388,30 @@ class TestGreedySteps:
         rows = [executor.open() for _ in range(2)]
         executor.run([Feed(row, [4]) for row in rows])
         executor._pool.tensor[rows[1].pages.pages[0]] = torch.nan
-        best = executor.decode_greedily(rows, [5, 6], 3)
+        best = executor.capabilities.sampler.best(rows, [5, 6], 3)
         assert (best[0] >= 0).all()
         assert best[1].tolist() == [-1, -1, -1]
 
     def test_what_cannot_be_decoded_is_refused(self, tiny: Tiny) -> None:
         executor = tiny("llama").gpu()
         row = executor.open()
-        assert executor.decode_greedily([], [], 3).shape == (0, 3)
-        assert executor.decode_greedily([row], [5], 0).shape == (1, 0)
+        assert executor.capabilities.sampler.best([], [], 3).shape == (0, 3)
+        assert executor.capabilities.sampler.best([row], [5], 0).shape == (1, 0)
         with pytest.raises(InputError, match="id 999 is outside"):
-            executor.decode_greedily([row], [999], 2)
+            executor.capabilities.sampler.best([row], [999], 2)
         with pytest.raises(InputError, match="tokens do not fit into the model's context"):
-            executor.decode_greedily([row], [5], 10**6)
+            executor.capabilities.sampler.best([row], [5], 10**6)
         with pytest.raises(ExecutorError, match="fed twice"):
-            executor.decode_greedily([row, row], [5, 6], 2)
+            executor.capabilities.sampler.best([row, row], [5, 6], 2)
         executor.close(row)
         with pytest.raises(ExecutorError, match="the row is closed"):
-            executor.decode_greedily([row], [5], 2)
+            executor.capabilities.sampler.best([row], [5], 2)
 
     def test_steps_without_memory_leave_rows_as_they_were(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         executor = tiny("llama").gpu()
-        monkeypatch.setattr(decode_ahead, "MAX_STEPS", 2)
+        monkeypatch.setattr(device_steps, "MAX_STEPS", 2)
         row, calls = executor.open(), []
-        copies = decode_ahead.HostCopies
+        copies = device_steps.HostCopies
 
         def fail_later(values: Any) -> Any:
             calls.append(values)
@@ -419,9 +419,9 @@ class TestGreedySteps:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return copies(values)
 
-        monkeypatch.setattr(decode_ahead, "HostCopies", fail_later)
+        monkeypatch.setattr(device_steps, "HostCopies", fail_later)
         with pytest.raises(ExecutorError, match="the GPU lacks memory for these steps"):
-            executor.decode_greedily([row], [5], 6)
+            executor.capabilities.sampler.best([row], [5], 6)
         assert row.length == 0
 
 
@@ -436,7 +436,7 @@ class TestPages:
         assert executor._pool.used == 6  # the fork's own last page; the source's are shared
         for row in (*rows, fork):
             executor.close(row)
-        assert executor._pool.used == executor._encoder_pool.used == 0  # type: ignore[union-attr]
+        assert all(pool.used == 0 for pool in executor._pools.values())
 
     def test_rows_that_are_dropped_give_theirs_back_too(self, tiny: Tiny) -> None:
         executor = tiny("llama").gpu()
@@ -484,7 +484,7 @@ class TestPages:
             executor.run([Feed(row, [4, 5, 6])])
         launches = 0
         with pytest.raises(KeyboardInterrupt):
-            executor.decode_greedily([row], [4], 5)
+            executor.capabilities.sampler.best([row], [4], 5)
         assert row.length == 0
         executor._kernels = torch_kernels
         (after,), (expected,) = executor.run([Feed(row, [4, 5, 6])]), executor.run([Feed(other, [4, 5, 6])])

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from glassformer.engine.gpu import kv_pool
-from glassformer.engine.gpu.kernels import PAGE
-from glassformer.engine.gpu.kv_pool import PADDING_PAGE, KvPool, PageFormat, PageList
+from glassformer.engine.gpu.kv_pool import PADDING_PAGE, KvPool, PageList
+from glassformer.engine.paged_rows import PAGE, PageFormat
 from glassformer.ground.errors import ExecutorError
 
-FORMAT = PageFormat(layers=2, kv_heads=1, head_size=4, dtype=torch.float16)
+FORMAT = PageFormat(layers=2, kv_heads=1, head_size=4, cache="f16")
 
 
 def pool(monkeypatch: pytest.MonkeyPatch | None = None, pages: int | None = None) -> KvPool:

@@ -14,7 +14,8 @@ import torch
 from glassformer.engine.gpu.persistent import compiler, driver
 from glassformer.engine.gpu.persistent.decoder import Card, DecoderWeights, Kernel, PersistentDecoder
 from glassformer.engine.gpu.persistent.launch import NO_ID, Launch
-from glassformer.engine.gpu.persistent.schedule import PAGE, DecoderShape, Schedule
+from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule
+from glassformer.engine.paged_rows import PAGE
 from glassformer.ground.errors import ExecutorError, InputError
 from tests.engine.gpu.reference import RandomModel, rotation_table
 from tests.engine.gpu.simulation import compile_simulation

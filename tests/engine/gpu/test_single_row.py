@@ -89,7 +89,7 @@ def test_it_gives_the_tokens_that_the_other_kernels_give(subject: Subject, execu
     for name, some in (("persistent", executor), ("separate", on_cpu(subject))):
         row = some.open()
         some.run([Feed(row, [3, 4, 5])])
-        rows[name] = some.decode_greedily([row], [6], 5).tolist(), row.length
+        rows[name] = some.capabilities.sampler.best([row], [6], 5).tolist(), row.length
         (after,) = some.run([Feed(row, [7])])
         rows[name] += (int(after.host().argmax()),)
     assert executor._decoder is not None
@@ -99,30 +99,30 @@ def test_it_gives_the_tokens_that_the_other_kernels_give(subject: Subject, execu
 
 def test_it_is_made_for_some_tokens_and_used_for_any(executor: GpuExecutor) -> None:
     row = executor.open()
-    executor.decode_greedily([row], [3], 2)
+    executor.capabilities.sampler.best([row], [3], 2)
     assert executor._decoder is None
-    executor.decode_greedily([row], [3], 4)
+    executor.capabilities.sampler.best([row], [3], 4)
     decoder = executor._decoder
-    executor.decode_greedily([row], [3], 1)
+    executor.capabilities.sampler.best([row], [3], 1)
     assert executor._decoder is decoder is not None
 
 
 def test_several_rows_go_through_the_other_kernels(executor: GpuExecutor) -> None:
-    executor.decode_greedily([executor.open(), executor.open()], [3, 4], 4)
+    executor.capabilities.sampler.best([executor.open(), executor.open()], [3, 4], 4)
     assert executor._decoder is None
 
 
 def test_many_tokens_take_several_launches(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = executor.decode_greedily([executor.open()], [3], 5)
+    whole = executor.capabilities.sampler.best([executor.open()], [3], 5)
     monkeypatch.setattr(single_row_steps, "MAX_UNWATCHED_STEPS", 2)
-    assert np.array_equal(executor.decode_greedily([executor.open()], [3], 5), whole)
+    assert np.array_equal(executor.capabilities.sampler.best([executor.open()], [3], 5), whole)
 
 
 def test_scores_that_are_not_numbers_end_it(executor: GpuExecutor) -> None:
     row = executor.open()
     executor.run([Feed(row, [3])])
     executor._pool.tensor[row.pages.pages[0], :, :, :, 0] = torch.nan
-    assert executor.decode_greedily([row], [4], 4).tolist() == [[-1, -1, -1, -1]]
+    assert executor.capabilities.sampler.best([row], [4], 4).tolist() == [[-1, -1, -1, -1]]
 
 
 def test_a_kernel_that_cannot_be_made_is_noted_once(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_kernel_that_cannot_be_made_is_noted_once(executor: GpuExecutor, monke
     monkeypatch.setattr(engine, "PersistentDecoder", fail)
     row = executor.open()
     for _ in range(2):
-        assert executor.decode_greedily([row], [3], 4).min() >= 0
+        assert executor.capabilities.sampler.best([row], [3], 4).min() >= 0
     assert len(calls) == 1
     assert executor.describe().notes[-1] == "the persistent kernel cannot be compiled."
 
@@ -163,7 +163,10 @@ def test_packed_weights_are_decoded_as_what_they_stand_for(
     kernel = SimulatedKernel(compile_simulation(schedule))
     monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=patience(5)))
     monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: kernel)
-    ids = [some.decode_greedily([some.open()], [6], 5).tolist() for some in (executor, on_cpu(subject, tensors=floats))]
+    ids = [
+        some.capabilities.sampler.best([some.open()], [6], 5).tolist()
+        for some in (executor, on_cpu(subject, tensors=floats))
+    ]
     assert executor._decoder is not None
     assert ids[0] == ids[1]
 
@@ -216,7 +219,7 @@ class TestChoosingAhead:
     def decoded(self, executor: GpuExecutor, choice: Choice, draws: list[float]) -> ChosenTokens:
         row = executor.open()
         executor.run([Feed(row, [3, 4, 5])])
-        (text,) = executor.decode_ahead([row], [6], [choice], np.array([draws]))
+        (text,) = executor.capabilities.sampler.decode([row], [6], [choice], np.array([draws]))
         assert executor._decoder is not None
         assert row.length == 3 + len(draws)
         return text
@@ -229,7 +232,7 @@ class TestChoosingAhead:
         separate = on_cpu(subject)
         row = separate.open()
         separate.run([Feed(row, [3, 4, 5])])
-        (expected,) = separate.decode_ahead([row], [6], [choice], np.array([DRAWS]))
+        (expected,) = separate.capabilities.sampler.decode([row], [6], [choice], np.array([DRAWS]))
         text = self.decoded(executor, choice, DRAWS)
         assert text.ids == expected.ids
         assert text.records is not None
@@ -255,7 +258,7 @@ class TestChoosingAhead:
     def test_what_the_kernel_does_not_keep_is_read_from_the_others(self, executor: GpuExecutor) -> None:
         row = executor.open()
         choice = Choice(sites=frozenset(("blocks.0.mlp.hidden",)))
-        (text,) = executor.decode_ahead([row], [6], [choice], np.zeros((1, 4)))
+        (text,) = executor.capabilities.sampler.decode([row], [6], [choice], np.zeros((1, 4)))
         assert text.sites["blocks.0.mlp.hidden"].shape == (1, 4, 64)
         assert executor._decoder is None
 
@@ -264,6 +267,6 @@ class TestChoosingAhead:
             row = executor.open()
             executor.run([Feed(row, [3])])
             executor._pool.tensor[row.pages.pages[0], :, :, :, 0] = torch.nan
-            (text,) = executor.decode_ahead([row], [4], [choice], np.array([DRAWS]))
+            (text,) = executor.capabilities.sampler.decode([row], [4], [choice], np.array([DRAWS]))
             assert text.ids == [NOT_CHOSEN] * len(DRAWS)
             executor._pool.tensor[row.pages.pages[0]] = 0

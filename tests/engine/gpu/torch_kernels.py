@@ -18,8 +18,9 @@ from glassformer.decoding.policy import pick
 from glassformer.decoding.rules import Rule, sampling
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.engine.gpu.kernels import PAGE, ChoiceMode, DeviceMatrix, DeviceNorm, PassTensors
+from glassformer.engine.gpu.kernels import ChoiceMode, DeviceMatrix, DeviceNorm, PassTensors
 from glassformer.engine.gpu.kernels.choosing import RULES
+from glassformer.engine.paged_rows import PAGE
 
 ACTIVATIONS: dict[str, Any] = {
     "silu": F.silu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glassformer.decoding.rules import Rule
-from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Shortlist
 from glassformer.decoding.token_history import TokenHistory
 
 
@@ -13,8 +13,8 @@ def guided(scale: float) -> Rule:
     """From the log-probabilities after the negative prompt, `scale` times the way to those after the prompt."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
-        assert history.negative_scores is not None
-        negative_scores = log_softmax(history.negative_scores)
+        assert history.negative_logits is not None
+        negative_scores = log_softmax(history.negative_logits)
         if shortlist.ids is not None:
             negative_scores = negative_scores[shortlist.ids]
         with np.errstate(invalid="ignore"):  # what is out on both sides
@@ -25,8 +25,8 @@ def guided(scale: float) -> Rule:
     return rule
 
 
-def log_softmax(scores: Scores) -> Scores:
+def log_softmax(scores: Floats) -> Floats:
     """Log-probabilities of scores."""
     shifted = scores - scores.max()
-    log_probabilities: Scores = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    log_probabilities: Floats = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
     return log_probabilities

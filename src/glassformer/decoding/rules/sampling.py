@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from glassformer.decoding.rules import Rule
-from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.decoding.shortlist import Floats, Ids, Shortlist
 from glassformer.decoding.token_history import XTC, TokenHistory
 from glassformer.ground.candidates import leaders
 
@@ -30,8 +30,8 @@ class Weights(NamedTuple):
     """A softmax before its division."""
 
     best: float  # the highest score
-    depths: Scores  # how far each lies below it, as a number from FAR to 0
-    exponentials: Scores  # exp(depth), so 1 for the best
+    depths: Floats  # how far each lies below it, as a number from FAR to 0
+    exponentials: Floats  # exp(depth), so 1 for the best
     total: float
 
     def score(self, probability: float) -> float:
@@ -124,7 +124,7 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
             furthest = max(furthest, -_nth_best(-distances, min_keep))
         return shortlist.select(np.flatnonzero(distances <= furthest))
 
-    def radius(distances: Scores, exponentials: Scores, total: float) -> float:
+    def radius(distances: Floats, exponentials: Floats, total: float) -> float:
         """The distance within which the mass lies. Bins of equal width say it roughly, and only one of them is sorted."""
         bins = (distances * np.float32(BINS / max(distances.max(), 1e-9))).astype(np.intp)
         upto = np.cumsum(np.bincount(bins, exponentials))
@@ -206,7 +206,7 @@ def mirostat(tau: float, eta: float) -> Rule:
     return rule
 
 
-def _weights(scores: Scores) -> Weights | None:
+def _weights(scores: Floats) -> Weights | None:
     """The softmax of a shortlist, or None when nothing is in play."""
     best = _nth_best(scores)
     if best == -math.inf:
@@ -218,7 +218,7 @@ def _weights(scores: Scores) -> Weights | None:
     return Weights(best, depths, exponentials, float(exponentials.sum(dtype=np.float64)))
 
 
-def _nth_best(scores: Scores, count: int = 1) -> float:
+def _nth_best(scores: Floats, count: int = 1) -> float:
     """The best score, or the `count`-th best."""
     if count == 1 or not scores.size:
         return float(scores.max(initial=-np.inf))
@@ -226,7 +226,7 @@ def _nth_best(scores: Scores, count: int = 1) -> float:
     return float(np.partition(scores[leaders(scores, count)], -count)[-count])
 
 
-def _most_likely(scores: Scores, weights: Weights, share: float, min_keep: int = 1) -> Ids:
+def _most_likely(scores: Floats, weights: Weights, share: float, min_keep: int = 1) -> Ids:
     """Indices of the best, `min_keep` or more, that together have at least this share; if possible, few."""
     indices = leaders(scores, max(FEW, min_keep))
     if weights.exponentials[indices].sum(dtype=np.float64) < share * weights.total:

@@ -6,34 +6,16 @@ written to. So a tree or a beam costs what differs, and nothing is moved when a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.cpu.library import PAGE, KvDtype
-from glassformer.engine.paged_rows import PagedRow
+from glassformer.engine.paged_rows import BYTES, PAGE, PagedRow, PageFormat
 from glassformer.ground.ownership import NotCopied
 
-BYTES = {KvDtype.F32: 4, KvDtype.F16: 2, KvDtype.BF16: 2, KvDtype.Q8: 1}
-DTYPES = {KvDtype.F32: np.float32, KvDtype.F16: np.float16, KvDtype.BF16: np.uint16, KvDtype.Q8: np.int8}
+DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "q8": np.int8}
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class PageFormat:
-    """What a page holds of each token: a key and a value for each layer and KV head."""
-
-    layers: int
-    kv_heads: int
-    head_size: int
-    dtype: KvDtype
-
-    @property
-    def bytes(self) -> int:
-        scales = 2 * PAGE * 4 if self.dtype is KvDtype.Q8 else 0
-        return self.layers * self.kv_heads * (2 * PAGE * self.head_size * BYTES[self.dtype] + scales)
 
 
 class KvPage(NotCopied):
@@ -99,9 +81,9 @@ class PageTable(NotCopied):
     def _views(self, page: KvPage, layer: int) -> tuple[Any, Any, Any]:
         """A layer's keys (kv_heads, head_size, PAGE), values (kv_heads, PAGE, head_size), and scales (kv_heads, 2, PAGE)."""
         layer_bytes = page.memory.reshape(self.format.layers, self.format.kv_heads, -1)[layer]
-        size, dtype = self.format.head_size, self.format.dtype
-        half = PAGE * size * BYTES[dtype]
-        keys, values = (layer_bytes[:, at : at + half].view(DTYPES[dtype]) for at in (0, half))
+        size, cache = self.format.head_size, self.format.cache
+        half = PAGE * size * BYTES[cache]
+        keys, values = (layer_bytes[:, at : at + half].view(DTYPES[cache]) for at in (0, half))
         scales = layer_bytes[:, 2 * half :].view(np.float32).reshape(self.format.kv_heads, 2, -1)
         return keys.reshape(-1, size, PAGE), values.reshape(-1, PAGE, size), scales
 

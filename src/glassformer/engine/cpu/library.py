@@ -24,7 +24,6 @@ from glassformer.ground.candidates import EntropyStats
 from glassformer.ground.errors import ExecutorError, SettingError, did_you_mean, spell
 from glassformer.ground.ownership import Shared
 
-PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together
 TILE = 16  # rows of a packed matrix that lie together
 

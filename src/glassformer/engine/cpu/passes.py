@@ -3,7 +3,7 @@
 `NativeModel` is a model in the engine: weights, one program for each set of watched sites, and passes over them. The
 executor and the reader build on it.
 
-Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
+Shapes: buffers (tokens, width); logits (scored positions, vocabulary).
 """
 
 from __future__ import annotations
@@ -20,135 +20,60 @@ from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
-from glassformer.engine.cpu.kv_pages import PageFormat, PageTable, page_addresses
+from glassformer.engine.cpu.kv_pages import PageTable, page_addresses
 from glassformer.engine.cpu.library import ActivationRounding, Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.native_steps import native_steps
 from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
-from glassformer.engine.lowering import Lowering, required_matrices
+from glassformer.engine.lowering import required_matrices
 from glassformer.engine.program import Program
-from glassformer.engine.program_pass import (
-    SOURCE_SITES,
-    FeedChunk,
-    ProgramPass,
-    TreeMask,
-    changed_source,
-    entry_site,
-    source_value,
-    stack_sites,
-    stops,
-)  # fmt: skip
-from glassformer.engine.protocol import ACTIVATIONS, CACHES
-from glassformer.ground.locks import ForkSafeLock
+from glassformer.engine.program_executor import ProgramModel
+from glassformer.engine.program_pass import FeedChunk, ProgramPass, TreeMask, entry_site, pass_sources, place_chunks, stops
+from glassformer.engine.protocol import ACTIVATIONS, CACHES, Capabilities
+from glassformer.ground.candidates import Candidates, top
+from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import NotCopied
 
 Floats = npt.NDArray[np.float32]
-PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
-MAX_PROGRAMS = 32  # that are kept
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
 ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
 
-class NativeModel(NotCopied):
-    """A model in the engine."""
+class CpuLogits:
+    def __init__(self, values: Floats, sites: dict[str, Any]) -> None:
+        self.values = values  # (scored positions, vocabulary)
+        self.sites = sites
 
-    def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
-        activations: str | None = None, engine: Engine | None = None,
-    ) -> None:  # fmt: skip
-        self.config = config
-        self.blueprint = blueprint
-        self.context: int = config.context
-        self._checks = checks.InputChecks(config.context, config.vocab_size, *blueprint.block_counts, begins_at_blocks=True)
-        self._weight_kind = main_kind(tensors.values())
-        self._kv_dtype = KV_DTYPES[cache] if cache else default_kv_dtype(self._weight_kind)
-        packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
-        self._activations = activations if activations and packed else ACTIVATIONS[0]
-        self._engine = engine or Engine()
-        self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
-        self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
-        for matrix in required_matrices(blueprint):
-            self._weights.require(matrix.names, matrix.shape, matrix.transposed, matrix.part)
-        self._files = WeightFiles(self._weights.prepare())
-        self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
-        self._memory = BufferMemory()
-        self._format = self._page_format("", blueprint.blocks)
+    def with_values(self, values: Floats, sites: dict[str, Any]) -> CpuLogits:
+        return CpuLogits(values, sites)
 
-    def _page_format(self, stack: str, layers: int) -> PageFormat:
-        """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
-        ops = self.blueprint.ops
-        attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
-        key = ops[attention.inputs[1]].shape
-        return PageFormat(layers, int(key[1]), int(key[3]), self._kv_dtype)
+    def host(self, index: int = -1) -> Floats:
+        if not len(self.values):
+            raise ExecutorError(checks.NOT_SCORED)
+        logits: Floats = self.values[index]
+        return logits
 
-    def _program(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> PreparedProgram:
-        """The program of a stack for these sites; the least recently used are dropped."""
-        key = (stack, stack_sites(reads, stack), stack_sites(changes, stack))
-        prepared = self._programs.pop(key, None)
-        if prepared is None:
-            program = Lowering(self.blueprint, *key, self.config).lower()
-            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ROUNDINGS[self._activations], self._memory)
-            if len(self._programs) >= MAX_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-        self._programs[key] = prepared
-        return prepared
-
-    def packed_matrices(self) -> dict[str, PackedMatrix]:
-        """Its packed matrices by name, for products outside of a program."""
-        rounding = ROUNDINGS[self._activations]
-        return {
-            matrix.names[0]: PackedMatrix(
-                self._weights.matrix(matrix.names, matrix.shape),
-                rounding,
-                self._engine,
-                self._lock,
-                self._files,
-                self._weights,
-            )
-            for matrix in required_matrices(self.blueprint)
-            if len(matrix.names) == 1 and matrix.part is None and self._weights.is_packed(matrix.names)
-        }
-
-    def _run_pass(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> list[PassResult]:
-        """One pass over some tokens of some rows: each chunk's scores, and the sites that its watch reads."""
-        first = 0
-        for chunk in chunks:
-            chunk.first = first
-            first += chunk.count
-        engine_pass = EnginePass(prepared, chunks, keys)
-        program, begin = prepared.program, 0
-        with self._files.checked():
-            if chunks[-1].begin_step:
-                self._engine.run(engine_pass.steps(0, 0))  # positions of all tokens, before the first of them join
-            for step in stops(program):
-                if engine_pass.join(begin):
-                    self._engine.run(engine_pass.steps(begin, step))
-                    engine_pass.apply_changes_before(step)
-                begin = step
-            engine_pass.join(begin)
-            self._engine.run(engine_pass.steps(begin, len(program.steps)))
-        return engine_pass.results()
+    def top(self, k: int, index: int = -1) -> Candidates:
+        return top(self.host(index), k)
 
 
 class BufferMemory:
     """Lets one program at a time have buffers: that of the last pass, whose next one reuses them."""
 
     def __init__(self) -> None:
-        self._owner: PreparedProgram | None = None
+        self._owner: NativeProgram | None = None
 
-    def claim(self, program: PreparedProgram) -> None:
+    def claim(self, program: NativeProgram) -> None:
         if self._owner is not None and self._owner is not program:
             self._owner.release_buffers()
         self._owner = program
 
 
-class PreparedProgram(NotCopied):
+class NativeProgram(NotCopied):
     """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(
-        self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, rounding: ActivationRounding, memory: BufferMemory
-    ) -> None:
+    def __init__(self, program: Program, weights: NativeWeights, cache: str, activations: str, memory: BufferMemory) -> None:
         self.program = program
         self._memory = memory
         self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
@@ -161,8 +86,8 @@ class PreparedProgram(NotCopied):
         self._capacity = (0, 0)  # tokens, and scores
         self.native = NativePass(
             steps=native_steps(program, weights), rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
-            widths=self.widths.ctypes.data, rope_count=len(program.ropes), kv_dtype=kv_dtype,
-            activation_rounding=rounding,
+            widths=self.widths.ctypes.data, rope_count=len(program.ropes), kv_dtype=KV_DTYPES[cache],
+            activation_rounding=ROUNDINGS[activations],
         )  # fmt: skip
 
     def reserve(self, tokens: int, scored: int, keys: int, length: int) -> None:
@@ -200,12 +125,12 @@ class PreparedProgram(NotCopied):
             self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, rotated, rope.interleaved)
 
     @contextmanager
-    def scores_in(self, scores: Floats) -> Iterator[None]:
-        """Let passes write their scores to these rows, rather than to a buffer that they would be copied from."""
+    def logits_in(self, logits: Floats) -> Iterator[None]:
+        """Let passes write their logits to these rows, rather than to a buffer that they would be copied from."""
         number = self.program.scores
         assert number is not None
         own = self._addresses[number]
-        self._addresses[number] = scores.ctypes.data
+        self._addresses[number] = logits.ctypes.data
         try:
             yield
         finally:
@@ -219,7 +144,8 @@ class PreparedProgram(NotCopied):
 class EnginePass(ProgramPass):
     """A pass prepared for the engine, and its results read back. All its texts have the same frequencies of RoPE."""
 
-    def __init__(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> None:
+    def __init__(self, prepared: NativeProgram, chunks: Sequence[FeedChunk], steps: int = 1) -> None:
+        """`steps`: how many tokens each chunk goes on for, where the engine chooses them."""
         self.prepared = prepared
         self.program = prepared.program
         self.chunks = chunks
@@ -237,11 +163,10 @@ class EnginePass(ProgramPass):
             scored.extend(range(chunk.first + chunk.count - count, chunk.first + chunk.count))
         token_types = [chunk.token_types for chunk in chunks if chunk.token_types is not None]
         self.token_types = np.concatenate(token_types).astype(np.int32) if token_types else None
-        source_keys = max((len(chunk.row.source) for chunk in chunks), default=0)
+        keys = max(max(chunk.start + len(chunk.feed.ids) + steps - 1, len(chunk.row.source)) for chunk in chunks)
         length = max(chunk.text_length for chunk in chunks)  # or another one with the same frequencies
-        prepared.reserve(self.tokens, len(scored), max(keys, source_keys), length)
-        decoder = prepared.program.scores is not None  # an encoder writes what is changed later
-        self.sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
+        prepared.reserve(self.tokens, len(scored), keys, length)
+        self.sources = pass_sources(prepared.program, chunks)
         self.feeds = (NativeFeed * len(chunks))(
             *(_native_feed(*fields) for fields in zip(chunks, self.sources, self.trees, self.scored_counts, strict=True))
         )
@@ -280,20 +205,81 @@ class EnginePass(ProgramPass):
     def buffer(self, number: int) -> Floats:
         return self.prepared.buffer(number, self.tokens)
 
-    def results(self) -> list[PassResult]:
+    def kept_value(self, site: str, chunk: FeedChunk) -> Floats:
+        value: Floats = self.value(site, chunk).copy()
+        return value
+
+    def results(self) -> list[CpuLogits]:
         program = self.prepared.program
         empty = np.empty((0, 0), np.float32)
-        scores = empty if program.scores is None else self.prepared.buffer(program.scores, sum(self.scored_counts))
-        results, at = [], 0
+        logits = empty if program.scores is None else self.prepared.buffer(program.scores, sum(self.scored_counts))
+        results, first = [], 0
         for chunk, source, count in zip(self.chunks, self.sources, self.scored_counts, strict=True):
-            reads = chunk.feed.watch.reads if chunk.feed.watch is not None else ()
-            values = {site: self.value(site, chunk).copy() for site in program.sites if site in reads}
-            if source is not None and program.scores is not None:
-                sites = (site for site in reads if site.endswith(SOURCE_SITES))
-                values |= {site: source_value(source, site, len(chunk.row.source)) for site in sites}
-            results.append((scores[at : at + count].copy(), values))  # the next pass reuses the buffer
-            at += count
+            values = logits[first : first + count].copy()  # the next pass reuses the buffer
+            results.append(CpuLogits(values, self.read_sites(chunk, source)))
+            first += count
         return results
+
+
+class NativeModel(ProgramModel[NativeProgram]):
+    """A model in the engine."""
+
+    def __init__(
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
+        activations: str | None = None, engine: Engine | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, blueprint, Capabilities(begins_at_blocks=True))
+        self._weight_kind = main_kind(tensors.values())
+        self._cache = cache or default_cache(self._weight_kind)
+        packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
+        self._activations = activations if activations and packed else ACTIVATIONS[0]
+        self._engine = engine or Engine()
+        self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
+        for matrix in required_matrices(blueprint):
+            self._weights.require(matrix.names, matrix.shape, matrix.transposed, matrix.part)
+        self._files = WeightFiles(self._weights.prepare())
+        self._memory = BufferMemory()
+        stacks = {op.stack for op in blueprint.ops if op.kind == "attend"}
+        self._formats = {stack: self._page_format(stack, self._cache) for stack in stacks}
+
+    def _prepare(self, program: Program) -> NativeProgram:
+        return NativeProgram(program, self._weights, self._cache, self._activations, self._memory)
+
+    def _new_pages(self, stack: str = "") -> PageTable:
+        return PageTable(self._formats[stack])
+
+    def packed_matrices(self) -> dict[str, PackedMatrix]:
+        """Its packed matrices by name, for products outside of a program."""
+        rounding = ROUNDINGS[self._activations]
+        return {
+            matrix.names[0]: PackedMatrix(
+                self._weights.matrix(matrix.names, matrix.shape),
+                rounding,
+                self._engine,
+                self._lock,
+                self._files,
+                self._weights,
+            )
+            for matrix in required_matrices(self.blueprint)
+            if len(matrix.names) == 1 and matrix.part is None and self._weights.is_packed(matrix.names)
+        }
+
+    def _run_pass(self, prepared: NativeProgram, chunks: Sequence[FeedChunk]) -> list[CpuLogits]:
+        """One pass over some tokens of some rows: each chunk's logits, and the sites that its watch reads."""
+        place_chunks(chunks)
+        engine_pass = EnginePass(prepared, chunks)
+        program, begin = prepared.program, 0
+        with self._files.checked():
+            if chunks[-1].begin_step:
+                self._engine.run(engine_pass.steps(0, 0))  # positions of all tokens, before the first of them join
+            for step in stops(program):
+                if engine_pass.join(begin):
+                    self._engine.run(engine_pass.steps(begin, step))
+                    engine_pass.apply_changes_before(step)
+                begin = step
+            engine_pass.join(begin)
+            self._engine.run(engine_pass.steps(begin, len(program.steps)))
+        return engine_pass.results()
 
 
 def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | None, scored: int) -> NativeFeed:
@@ -304,6 +290,6 @@ def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | No
     )  # fmt: skip
 
 
-def default_kv_dtype(weight_kind: str) -> KvDtype:
+def default_cache(weight_kind: str) -> str:
     """What keys and values are stored in, by the kind of the weights, unless a dtype is asked for."""
-    return KvDtype.F32 if weight_kind in ("F32", "F64") else KvDtype.F16
+    return "f32" if weight_kind in ("F32", "F64") else "f16"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.engine.checks import locked
-from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
+from glassformer.engine.cpu.kv_pages import CpuRow
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.passes import Floats, NativeModel
 from glassformer.engine.program_pass import FeedChunk, by_frequencies
@@ -41,19 +41,18 @@ class CpuReader(NativeModel):
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
         """The states of each row's tokens; `types`: which of two texts each token belongs to."""
         states: dict[int, Floats] = {}
-        prepared = self._program("", STATES, frozenset())
+        prepared = self._program("", STATES)
         for numbers in _batches([self._checked_length(row) for row in rows]):
             chunks = []
             for number in numbers:
-                ids, row = rows[number], CpuRow(PageTable(self._format))
+                ids, row = rows[number], CpuRow(self._new_pages())
                 row.pages.reserve(0, len(ids))
                 feed = Feed(row, ids, Want.NONE, watch=Watch(STATES))
                 token_types = self._token_types(ids, types[number] if types else None)
                 chunks.append(FeedChunk(number, feed, row, 0, len(ids), token_types=token_types))
             for group in by_frequencies(prepared.program, chunks):
-                longest = max(chunk.count for chunk in group)
-                for chunk, (_, sites) in zip(group, self._run_pass(prepared, group, longest), strict=True):
-                    states[chunk.number] = sites["final"][0]
+                for chunk, result in zip(group, self._run_pass(prepared, group), strict=True):
+                    states[chunk.number] = result.sites["final"][0]
         return [states[number] for number in range(len(rows))]
 
     def _checked_length(self, ids: Sequence[int]) -> int:

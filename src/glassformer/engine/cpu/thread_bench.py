@@ -22,22 +22,21 @@ import numpy as np
 from glassformer.blueprints import Blueprint, Config, blueprint, read_config
 from glassformer.checkpoint import StoredTensor
 from glassformer.engine.cpu.executor import CpuExecutor
-from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable
+from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import (
-    ActivationRounding,
     Engine,
     FileKind,
-    KvDtype,
     NativeMatrix,
     packed_kind,
     packed_size,
 )  # fmt: skip
-from glassformer.engine.cpu.passes import BufferMemory, EnginePass, PreparedProgram
+from glassformer.engine.cpu.passes import BufferMemory, EnginePass, NativeProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
+from glassformer.engine.paged_rows import PageFormat
 from glassformer.engine.program import RowRuns
 from glassformer.engine.program_pass import FeedChunk
-from glassformer.engine.protocol import Feed
+from glassformer.engine.protocol import ACTIVATIONS, Feed
 from glassformer.ground.errors import ExecutorError
 
 SHAPES: Mapping[str, Any] = {  # SmolLM2's
@@ -122,14 +121,14 @@ class SyntheticDecoder:
         model = blueprint(config)
         self._weights = SyntheticWeights(model, Engine(threads=1))
         program = Lowering(model, "", frozenset(), frozenset(), config).lower()
-        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.Q14, BufferMemory())
+        self._prepared = NativeProgram(program, self._weights, "f16", ACTIVATIONS[0], BufferMemory())
         heads, size = config.num_key_value_heads, config.head_dim
-        row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, KvDtype.F16)))
+        row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, "f16")))
         row.pages.reserve(0, CONTEXT + 1)
         for page in row.pages.pages:
             page.memory[:] = 0
         row.length = CONTEXT
-        self._pass = EnginePass(self._prepared, [FeedChunk(0, Feed(row, [0]), row, 0, 1)], CONTEXT + 1)
+        self._pass = EnginePass(self._prepared, [FeedChunk(0, Feed(row, [0]), row, 0, 1)])
         self._native = self._pass.steps(0, len(program.steps))
 
     @property

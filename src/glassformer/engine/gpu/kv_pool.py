@@ -10,35 +10,21 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glassformer.engine.gpu.device import device_errors, free_memory
-from glassformer.engine.gpu.kernels import PAGE
-from glassformer.engine.paged_rows import PagedRow
+from glassformer.engine.paged_rows import PAGE, PagedRow, PageFormat
+from glassformer.engine.protocol import GPU_CACHES
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import NotCopied
 
+DTYPES = dict(zip(GPU_CACHES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 PADDING_PAGE = 0
 FIRST_PAGES = 64  # of a pool, at least
 FIRST_SHARE = 1 / 16  # of the free memory that a pool begins with
-
-
-@dataclass(frozen=True)
-class PageFormat:
-    """What a page holds of each token: a key and a value for each layer and KV head."""
-
-    layers: int
-    kv_heads: int
-    head_size: int
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        return self.layers * 2 * self.kv_heads * PAGE * self.head_size * self.dtype.itemsize
 
 
 class KvPool:
@@ -46,6 +32,7 @@ class KvPool:
 
     def __init__(self, page_format: PageFormat, device: torch.device) -> None:
         self.format = page_format
+        self.dtype = DTYPES[page_format.cache]
         self.device = device
         pages = FIRST_PAGES
         if device.type == "cuda":
@@ -59,7 +46,7 @@ class KvPool:
     def _zeros(self, pages: int) -> Tensor:
         f = self.format
         with device_errors("keys and values"):
-            return torch.zeros(pages, f.layers, 2, f.kv_heads, PAGE, f.head_size, dtype=f.dtype, device=self.device)
+            return torch.zeros(pages, f.layers, 2, f.kv_heads, PAGE, f.head_size, dtype=self.dtype, device=self.device)
 
     @property
     def used(self) -> int:
@@ -162,7 +149,7 @@ class PageList(NotCopied):
         for at, new in enumerate((keys, values)):
             for number, page in enumerate(self.pages):
                 part = new[:, number * PAGE : (number + 1) * PAGE]
-                self.pool.tensor[page, layer, at, :, : part.shape[1]] = part.to(self.pool.format.dtype)
+                self.pool.tensor[page, layer, at, :, : part.shape[1]] = part.to(self.pool.dtype)
 
     def _index(self, length: int) -> Tensor:
         return torch.from_numpy(np.array(self.pages[: -(-length // PAGE)], np.int64)).to(self.pool.device)

@@ -1,12 +1,12 @@
 """Passes of the GPU engine: the numbers of some tokens of some rows, laid out in one piece for one copy to the device.
 
-Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
+Shapes: buffers (tokens, width); logits (scored positions, vocabulary).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from glassformer.engine import checks
-from glassformer.engine.gpu.kernels import PAGE, PassTensors
+from glassformer.engine.gpu.kernels import PassTensors
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
+from glassformer.engine.paged_rows import PAGE
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
 from glassformer.ground.candidates import Candidates, top
@@ -28,7 +29,7 @@ from glassformer.ground.errors import ExecutorError
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)
 MOST_CANDIDATES = 64  # that are found on the device
-SHARED_ROWS = 256  # at most so many scores are copied to the host at once, for all feeds of a pass
+SHARED_ROWS = 256  # at most as many rows of logits are copied to the host at once, for all feeds of a pass
 
 
 @dataclass(frozen=True)
@@ -248,41 +249,41 @@ def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-class ScoreBatch:
-    """The scores of all feeds of a pass on the device; what goes to the host goes there once for all of them."""
+class LogitBatch:
+    """The logits of all feeds of a pass on the device; what goes to the host goes there once for all of them."""
 
-    def __init__(self, scores: Tensor, kernels: Any) -> None:
-        self.scores = scores  # (scored positions, vocabulary)
+    def __init__(self, logits: Tensor, kernels: Any) -> None:
+        self.logits = logits  # (scored positions, vocabulary)
         self.kernels = kernels
         self._top: dict[int, tuple[Any, Any, Any]] = {}
 
     @cached_property
     def _host(self) -> npt.NDArray[np.float32]:
-        return to_host(self.scores)
+        return to_host(self.logits)
 
     def host(self, row: int) -> npt.NDArray[np.float32]:
-        shared = len(self.scores) <= SHARED_ROWS
-        scores: npt.NDArray[np.float32] = self._host[row] if shared else to_host(self.scores[row])
-        return scores
+        shared = len(self.logits) <= SHARED_ROWS
+        logits: npt.NDArray[np.float32] = self._host[row] if shared else to_host(self.logits[row])
+        return logits
 
     def top(self, k: int, row: int) -> Candidates:
         """A row's best candidates: few are found on the device, for all rows at once, when first asked for."""
-        if not 0 < k <= min(MOST_CANDIDATES, self.scores.shape[1]):
+        if not 0 < k <= min(MOST_CANDIDATES, self.logits.shape[1]):
             return top(self.host(row), k)
-        if len(self.scores) > SHARED_ROWS:
-            return Candidates(*(part[0] for part in self._candidates(self.scores[row : row + 1], k)))
+        if len(self.logits) > SHARED_ROWS:
+            return Candidates(*(part[0] for part in self._candidates(self.logits[row : row + 1], k)))
         if k not in self._top:
-            self._top[k] = self._candidates(self.scores, k)
+            self._top[k] = self._candidates(self.logits, k)
         return Candidates(*(part[row] for part in self._top[k]))
 
-    def _candidates(self, scores: Tensor, k: int) -> tuple[Any, Any, Any]:
-        """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
-        rows, device = len(scores), scores.device
+    def _candidates(self, logits: Tensor, k: int) -> tuple[Any, Any, Any]:
+        """The best ids of each row, their logits and probabilities; of equal ones, the first."""
+        rows, device = len(logits), logits.device
         out = torch.empty(rows, 2 * k + 3, device=device)  # in one piece, for one copy to the host
         ids = torch.empty(rows, k, dtype=torch.int32, device=device)
         sums = torch.empty(rows, 3, device=device)
         values = torch.empty(rows, k, device=device)
-        self.kernels.top_scores(scores, values, ids, sums)
+        self.kernels.top_scores(logits, values, ids, sums)
         torch.cat((values, ids.view(torch.float32), sums), dim=1, out=out)
         host = to_host(out)
         leading = host[:, :k]
@@ -290,12 +291,19 @@ class ScoreBatch:
         return np.ascontiguousarray(host[:, k : 2 * k]).view(np.int32).astype(np.int64), leading, probabilities
 
 
-class GpuScores:
-    """One feed's part of a pass's scores."""
+class GpuLogits:
+    """One feed's part of a pass's logits."""
 
-    def __init__(self, batch: ScoreBatch, first: int, count: int, sites: Mapping[str, Any]) -> None:
+    def __init__(self, batch: LogitBatch, first: int, count: int, sites: dict[str, Any]) -> None:
         self._batch, self._first, self._count = batch, first, count
         self.sites = sites
+
+    @property
+    def values(self) -> Tensor:
+        return self._batch.logits[self._first : self._first + self._count]
+
+    def with_values(self, values: Tensor, sites: dict[str, Any]) -> GpuLogits:
+        return GpuLogits(LogitBatch(values, self._batch.kernels), 0, len(values), sites)
 
     def _row(self, index: int) -> int:
         if not self._count:
@@ -307,17 +315,3 @@ class GpuScores:
 
     def top(self, k: int, index: int = -1) -> Candidates:
         return self._batch.top(k, self._row(index))
-
-
-@dataclass(frozen=True)
-class ChunkResult:
-    """A chunk's scores, as rows of a pass's, and the sites that its watch reads."""
-
-    batch: ScoreBatch
-    first: int
-    count: int
-    sites: dict[str, Tensor]
-
-    @property
-    def scores(self) -> Tensor:
-        return self.batch.scores[self.first : self.first + self.count]

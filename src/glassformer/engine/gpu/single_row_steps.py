@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.decode_ahead import (
+from glassformer.engine.gpu.device_steps import (
     MAX_STEPS,
-    Draws,
     PendingResults,
     PendingTexts,
     StepResults,
@@ -32,7 +31,7 @@ from glassformer.engine.gpu.kernels.choosing import ChoiceMode
 from glassformer.engine.gpu.kv_pool import GpuRow
 from glassformer.engine.gpu.passes import HostCopies, to_device
 from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
-from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, Draws
 
 MAX_UNWATCHED_STEPS = 4096  # of one launch
 RESIDUAL_SITE = re.compile(r"blocks\.(\d+)\.(middle|residual)")

@@ -18,12 +18,12 @@ from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.engine.gpu import kernels
-from glassformer.engine.gpu.decode_ahead import knows
+from glassformer.engine.gpu.device_steps import knows
 from glassformer.engine.gpu.executor import GpuExecutor
-from glassformer.engine.gpu.passes import GpuScores
+from glassformer.engine.gpu.passes import GpuLogits
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.weights import DTYPES
-from glassformer.engine.protocol import AheadFunctions, Choice, Feed
+from glassformer.engine.protocol import Capabilities, Choice, DeviceSampler, Feed
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import split_model
@@ -66,7 +66,7 @@ class SplitGpuExecutor(GpuExecutor):
     def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
         return None, "split among ranks: the order of their sums may depend on how many rows there are"
 
-    def run(self, feeds: Sequence[Feed]) -> list[GpuScores]:
+    def run(self, feeds: Sequence[Feed]) -> list[GpuLogits]:
         for feed in feeds:
             for site in () if feed.watch is None else self._checks.watch(feed.watch).changes:
                 if site in self._split.sites:
@@ -82,13 +82,13 @@ class SplitGpuExecutor(GpuExecutor):
         return results
 
     @property
-    def decode_ahead(self) -> AheadFunctions:
-        """As in the protocol; where somebody looks at what is divided, a driver runs each pass."""
+    def capabilities(self) -> Capabilities:
+        """Where somebody looks at what is divided, a driver runs each pass."""
 
         def knows_here(choice: Choice) -> bool:
             return knows(choice) and not choice.sites & self._split.sites.keys()
 
-        return AheadFunctions(knows_here, self._decode_ahead)
+        return replace(super().capabilities, sampler=DeviceSampler(knows_here, self._decode))
 
 
 def stored_part(stored: StoredTensor, part: Part) -> StoredTensor:

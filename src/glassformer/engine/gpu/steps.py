@@ -12,6 +12,7 @@ from glassformer.engine.gpu.kernels import product_dtype
 from glassformer.engine.gpu.passes import DevicePass
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.program import Epilogue, Program, Step, StepKind, TokenScope
+from glassformer.engine.program_pass import stops
 
 Launch: TypeAlias = Callable[[DevicePass], None]
 
@@ -21,6 +22,40 @@ class PromptDtypes(NamedTuple):
 
     input: torch.dtype = torch.float32
     output: torch.dtype = torch.float32
+
+
+class DeviceProgram:
+    """A program bound to weights on the device."""
+
+    def __init__(self, program: Program, weights: DeviceWeights) -> None:
+        self.program = program
+        self.launches = bind_steps(program, weights)
+        self.stops = frozenset(stops(program))
+        self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
+        self.ropes = [
+            (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
+        ]
+        self._frequency_lengths = program.frequency_lengths(0)  # whose frequencies these are
+
+    def set_length(self, length: int) -> None:
+        """Take the frequencies of texts of so many tokens: some kinds of RoPE depend on it."""
+        lengths = self.program.frequency_lengths(length)
+        if lengths == self._frequency_lengths:
+            return
+        for (rope, size), (frequencies, _), least in zip(self.program.ropes, self.ropes, lengths, strict=True):
+            frequencies.copy_(torch.from_numpy(rope.frequencies(size, least)))
+        self._frequency_lengths = lengths
+
+    def run(self, device_pass: DevicePass, begin: int = 0, end: int | None = None) -> None:
+        """The steps from one to another, and the changes before each of them."""
+        unscored = device_pass.scored is not None and not len(device_pass.scored)
+        for number in range(begin, len(self.launches) if end is None else end):
+            if number in self.stops and number > begin:
+                device_pass.apply_changes_before(number)
+            if not (unscored and self.scoped[number]):
+                self.launches[number](device_pass)
+        if len(self.launches) in self.stops:
+            device_pass.apply_changes_before(len(self.launches))
 
 
 def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:

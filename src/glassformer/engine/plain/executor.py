@@ -16,8 +16,21 @@ import torch
 from torch import Tensor
 
 from glassformer.engine import checks
-from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, RowMemory, SourceCache
-from glassformer.engine.protocol import NOT_NUMBERS, ChosenTokens, Description, Feed, Row, first_block, read_length
+from glassformer.engine.plain.kv_cache import CacheWindow, KvSnapshot, PlainRow, RowCache, SourceCache
+from glassformer.engine.protocol import (
+    BEST,
+    NOT_CHOSEN,
+    Capabilities,
+    Choice,
+    ChosenTokens,
+    Description,
+    DeviceSampler,
+    Draws,
+    Feed,
+    Row,
+    first_block,
+    read_length,
+)  # fmt: skip
 from glassformer.engine.row_history import RereadRows, forked
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
@@ -33,23 +46,23 @@ PAD_ID = 0  # any id: what is computed at padded positions is never read
 
 
 class HostCopy:
-    """The scores of a whole pass, brought to the host by one copy when the first of them is asked for.
+    """The logits of a whole pass, brought to the host by one copy when the first of them is asked for.
 
     Not a `cached_property`: that of Python 3.11 has a lock, which a forked process could inherit held.
     """
 
     def __init__(self, logits: Tensor) -> None:
         self._logits = logits  # (scored positions, vocabulary)
-        self._scores: npt.NDArray[np.float32] | None = None
+        self._copy: npt.NDArray[np.float32] | None = None
 
     @property
-    def scores(self) -> npt.NDArray[np.float32]:
-        if self._scores is None:
-            self._scores = self._logits.float().cpu().numpy()
-        return self._scores
+    def logits(self) -> npt.NDArray[np.float32]:
+        if self._copy is None:
+            self._copy = self._logits.float().cpu().numpy()
+        return self._copy
 
 
-class PlainScores:
+class PlainLogits:
     def __init__(self, copy: HostCopy, positions: range, sites: Mapping[str, Any]) -> None:
         self._copy = copy
         self._positions = positions  # of this feed among all that were scored
@@ -58,8 +71,8 @@ class PlainScores:
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
         if not self._positions:
             raise ExecutorError(checks.NOT_SCORED)
-        scores: npt.NDArray[np.float32] = self._copy.scores[self._positions[index]]
-        return scores
+        logits: npt.NDArray[np.float32] = self._copy.logits[self._positions[index]]
+        return logits
 
     def top(self, k: int, index: int = -1) -> Candidates:
         return top(self.host(index), k)
@@ -67,9 +80,6 @@ class PlainScores:
 
 class PlainExecutor(NotCopied, RereadRows):
     """An `Executor` over any model that scores the next token."""
-
-    max_ahead = 1  # modules may have hooks, which see no token that nobody wants
-    begins_at_blocks = True
 
     def __init__(self, model: CausalLM | Seq2SeqLM, make_tap: Callable[[Sequence[Observer]], Tap] = Tap) -> None:
         """`make_tap`: what watches a pass, where the values at some sites are not whole."""
@@ -79,11 +89,20 @@ class PlainExecutor(NotCopied, RereadRows):
         self.context: int = model.config.context
         config = model.config
         self._checks = checks.InputChecks(
-            config.context, self.base.vocabulary_size, *self.base.block_counts, takes_vectors=True, begins_at_blocks=True
-        )
+            config.context, self.base.vocabulary_size, *self.base.block_counts,
+            capabilities=Capabilities(takes_vectors=True, begins_at_blocks=True),
+        )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
         self._cache = RowCache(config.num_hidden_layers)
         self._lock = ForkSafeLock()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Modules may have hooks, which see no token that nobody wants: so none is chosen ahead."""
+        sampler = DeviceSampler(_is_best, self._decode_best, max_tokens=1)
+        return replace(
+            self._checks.capabilities, sampler=sampler, export_kv=self.export_kv, same_frequencies=self.same_frequencies
+        )
 
     @checks.locked
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
@@ -93,16 +112,16 @@ class PlainExecutor(NotCopied, RereadRows):
 
     @checks.locked
     @torch.inference_mode()
-    def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
+    def run(self, feeds: Sequence[Feed]) -> list[PlainLogits]:
         rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
         checks.check_fed_once(rows)
-        scores: list[PlainScores] = self._run_rows(feeds, rows) if feeds else []
-        return scores
+        logits: list[PlainLogits] = self._run_rows(feeds, rows) if feeds else []
+        return logits
 
-    def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainScores]:
+    def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainLogits]:
         order = sorted(range(len(feeds)), key=lambda at: (first_block(feeds[at]), rows[at].slot))
-        scores: dict[int, PlainScores] = {}
+        logits: dict[int, PlainLogits] = {}
         with checks.unchanged_weights(self.model), checks.rewound(feeds, rows):
             encoder_sites = self._encode(
                 [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
@@ -110,10 +129,10 @@ class PlainExecutor(NotCopied, RereadRows):
             for _, group in groupby(order, key=lambda at: first_block(feeds[at])):
                 numbers = list(group)
                 passed = self._run_pass([feeds[at] for at in numbers], [rows[at] for at in numbers], encoder_sites)
-                scores |= zip(numbers, passed, strict=True)
+                logits |= zip(numbers, passed, strict=True)
             for feed, row in zip(feeds, rows, strict=True):
                 row.length += len(feed.ids)
-        return [scores[at] for at in range(len(feeds))]
+        return [logits[at] for at in range(len(feeds))]
 
     def _open_row(self, row: Row) -> PlainRow:
         if not isinstance(row, PlainRow) or not row.open:
@@ -152,7 +171,7 @@ class PlainExecutor(NotCopied, RereadRows):
 
     def _run_pass(
         self, feeds: Sequence[Feed], rows: Sequence[PlainRow], encoder_sites: Mapping[int, dict[str, Any]]
-    ) -> list[PlainScores]:
+    ) -> list[PlainLogits]:
         device = self.base.token_embedding.weight.device
         lengths = [len(feed.ids) for feed in feeds]
         longest = max(lengths)
@@ -191,10 +210,10 @@ class PlainExecutor(NotCopied, RereadRows):
         logits = self._logits(ids, rows, window, mask, positions, lengths, keep, tap, vectors, begin)
         copy, first, results = HostCopy(logits), 0, []
         for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
-            scores = PlainScores(copy, range(first, first + len(columns)), {})
+            result = PlainLogits(copy, range(first, first + len(columns)), {})
             if observer is not None:
-                scores = _watched_scores(feed, logits[first : first + len(columns)], observer, start + columns.start)
-            results.append(scores)
+                result = _watched_logits(feed, logits[first : first + len(columns)], observer, start + columns.start)
+            results.append(result)
             first += len(columns)
         return results
 
@@ -232,34 +251,36 @@ class PlainExecutor(NotCopied, RereadRows):
 
     @checks.locked
     @torch.inference_mode()
-    def restore(
-        self, memory: RowMemory, source: Sequence[int] = (), ids: Sequence[int] = (), vectors: Any = None
+    def import_kv(
+        self, snapshot: KvSnapshot, source: Sequence[int] = (), ids: Sequence[int] = (), vectors: Any = None
     ) -> PlainRow:
-        """A new row that remembers this: what `remember` gave, or a caller's own keys and values; `source`: what the encoder
-        is to read, if the memory has nothing of it; `ids`, `vectors`: the text whose beginning it is."""
-        row = self._cache.restore(memory, source)
+        """A new row with these keys and values: what `export_kv` gave, or a caller's; `source`: what the encoder is to read,
+        if they have nothing of it; `ids`, `vectors`: the text whose beginning it is."""
+        row = self._cache.import_kv(snapshot, source)
         row.history = self._new_history()
-        if memory.own:
+        if snapshot.own:
             vectors = None if vectors is None else vectors[: row.length]
             self._record(row, Feed(row, ids[: row.length] or (PAD_ID,) * row.length, vectors=vectors), 0, row.length)
         return row
 
     @checks.locked
-    def remember(self, row: Row, length: int) -> RowMemory:
-        """A copy of what a row remembers of its first so many tokens, and of its source."""
-        return self._cache.memory(self._open_row(row), length)
+    def export_kv(self, row: Row, length: int) -> KvSnapshot:
+        """A copy of the keys and values of a row's first `length` tokens, and of its source."""
+        return self._cache.export_kv(self._open_row(row), length)
 
     @checks.locked
     @torch.inference_mode()
-    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        """The best ids, (rows, count), as `GreedyDecoder` says: scores stay on the model's device, and ids until the end."""
-        fed = [self._open_row(row) for row in rows]
+    def _decode_best(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
+    ) -> list[ChosenTokens]:
+        """The best tokens: logits stay on the model's device, and ids until the end."""
+        fed, count = [self._open_row(row) for row in rows], draws.shape[1]
         checks.check_fed_once(fed)
         self._checks.check_ids(tokens)
         lengths = [row.length for row in fed]
         check_context(max(lengths, default=0) + count, self.context, "prompt")
         if not fed or not count:
-            return np.empty((len(fed), count), np.int32)
+            return [ChosenTokens([]) for _ in fed]
         order = sorted(range(len(fed)), key=lambda at: fed[at].slot)
         try:
             with checks.unchanged_weights(self.model):
@@ -271,14 +292,12 @@ class PlainExecutor(NotCopied, RereadRows):
             for row, length in zip(fed, lengths, strict=True):
                 row.length = length
             raise
-        ids = np.empty((len(fed), count), np.int32)
-        ids[order] = best
-        ids[:] = [own.take(ChosenTokens(chosen)).ids for own, chosen in zip(steps, ids.tolist(), strict=True)]
-        ids[np.maximum.accumulate(ids == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
-        return ids
+        best[np.maximum.accumulate(best == NOT_CHOSEN, axis=1)] = NOT_CHOSEN
+        ids = dict(zip(order, best.tolist(), strict=True))
+        return [own.take(ChosenTokens(ids[at])) for at, own in enumerate(steps)]
 
     def _decode(self, rows: Sequence[PlainRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        """The best ids of rows in the order of their slots; NOT_NUMBERS where the best score is none."""
+        """The best ids of rows in the order of their slots; NOT_CHOSEN where the best logit is no number."""
         device = self.base.token_embedding.weight.device
         slots, longest = [row.slot for row in rows], max(row.length for row in rows)
         self._cache.reserve(longest + count)
@@ -287,8 +306,8 @@ class PlainExecutor(NotCopied, RereadRows):
             window = CacheWindow(self._cache, slots, [row.length for row in rows], 1, device)
             mask = Mask(window.columns, window.keys, aligned=window.aligned)
             lengths = [row.length + 1 for row in rows]
-            scores, best = self._logits(ids, rows, window, mask, window.columns, lengths, 1).max(-1)
-            chosen.append(best.masked_fill(~scores.isfinite(), NOT_NUMBERS))
+            logits, best = self._logits(ids, rows, window, mask, window.columns, lengths, 1).max(-1)
+            chosen.append(best.masked_fill(~logits.isfinite(), NOT_CHOSEN))
             ids = best
             for row in rows:
                 row.length += 1
@@ -351,8 +370,8 @@ class PlainExecutor(NotCopied, RereadRows):
         residual = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size))
         with checks.unchanged_weights(self.model):
             normed = self.base.final_norm(residual.to(weight.device, weight.dtype))
-            scores: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
-        return scores
+            logits: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
+        return logits
 
     def describe(self) -> Description:
         weight = self.base.token_embedding.weight
@@ -360,11 +379,15 @@ class PlainExecutor(NotCopied, RereadRows):
         return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.own.bytes_per_token)
 
 
-def _watched_scores(feed: Feed, logits: Tensor, observer: Observer, start: int) -> PlainScores:
-    """One feed's scores, changed and recorded if its watch asks for the site `scores`; `start`: the first one's position."""
+def _is_best(choice: Choice) -> bool:
+    return choice == BEST
+
+
+def _watched_logits(feed: Feed, logits: Tensor, observer: Observer, start: int) -> PlainLogits:
+    """One feed's logits, changed and recorded if its watch asks for the site `scores`; `start`: the first one's position."""
     assert feed.watch is not None
     if (change := feed.watch.changes.get("scores")) is not None and len(logits):
         logits = change.apply(logits[None], where_of("scores", start))[0]
     if "scores" in feed.watch.reads:
         observer.record["scores"] = logits[None]
-    return PlainScores(HostCopy(logits), range(len(logits)), observer.record)
+    return PlainLogits(HostCopy(logits), range(len(logits)), observer.record)

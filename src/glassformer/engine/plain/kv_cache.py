@@ -31,8 +31,8 @@ class PlainRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RowMemory:
-    """What a row remembers, outside of an executor: each layer's keys and values, (heads, tokens, head_size)."""
+class KvSnapshot:
+    """A row's keys and values outside of an executor, by layer: (heads, tokens, head_size)."""
 
     own: Sequence[tuple[Tensor, Tensor]] = ()  # of its own tokens
     source: Sequence[tuple[Tensor, Tensor]] = ()  # of its encoded source
@@ -145,23 +145,23 @@ class RowCache:
         for buffers, filled in zip((self.own, self.source), self._filled(), strict=True):
             buffers.shrink(len(self.rows), filled)
 
-    def restore(self, memory: RowMemory, source: Sequence[int] = ()) -> PlainRow:
-        """A new row that remembers this."""
-        row = self.add([0] * memory.source_length or source)  # the ids of a source that is encoded are not read
-        if memory.own:
-            self.reserve(memory.length)
-            self.own.write(row.slot, memory.own, len(self.rows))
-            row.length = memory.length
-        if memory.source:
-            self.reserve_sources(memory.source_length)
-            self.source.write(row.slot, memory.source, len(self.rows))
+    def import_kv(self, snapshot: KvSnapshot, source: Sequence[int] = ()) -> PlainRow:
+        """A new row with these keys and values."""
+        row = self.add([0] * snapshot.source_length or source)  # the ids of a source that is encoded are not read
+        if snapshot.own:
+            self.reserve(snapshot.length)
+            self.own.write(row.slot, snapshot.own, len(self.rows))
+            row.length = snapshot.length
+        if snapshot.source:
+            self.reserve_sources(snapshot.source_length)
+            self.source.write(row.slot, snapshot.source, len(self.rows))
             row.encoded = True
         return row
 
-    def memory(self, row: PlainRow, length: int) -> RowMemory:
-        """A copy of what a row remembers of its first so many tokens, and of its source."""
+    def export_kv(self, row: PlainRow, length: int) -> KvSnapshot:
+        """A copy of the keys and values of a row's first `length` tokens, and of its source."""
         source_length = len(row.source) if row.encoded else 0
-        return RowMemory(self.own.read(row.slot, min(length, row.length)), self.source.read(row.slot, source_length))
+        return KvSnapshot(self.own.read(row.slot, min(length, row.length)), self.source.read(row.slot, source_length))
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
         """Copy some rows to some slots, all at once; of a row that never ran there is nothing to copy."""

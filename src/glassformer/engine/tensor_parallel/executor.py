@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -17,19 +16,16 @@ import numpy.typing as npt
 
 from glassformer.engine import checks
 from glassformer.engine.protocol import (
-    AheadFunctions,
+    Capabilities,
     Choice,
     ChosenTokens,
     Description,
+    Draws,
     Executor,
     Feed,
+    Logits,
     Row,
-    Scores,
-    ahead_decoder,
-    least_prompt,
-    max_ahead,
-    same_frequencies,
-)
+)  # fmt: skip
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.ranks import Ranks
 from glassformer.ground.changes import Change, ComputedChange, as_array, in_sequence, parts_of
@@ -60,12 +56,10 @@ class FollowingExecutor:
     def run(self, feeds: Sequence[Feed], numbers: Sequence[int]) -> None:
         self.executor.run([replace(feed, row=self.rows[number]) for feed, number in zip(feeds, numbers, strict=True)])
 
-    def decode_ahead(
-        self, numbers: Sequence[int], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
-    ) -> None:
-        decoder = ahead_decoder(self.executor)
-        assert decoder is not None
-        decoder([self.rows[number] for number in numbers], tokens, choices, draws)
+    def decode(self, numbers: Sequence[int], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws) -> None:
+        sampler = self.executor.capabilities.sampler
+        assert sampler is not None
+        sampler.decode([self.rows[number] for number in numbers], tokens, choices, draws)
 
     def fork(self, number: int, parent: int, length: int | None) -> None:
         self.rows[number] = self.executor.fork(self.rows[parent], length)
@@ -94,34 +88,33 @@ class TensorParallelExecutor:
         self._new_numbers = count()
         self._rows: dict[int, tuple[Row, int]] = {}  # by identity; the row is kept, so that its identity is
         self.context = self._executor.context
-        self.least_prompt = least_prompt(self._executor)
-        self.max_ahead = max_ahead(self._executor)
 
-    def same_frequencies(self, length: int) -> int:
-        return same_frequencies(self._executor, length)
+    @property
+    def capabilities(self) -> Capabilities:
+        """As rank 0's, less what is not sent to the others."""
+        own = self._executor.capabilities
+        sampler = None if own.sampler is None else replace(own.sampler, decode=self._decode, enqueue=None)
+        return Capabilities(
+            min_prefill_tokens=own.min_prefill_tokens, sampler=sampler, same_frequencies=own.same_frequencies
+        )
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         number = next(self._new_numbers)
         return self._remember(self._call(lambda: self._executor.open(source), "open", number, source), number)
 
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         feeds = [feed if feed.watch is None else replace(feed, watch=_as_data(feed.watch)) for feed in feeds]
         rows = [self._number(feed.row) for feed in feeds]
         messages = [replace(feed, row=None, ids=tuple(feed.ids)) for feed in feeds]  # type: ignore[arg-type]
         return self._call(lambda: self._executor.run(feeds), "run", messages, rows)
 
-    @cached_property
-    def decode_ahead(self) -> AheadFunctions | None:
-        decoder = ahead_decoder(self._executor)
-        return None if decoder is None else AheadFunctions(decoder.knows, self._decode_ahead)
-
-    def _decode_ahead(
-        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    def _decode(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
     ) -> Sequence[ChosenTokens]:
-        decoder = ahead_decoder(self._executor)
-        assert decoder is not None
-        own = lambda: decoder(rows, tokens, choices, draws)  # noqa: E731
-        return self._call(own, "decode_ahead", [self._number(row) for row in rows], tuple(tokens), tuple(choices), draws)
+        sampler = self._executor.capabilities.sampler
+        assert sampler is not None
+        own = lambda: sampler.decode(rows, tokens, choices, draws)  # noqa: E731
+        return self._call(own, "decode", [self._number(row) for row in rows], tuple(tokens), tuple(choices), draws)
 
     def fork(self, row: Row, length: int | None = None) -> Row:
         number, parent = next(self._new_numbers), self._number(row)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import PAGE, PassTensors
+from glassformer.engine.gpu.kernels import PassTensors
+from glassformer.engine.paged_rows import PAGE
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from glassformer.decoding.ahead import STAGES
 
 from glassformer.decoding import Policy
-from glassformer.decoding.ahead import STAGES
-from glassformer.engine.gpu.decode_ahead import mode_of, rule_numbers
+from glassformer.engine.gpu.device_steps import mode_of, rule_numbers
 from glassformer.engine.gpu.kernels import advance, choose, choose_best
 from glassformer.engine.gpu.kernels.choosing import read_records, record_size
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChoiceRecords

@@ -22,7 +22,6 @@ from glassformer.engine.gpu.kernels.packed_matmul import pack
 from glassformer.engine.gpu.kernels.rope import rope_kv_store
 from glassformer.engine.gpu.kernels.tensors import (
     CHUNK,
-    PAGE,
     DeviceMatrix,
     DeviceNorm,
     PassTensors,
@@ -31,7 +30,6 @@ from glassformer.engine.gpu.kernels.tensors import (
 
 __all__ = [
     "CHUNK",
-    "PAGE",
     "ChoiceMode",
     "DeviceMatrix",
     "DeviceNorm",

@@ -22,7 +22,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from glassformer.engine.gpu.kernels.functions import can_be_tiled, shared_bytes
-from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
+from glassformer.engine.gpu.kernels.tensors import CHUNK, PassTensors
+from glassformer.engine.paged_rows import PAGE
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
 NEVER = tl.constexpr(float("-inf"))

@@ -15,7 +15,8 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     NORMS,
 )  # fmt: skip
-from glassformer.engine.gpu.kernels.tensors import PAGE, DeviceNorm, PassTensors
+from glassformer.engine.gpu.kernels.tensors import DeviceNorm, PassTensors
+from glassformer.engine.paged_rows import PAGE
 
 
 def rope_kv_store(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PAGE = 64  # tokens of a page of keys and values
 CHUNK = 256  # keys of one online softmax of a step pass; fixed, so that results do not depend on the batch
 FLOAT_KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 

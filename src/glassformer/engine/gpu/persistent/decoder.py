@@ -22,8 +22,9 @@ from glassformer.engine.gpu.persistent.compiler import compiled
 from glassformer.engine.gpu.persistent.driver import CooperativeKernel
 from glassformer.engine.gpu.persistent.formats import EMBEDDINGS, Format, format_of
 from glassformer.engine.gpu.persistent.launch import KernelError, Launch
-from glassformer.engine.gpu.persistent.schedule import MATRICES, PAGE, DecoderShape, Formats, Schedule, misfit
+from glassformer.engine.gpu.persistent.schedule import MATRICES, DecoderShape, Formats, Schedule, misfit
 from glassformer.engine.gpu.persistent.stream import write_matrix
+from glassformer.engine.paged_rows import PAGE
 from glassformer.ground.errors import ExecutorError, InputError
 
 THREADS = 288

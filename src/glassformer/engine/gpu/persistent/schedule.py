@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.engine.gpu.persistent.formats import BFLOAT16, EMBEDDINGS, WARPS, Format
+from glassformer.engine.paged_rows import PAGE
 
 ROUND_ROWS = 64  # rows whose products are summed over the warps at a time
-PAGE = 64  # tokens in a page of the KV cache
 USUAL_PART_BYTES = 16_384
 MOST_PART_BYTES = 20_480
 BYTES_UNDER_WAY = 16_384  # of a block, in small layers

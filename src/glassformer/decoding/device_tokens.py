@@ -1,4 +1,4 @@
-"""Tokens that an executor chose ahead, as the steps that a policy would have made of the same scores.
+"""Tokens that an executor chose on its device, as the steps that a policy would have made of the same logits.
 
 What is said of the steps is computed for all of them at once, from the records of the choices.
 
@@ -18,12 +18,11 @@ import numpy.typing as npt
 from glassformer.decoding.policy import CHOICE_RULES, Policy, Step
 from glassformer.decoding.shortlist import Ids, Shortlist
 from glassformer.decoding.waterfall import MODEL, Waterfall
-from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens
+from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens, Draws
 from glassformer.ground.candidates import Candidates
 from glassformer.ground.sites import axes
 
 STAGES = (MODEL, *CHOICE_RULES)  # the columns of a record
-Draws = npt.NDArray[np.float64]
 
 
 class Explanation(NamedTuple):
@@ -36,7 +35,7 @@ class Explanation(NamedTuple):
 
 
 @dataclass
-class TokensAhead:
+class DeviceTokens:
     """Tokens of a text that the executor has chosen, and that its policy has not taken yet."""
 
     policy: Policy
@@ -63,9 +62,9 @@ class TokensAhead:
             draw, gap = float(self.draws[number]), float(records.best[number] - records.chosen[number])
             policy.history.surprisals.append(-math.log2(records.shares[number]))
         step = policy.accept(token, draw, gap)
-        if self.chosen.scores is not None and policy.look.depth:
-            step = policy.explain(step, [Shortlist(self.chosen.scores[number])])
-        elif policy.look.depth:
+        if self.chosen.logits is not None and policy.detail.depth:
+            step = policy.explain(step, [Shortlist(self.chosen.logits[number])])
+        elif policy.detail.depth:
             step = Step(token, step.finish, draw, False, *self._explanations[number])
         return replace(step, sites=at_position(sites, number)) if sites else step
 
@@ -90,21 +89,21 @@ def at_position(sites: Mapping[str, Any], position: int) -> dict[str, Any] | Non
 
 
 def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Iterator[Explanation]:
-    """What a policy's look asks for, of each of these tokens."""
-    steps, look = len(ids), policy.look
+    """What a policy's detail asks for, of each of these tokens."""
+    steps, detail = len(ids), policy.detail
     names = (MODEL, *(name for name, _ in policy.recipe.rules))
     stages = [STAGES.index(name) for name in names]
     totals, weighted, in_play = (part[:steps][:, stages] for part in (records.totals, records.weighted, records.in_play))
-    # The best by the model's own scores: dividing may have made some equal that were not.
-    order = np.lexsort((records.ids[:steps], -records.scores[:steps]))[:, : look.depth]
+    # The best by their logits: dividing may have made some equal that were not.
+    order = np.lexsort((records.ids[:steps], -records.logits[:steps]))[:, : detail.depth]
     first: Ids = np.take_along_axis(records.ids[:steps], order, 1)
-    scores: npt.NDArray[np.float32] = np.take_along_axis(records.scores[:steps], order, 1)
+    logits: npt.NDArray[np.float32] = np.take_along_axis(records.logits[:steps], order, 1)
     shown = np.count_nonzero(first >= 0, axis=1)
-    probabilities = (np.exp(scores - scores[:, :1]) / totals[:, :1]).astype(np.float32)
-    chosen_scores = records.chosen[:steps].astype(np.float32)
-    logprobs = (chosen_scores - scores[:, 0] + np.log(probabilities[:, 0])).tolist()
-    candidates = list(map(Candidates, *(cut_rows(part, shown) for part in (first, scores, probabilities))))
-    if not look.waterfall:
+    probabilities = (np.exp(logits - logits[:, :1]) / totals[:, :1]).astype(np.float32)
+    chosen_logits = records.chosen[:steps].astype(np.float32)
+    logprobs = (chosen_logits - logits[:, 0] + np.log(probabilities[:, 0])).tolist()
+    candidates = list(map(Candidates, *(cut_rows(part, shown) for part in (first, logits, probabilities))))
+    if not detail.waterfall:
         yield from map(Explanation, candidates, logprobs)
         return
 
@@ -112,9 +111,9 @@ def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Itera
     chosen = np.array(ids, np.int64)[:, None]
     lengths = shown + (first != chosen).all(1)
     columns, positions = np.hstack((first, chosen)), np.hstack((order, np.full_like(chosen, -1)))
-    own_scores = np.hstack((scores, chosen_scores[:, None]))
-    scaled = own_scores / np.float32(policy.settings.temperature) if "temperature" in names else own_scores
-    by_stage = np.stack([own_scores if name == MODEL else scaled for name in names], axis=1)
+    own_logits = np.hstack((logits, chosen_logits[:, None]))
+    scaled = own_logits / np.float32(policy.settings.temperature) if "temperature" in names else own_logits
+    by_stage = np.stack([own_logits if name == MODEL else scaled for name in names], axis=1)
     by_stage[positions[:, None] >= in_play[:, :, None]] = -np.inf
     ends = by_stage[:, -1].astype(np.float64)
     ends = np.exp(ends - ends.max(1, keepdims=True)) / totals[:, -1:]

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,10 @@ from glassformer.engine.gpu.kernels.choosing import (
 )  # fmt: skip
 from glassformer.engine.gpu.kv_pool import GpuRow
 from glassformer.engine.gpu.passes import HostCopies, PassInput, to_device
+from glassformer.engine.gpu.steps import DeviceProgram
 from glassformer.engine.program import Program, SiteLocation
 from glassformer.engine.program_pass import FeedChunk
-from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChoiceRecords, ChosenTokens, Feed
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChoiceRecords, ChosenTokens, Draws, Feed
 from glassformer.ground.sites import ENCODER, axes
 
 MAX_STEPS = 64  # that are queued at once
@@ -42,15 +43,6 @@ SHOWN = (16, MOST_SHOWN)  # candidates that are recorded, some more than asked f
 SPARE = 6
 TEMPERATURES = (1e-30, 1e30)  # between which float32 can divide by one
 TOKEN_AXES = frozenset(("batch", "length", "hidden", "inner", "heads", "head_size"))
-Draws = npt.NDArray[np.float64]
-
-
-class PreparedProgram(Protocol):
-    """A program that is ready to run on the device."""
-
-    program: Program
-
-    def set_length(self, length: int) -> None: ...
 
 
 # What a choice needs ----------------------------------------------------------------------------------------------------
@@ -214,7 +206,7 @@ class StepDecoder:
     """Queues steps of an executor's rows: captured passes of one token a row."""
 
     def __init__(
-        self, kernels: Any, device: torch.device, program: Callable[[frozenset[str]], PreparedProgram],
+        self, kernels: Any, device: torch.device, program: Callable[[frozenset[str]], DeviceProgram],
         captured: Callable[[CapturedShape, Any, PassInput, Finish], Replay],
     ) -> None:  # fmt: skip
         """`program`: the one that reads these sites; `captured`: a pass of it over what is fed, with what finishes it."""
@@ -283,7 +275,7 @@ class StepDecoder:
 
     def _enqueue_steps(
         self, rows: Sequence[GpuRow], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws,
-        prepared: PreparedProgram, mode: ChoiceMode | None, places: Mapping[str, SiteLocation],
+        prepared: DeviceProgram, mode: ChoiceMode | None, places: Mapping[str, SiteLocation],
     ) -> PendingResults:  # fmt: skip
         """As many steps as have room in the tensors that they write to."""
         size, steps = padded_size(len(rows)), draws.shape[1]

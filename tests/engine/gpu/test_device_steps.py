@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.decoding import Look, Policy, Step
+from glassformer.decoding import Policy, Step, StepDetail
 from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.loop import Loop, loop
-from glassformer.engine.gpu import decode_ahead
-from glassformer.engine.gpu.decode_ahead import knows, mode_of
+from glassformer.engine.gpu import device_steps
+from glassformer.engine.gpu.device_steps import knows, mode_of
 from glassformer.engine.protocol import BEST, Choice
-from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.ground.sites import Watch
+from tests.capabilities import step_by_step
 from tests.decoding.oracle import recipe
 from tests.engine.executors import Subject
 
@@ -31,18 +31,10 @@ SAMPLED: list[dict[str, Any]] = [
 SITES = frozenset(("embedding", "blocks.0.attention.heads", "blocks.1.residual"))
 
 
-class StepByStep(WrappedExecutor):
-    """The same executor, which chooses nothing."""
-
-    @property
-    def decode_ahead(self) -> None:
-        return None
-
-
 def policies(look: int = 0, **changes: Any) -> list[Policy]:
     settings = {"max_new_tokens": 11, **changes}
     return [
-        Policy(recipe(**settings), prompt, context=64, seed=7, index=index, look=Look.of(look))
+        Policy(recipe(**settings), prompt, context=64, seed=7, index=index, detail=StepDetail.of(look))
         for index, prompt in enumerate(PROMPTS)
     ]
 
@@ -67,7 +59,7 @@ def executor(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("changes", SAMPLED, ids=str)
 def test_drawn_texts_are_those_of_their_policies(executor: Any, changes: dict[str, Any]) -> None:
     ahead, single = policies(do_sample=True, **changes), policies(do_sample=True, **changes)
-    assert steps(executor, ahead) == steps(StepByStep(executor), single)
+    assert steps(executor, ahead) == steps(step_by_step(executor), single)
     assert [len(draws[0]) for *_, draws in executor.bursts] == [1, 2, 2, 4, 1]
     for mine, theirs in zip(ahead, single, strict=True):
         assert mine.gap == pytest.approx(theirs.gap)
@@ -102,7 +94,7 @@ def test_drafts_are_for_texts_that_the_engine_does_not_choose_by_itself(executor
 def test_what_is_said_of_a_step_is_what_its_policy_says(executor: Any, look: int, changes: dict[str, Any]) -> None:
     watched = steps(executor, policies(look, **changes))
     assert executor.bursts
-    for mine, theirs in zip(watched, steps(StepByStep(executor), policies(look, **changes)), strict=True):
+    for mine, theirs in zip(watched, steps(step_by_step(executor), policies(look, **changes)), strict=True):
         for step, other in zip(mine, theirs, strict=True):
             assert_said_the_same(step, other)
 
@@ -131,7 +123,9 @@ def test_watched_sites_come_with_each_step(executor: Any, changes: dict[str, Any
     watched = steps(executor, policies(**changes), watch)
     assert executor.bursts
     unwatched = steps(executor, policies(**changes))
-    for mine, theirs, plain in zip(watched, steps(StepByStep(executor), policies(**changes), watch), unwatched, strict=True):
+    for mine, theirs, plain in zip(
+        watched, steps(step_by_step(executor), policies(**changes), watch), unwatched, strict=True
+    ):
         assert [step.id for step in mine] == [step.id for step in plain]
         for step, other in zip(mine, theirs, strict=True):
             assert step.sites is not None
@@ -149,7 +143,7 @@ def test_texts_that_choose_differently_go_in_one_batch(executor: Any) -> None:
         )
         return [drawn, best, watched]
 
-    mine, theirs = steps(executor, texts()), steps(StepByStep(executor), texts())
+    mine, theirs = steps(executor, texts()), steps(step_by_step(executor), texts())
     assert [[step.id for step in text] for text in mine] == [[step.id for step in text] for text in theirs]
     assert mine[1] == theirs[1]
     assert all(len(rows) == 3 for rows, *_ in executor.bursts)
@@ -157,7 +151,7 @@ def test_texts_that_choose_differently_go_in_one_batch(executor: Any) -> None:
 
 def test_many_steps_go_in_several_pieces(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = steps(executor, policies(10, do_sample=True, top_k=5))
-    monkeypatch.setattr(decode_ahead, "MAX_STEPS", 3)
+    monkeypatch.setattr(device_steps, "MAX_STEPS", 3)
     for mine, theirs in zip(steps(executor, policies(10, do_sample=True, top_k=5)), whole, strict=True):
         for step, other in zip(mine, theirs, strict=True):
             assert_said_the_same(step, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Finish, Look, Policy
+from glassformer.decoding import Finish, Policy, StepDetail
 from glassformer.decoding.loop import Loop, loop
 from glassformer.decoding.policy import pick
 from glassformer.engine.changed_executor import ChangedExecutor
@@ -20,22 +21,24 @@ from glassformer.engine.protocol import (
     BEST,
     MAX_AHEAD,
     NOT_CHOSEN,
-    NOT_NUMBERS,
-    AheadFunctions,
-    BestAhead,
+    Capabilities,
     Choice,
     ChoiceRecords,
     ChosenTokens,
+    DeviceSampler,
     Feed,
-    ahead_decoder,
-    max_ahead,
 )  # fmt: skip
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.ground.errors import ExecutorError, NotNumbers
+from tests.capabilities import offering
 from tests.decoding.oracle import Oracle, recipe
 from tests.sweeps import examples
 
 PROMPTS = ([5, 9, 3], [7, 2], [5, 9, 3, 8, 6, 1], [4])
+
+
+def is_best(choice: Choice) -> bool:
+    return choice == BEST
 
 
 class DecodingOracle(Oracle):
@@ -45,9 +48,16 @@ class DecodingOracle(Oracle):
         super().__init__(**options)
         self.bursts: list[tuple[int, int]] = []  # rows and tokens of each
 
-    def decode_greedily(self, rows: Sequence[Any], tokens: Sequence[int], count: int) -> Any:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(sampler=DeviceSampler(is_best, self._decode))
+
+    def _decode(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> list[ChosenTokens]:
+        return [ChosenTokens(ids) for ids in self.best(rows, tokens, draws.shape[1]).tolist()]
+
+    def best(self, rows: Sequence[Any], tokens: Sequence[int], count: int) -> Any:
         self.bursts.append((len(rows), count))
-        ids = np.full((len(rows), count), NOT_NUMBERS, np.int32)
+        ids = np.full((len(rows), count), NOT_CHOSEN, np.int32)
         for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
             for at in range(count):
                 scores = self._one(Feed(row, (int(token),))).host()
@@ -95,11 +105,10 @@ def test_a_text_begins_with_few_tokens_at_once(monkeypatch: pytest.MonkeyPatch) 
 def test_an_executor_may_refuse_to_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
     oracle = DecodingOracle()
-    oracle.max_ahead = 1  # type: ignore[attr-defined]
-    policy = text([5, 6])
-    written(WrappedExecutor(oracle), [policy])
+    assert oracle.capabilities.sampler is not None
+    assert oracle.capabilities.sampler.max_tokens == MAX_AHEAD
+    written(offering(oracle, sampler=replace(oracle.capabilities.sampler, max_tokens=1)), [text([5, 6])])
     assert oracle.bursts == [(1, 1)] * 19
-    assert max_ahead(WrappedExecutor(DecodingOracle())) == MAX_AHEAD
 
 
 def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,21 +121,22 @@ def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 class QueueingOracle(DecodingOracle):
     """An oracle that decodes greedily when its tokens are waited for, but at some lengths of a row."""
 
-    def __init__(self, gives_up_at: frozenset[int] = frozenset(), least_prompt: int = 1, **options: Any) -> None:
+    def __init__(self, gives_up_at: frozenset[int] = frozenset(), min_prefill_tokens: int = 1, **options: Any) -> None:
         super().__init__(**options)
-        self.gives_up_at, self.least_prompt = gives_up_at, least_prompt
+        self.gives_up_at, self.min_prefill_tokens = gives_up_at, min_prefill_tokens
         self.last: dict[int, int] = {}  # chosen for each row
         self.queued = 0  # steps that nobody has waited for
         self.most_queued = 0
 
     @property
-    def decode_ahead(self) -> AheadFunctions:
-        return AheadFunctions(lambda choice: choice == BEST, lambda *steps: self._enqueue(*steps)(), self._enqueue)
+    def capabilities(self) -> Capabilities:
+        sampler = DeviceSampler(is_best, lambda *steps: self._enqueue(*steps)(), self._enqueue)
+        return Capabilities(min_prefill_tokens=self.min_prefill_tokens, sampler=sampler)
 
     def _enqueue(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> Any:
         fed = [self.last[id(row)] if token is None else token for row, token in zip(rows, tokens, strict=True)]
         lengths = [row.length for row in rows]
-        texts = self.decode_greedily(rows, fed, draws.shape[1])
+        texts = self.best(rows, fed, draws.shape[1])
         self.last |= zip(map(id, rows), texts[:, -1].tolist(), strict=True)
         for text, length in zip(texts, lengths, strict=True):
             for at in range(len(text)):
@@ -151,7 +161,7 @@ GIVES_UP = frozenset([9, 13])
     [
         DecodingOracle,
         QueueingOracle,
-        lambda: QueueingOracle(least_prompt=2),
+        lambda: QueueingOracle(min_prefill_tokens=2),
         lambda: QueueingOracle(GIVES_UP),
         lambda: PrefixCache(QueueingOracle(GIVES_UP)),
     ],
@@ -210,7 +220,7 @@ def test_what_is_more_than_taking_the_best_stays_with_the_policy(changes: dict[s
 
 def test_a_watched_text_stays_with_the_policy() -> None:
     oracle = DecodingOracle()
-    policy = Policy(recipe(max_new_tokens=4), [5], context=64, look=Look.of(3))
+    policy = Policy(recipe(max_new_tokens=4), [5], context=64, detail=StepDetail.of(3))
     steps = [step for _, step in loop(oracle, [policy])]
     assert all(step.candidates is not None for step in steps)
     assert not oracle.bursts
@@ -231,7 +241,7 @@ def test_the_next_tokens_are_queued_before_these_are_taken(monkeypatch: pytest.M
 
 def test_a_prompt_of_one_token_that_joins_is_read_once() -> None:
     """Where prompts run apart from steps, it is a prompt, and is not queued with the steps beside it."""
-    oracle = QueueingOracle(least_prompt=2)
+    oracle = QueueingOracle(min_prefill_tokens=2)
     batch, first, second = Loop(oracle), text(PROMPTS[0]), text([4])
     batch.admit([first])
     list(batch.step())
@@ -263,8 +273,8 @@ class DrawingOracle(Oracle):
         self.bursts: list[int] = []
 
     @property
-    def decode_ahead(self) -> AheadFunctions:
-        return AheadFunctions(lambda choice: True, self._decode)
+    def capabilities(self) -> Capabilities:
+        return Capabilities(sampler=DeviceSampler(lambda choice: True, self._decode))
 
     def _decode(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> list[ChosenTokens]:
         self.bursts.append(draws.shape[1])
@@ -330,11 +340,11 @@ def test_what_no_executor_may_choose(changes: dict[str, Any]) -> None:
 def test_a_choice_is_the_settings_that_are_in_force() -> None:
     assert text([5]).choice == BEST
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.1}
-    policy = Policy(recipe(**settings), [5], context=64, look=Look.of(3))
+    policy = Policy(recipe(**settings), [5], context=64, detail=StepDetail.of(3))
     assert policy.choice == Choice(sampled=True, temperature=0.7, top_k=9, top_p=0.8, min_p=0.1, candidates=3)
     assert text([5], do_sample=True, top_k=0).choice == Choice(sampled=True)
-    for look in (Look(raw=True), Look(scores=True), Look.of("all")):
-        assert Policy(recipe(), [5], context=64, look=look).choice is None
+    for detail in (StepDetail(raw=True), StepDetail(scores=True), StepDetail.of("all")):
+        assert Policy(recipe(), [5], context=64, detail=detail).choice is None
 
 
 def test_scores_that_are_not_numbers_are_said_as_without_it() -> None:
@@ -355,9 +365,10 @@ def test_scores_that_are_not_numbers_are_said_as_without_it() -> None:
 
 def test_executors_around_another_pass_it_on_unless_they_change_passes() -> None:
     oracle = DecodingOracle()
-    assert ahead_decoder(WrappedExecutor(oracle)) == BestAhead(oracle.decode_greedily)
-    assert ahead_decoder(ChangedExecutor(oracle, {})) is None
-    assert ahead_decoder(PrefixCache(Oracle())) is None
+    assert WrappedExecutor(oracle).capabilities == oracle.capabilities
+    assert ChangedExecutor(oracle, {}).capabilities.sampler is None
+    assert PrefixCache(oracle).capabilities.sampler is not None
+    assert PrefixCache(Oracle()).capabilities.sampler is None
 
 
 def test_a_prefix_cache_knows_what_was_decoded() -> None:
@@ -386,8 +397,7 @@ def test_texts_that_share_a_prompt_of_one_token_are_written_together() -> None:
 
 def test_texts_go_on_ahead_while_a_prompt_is_read_where_prompts_are_computed_apart() -> None:
     oracle = DecodingOracle()
-    oracle.least_prompt = 2  # type: ignore[attr-defined]
-    batch = Loop(oracle, prompt_chunk=2)
+    batch = Loop(offering(oracle, min_prefill_tokens=2), prompt_chunk=2)
     first, second = text(PROMPTS[0]), text(PROMPTS[1])
     batch.admit([first])
     list(batch.step())
