@@ -37,8 +37,8 @@ def attention(
     mean: Annotated[bool, option("--mean", help="The mean of all layers and heads.")] = False,
     rollout: Annotated[bool, option("--rollout", help="Attention rollout through all layers.")] = False,
     kind: Annotated[str, option("--kind", help="self; for an encoder-decoder also cross or encoder.")] = "self",
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
-    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
+    target: common.TargetOption = None,
+    new: common.GeneratedFirstOption = 0,
     record: Annotated[
         Path | None,
         option("--record", metavar="FOLDER", help="Write all maps to disk, one .npy file per layer."),

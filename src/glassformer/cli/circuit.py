@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.cli import bars
+from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
@@ -44,7 +44,7 @@ def circuit(
     baseline: Annotated[
         bool, option("--baseline", help="With --composition: subtract the score of unrelated heads.")
     ] = False,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    target: common.TargetOption = None,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,

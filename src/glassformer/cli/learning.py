@@ -28,7 +28,7 @@ def learning(
     ] = None,
     layer: Annotated[int | None, option("--layer", help="Of the attention that is shown; by default the last.")] = None,
     head: Annotated[int | None, option("--head", help="Of that layer; by default 0.")] = None,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    target: common.TargetOption = None,
     executor: common.ExecutorOption = "auto",
     threads: common.ThreadsOption = None,
     output: OutputGroup = OUTPUT_GROUP,

@@ -48,7 +48,7 @@ def lens(
     centred: Annotated[
         bool, option("--centred", help="With --wrote: the logit less the mean over the vocabulary, as TransformerLens does.")
     ] = False,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    target: common.TargetOption = None,
     tuned: Annotated[
         Path | None, option("--tuned", metavar="FILE", help="Read the layers through a tuned lens that --train wrote.")
     ] = None,
@@ -58,7 +58,7 @@ def lens(
     ] = None,
     out: Annotated[Path | None, option("--out", metavar="FILE", help="With --train: write the lens, .safetensors.")] = None,
     steps: Annotated[int, option("--steps", minimum=0, maximum=100_000, help="With --train: how long.")] = 150,
-    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
+    new: common.GeneratedFirstOption = 0,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,

@@ -51,6 +51,9 @@ class _Filled(ast.NodeTransformer):
         return ast.parse(_literal(self.values[node.id]), mode="eval").body if node.id in self.values else node
 
     def _is_default(self, node: ast.expr) -> bool:
+        """Whether it is what Python takes by itself; nothing is opened by a name that was not given."""
+        if isinstance(node, ast.Call):
+            return bool(node.args) and all(map(self._is_default, node.args))
         return isinstance(node, ast.Name) and node.id in self.defaults
 
 
