@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,9 +38,10 @@ def circuit(
         bool, option("--baseline", help="With --composition: subtract the score of unrelated heads.")
     ] = False,
     target: common.TargetOption = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show what an attention head looks for and writes, in tokens; or which heads read what others write."""
     if composition and (prompt is not None or head is not None or token):

@@ -1,6 +1,6 @@
 """A verb's command: the function's signature says what the command line takes, click parses it.
 
-    def lens(prompt: PromptArgument = None, output: OutputGroup = OUTPUT_GROUP) -> None: ...
+    def lens(prompt: PromptArgument = None, *, output: OutputGroup) -> None: ...
 
 A parameter is annotated with `option(…)` or `argument(…)`; one that is an `OptionGroup` stands for the group's fields, under
 a heading of their own in the help. Help is plain text, so that its examples can be copied.

@@ -11,14 +11,7 @@ import click
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import command, parts
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.operations import OPERATIONS, READING, Operation, OperationArgument
 
@@ -48,22 +41,18 @@ def operation_verb(name: str) -> click.Command:
             view = getattr(text_read, operation.name)(**_opened(operation, values, model))
         output.show(view)
 
-    first = {"prompt": (common.PromptArgument, None)}
-    own = {argument.name: (_typed(argument), argument.default) for argument in operation.arguments}
-    last = {
-        "target": (common.TargetOption, None),
-        "new": (common.GeneratedFirstOption, 0),
-        "model_options": (ChangeableModelGroup, CHANGEABLE_MODEL_GROUP),
-        "prompt_options": (PromptGroup, PROMPT_GROUP),
-        "output": (OutputGroup, OUTPUT_GROUP),
-    }
-    stated: dict[str, tuple[Any, Any]] = {**first, **own, **last}
+    own = {argument.name: _typed(argument) for argument in operation.arguments}
+    hints = {
+        "prompt": common.PromptArgument, **own, "target": common.TargetOption, "new": common.GeneratedFirstOption,
+        "model_options": ChangeableModelGroup, "prompt_options": PromptGroup, "output": OutputGroup,
+    }  # fmt: skip
+    defaults = {"prompt": None, "target": None, "new": 0, **{one.name: one.default for one in operation.arguments}}
     parameters = [
-        inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for parameter, (_, default) in stated.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, inspect.Parameter.empty))
+        for name in hints
     ]
     verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    verb.__annotations__ = {parameter: hint for parameter, (hint, _) in stated.items()}
+    verb.__annotations__ = hints
     verb.__doc__ = operation.summary
     return command(verb, name, operation.example or "")
 
