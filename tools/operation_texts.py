@@ -8,29 +8,37 @@ from __future__ import annotations
 from pathlib import Path
 
 from glassformer.ground.operations import OPERATIONS, READING, Operation, operations_on
-from glassformer.observe import reading_operations
-from glassformer.observe.reading import Reading
+from glassformer.observe import reading
 from glassformer.runtime.model import Model
 
-STUB = Path(reading_operations.__file__).with_suffix(".pyi")
+STUB = Path(reading.__file__).with_suffix(".pyi")
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEFORE = "| `POST /glass/record` |"  # the row that the operations' rows follow
 
 
 def stub() -> str:
-    """The operations as methods of `Reading`: each is a function whose first parameter is the reading."""
+    """`Reading` with its operations as methods: each is a function whose first parameter is the reading."""
     operations = operations_on(READING)
     imports = [
-        f"from {operation.function.__module__} import {operation.name} as _{operation.name}"
-        for operation in sorted(operations, key=lambda operation: (operation.function.__module__, operation.name))
+        "from glassformer.observe.activations import Activations",
+        *(f"from {one.function.__module__} import {one.name} as _{one.name}" for one in operations),
     ]
-    lines = [f"    {operation.name} = _{operation.name}" for operation in operations]
-    return "\n".join(['"""Made by tools/operation_texts.py."""', "", *imports, "", "class ReadingOperations:", *lines, ""])
+    methods = [f"    {one.name} = _{one.name}" for one in operations]
+    lines = [
+        '"""Made by tools/operation_texts.py."""',
+        "",
+        *sorted(imports),
+        "",
+        "class Reading(Activations):",
+        *methods,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def page(text: str) -> str:
     """docs/serving.md with a row for each operation that is served, after that of `/glass/record`."""
-    assert hasattr(Reading, "lens")
+    assert hasattr(reading.Reading, "lens")
     assert hasattr(Model, "look")
     rows = {_start(operation): _row(operation) for operation in OPERATIONS.values() if operation.route is not None}
     lines = [line for line in text.split("\n") if not line.startswith(tuple(rows))]

@@ -1,5 +1,6 @@
 """Made by tools/operation_texts.py."""
 
+from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention as _attention
 from glassformer.observe.attention import attention_maps as _attention_maps
 from glassformer.observe.attention import heads as _heads
@@ -14,7 +15,7 @@ from glassformer.observe.saliency import gradients as _gradients
 from glassformer.observe.saliency import saliency as _saliency
 from glassformer.observe.trace import trace as _trace
 
-class ReadingOperations:
+class Reading(Activations):
     attention = _attention
     attention_maps = _attention_maps
     attribution = _attribution
