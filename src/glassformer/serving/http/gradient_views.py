@@ -12,7 +12,7 @@ from glassformer.observe.reading import Reading
 from glassformer.runtime.model import Model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_response
-from glassformer.serving.http.python_lines import OPTIONS
+from glassformer.serving.http.view_responses import OPTIONS
 from glassformer.serving.http.views import PatchRequest, respond_with_view
 from glassformer.views.attribution_patching import AttributionPatching
 

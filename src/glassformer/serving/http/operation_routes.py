@@ -25,7 +25,7 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.gradient_views import check_length
 from glassformer.serving.http.openapi import view_response, view_types
-from glassformer.serving.http.python_lines import OPTIONS
+from glassformer.serving.http.view_responses import OPTIONS
 from glassformer.serving.http.views import DescriptionRequest, PromptRequest, ReadingRequest, respond_with_view
 
 router = APIRouter(tags=["glass"], prefix="/glass")

@@ -12,7 +12,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openapi import view_response
-from glassformer.serving.http.python_lines import OPTIONS
+from glassformer.serving.http.view_responses import OPTIONS
 from glassformer.serving.http.views import ModelRequest, Number, respond_with_view
 from glassformer.views.patching import PatchedPart
 from glassformer.views.patching_pairs import MetricName, PairPatching

@@ -19,7 +19,7 @@ from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json
 from glassformer.serving.http.openapi import view_response
 from glassformer.serving.http.streaming import disconnected
-from glassformer.serving.http.view_answers import ViewForm
+from glassformer.serving.http.view_responses import ViewForm
 from glassformer.views.learning import Learning
 from glassformer.views.training_curves import TrainingCurves
 

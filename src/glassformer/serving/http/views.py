@@ -34,10 +34,9 @@ from glassformer.serving.http.inspection import (
 )
 from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.openapi import schema_answer, view_reference, view_response
-from glassformer.serving.http.python_lines import OPTIONS
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
-from glassformer.serving.http.view_answers import ViewForm
+from glassformer.serving.http.view_responses import OPTIONS, ViewForm
 from glassformer.serving.limits import Limits
 from glassformer.tasks.model_description import describe_model
 from glassformer.tasks.registry import check_head, find_task
