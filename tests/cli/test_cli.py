@@ -20,7 +20,7 @@ import pytest
 from huggingface_hub import constants
 
 from glassformer.cli import main
-from glassformer.cli.app import VERBS, app
+from glassformer.cli.app import VERBS, app, operation_verbs
 from tests.patience import patience
 from tests.sweeps import swept
 
@@ -78,13 +78,14 @@ def failed(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *operation_verbs()])
 def test_help_of_each_verb(verb: str) -> None:
     assert f"\n  {verb} " in glass("--help").stdout
     shown = glass(verb, "--help")
     assert shown.returncode == 0
     first, *_ = re.split(r"\n\n", shown.stdout.partition("\n\n")[2])
-    assert " ".join(first.split()) == VERBS[verb]  # said in the table too, so that the list needs no verb's module
+    stated = {**VERBS, **operation_verbs()}  # said in the table too, so that the list needs no verb's module
+    assert " ".join(first.split()) == stated[verb]
     if verb not in ("models", "steer"):  # whose own verbs have them
         assert re.search(rf"^Examples:\n  (.* )?glass {verb}\b", shown.stdout, re.M)
     assert "list[" not in shown.stdout
@@ -455,7 +456,8 @@ def test_threads_can_be_chosen(tiny_qwen3: Path) -> None:
 
 def test_every_verb_that_runs_a_model_takes_threads() -> None:
     context = click.Context(app)
-    verbs = [app.get_command(context, verb) for verb in VERBS if verb not in ("tokens", "models", "steer")]
+    names = app.list_commands(context)
+    verbs = [app.get_command(context, verb) for verb in names if verb not in ("tokens", "models", "steer")]
     models, steer = (cast("click.Group", app.get_command(context, group)) for group in ("models", "steer"))
     for command in (*verbs, models.get_command(context, "quantize"), steer.get_command(context, "make")):
         assert command is not None

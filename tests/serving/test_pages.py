@@ -39,7 +39,7 @@ from glassformer.serving.registry import Registry
 from glassformer.views.page_data import KINDS, page_data, page_schema
 from tests.serving.conftest import ask
 from tests.serving.test_matrix import ROUTES
-from tests.serving.test_views import MESSAGES, TEXT, VIEWS
+from tests.serving.test_views import MESSAGES, TEXT, VIEWS, see
 from tools.studio_schema import document
 
 PARTS: tuple[PagePart, ...] = (
@@ -85,10 +85,11 @@ def test_texts_are_escaped_as_for_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_page_is_the_views_and_its_python_gives_the_view(client: httpx.Client, model: Any, name: str) -> None:
+def test_a_view_its_page_and_its_python_are_those_of_the_model(client: httpx.Client, model: Any, name: str) -> None:
     route, fields, view = VIEWS[name]
     page = ask_page(client, route, **fields)
     expected = view(model)
+    assert see(client, route, **fields) == expected.to_dict()
     assert page == page_data(expected.page(everything=True), page["python"])
     jsonschema.validate(page, page_schema())
     names = {"model": model, "glassformer": glassformer, "Change": Change}
@@ -135,7 +136,9 @@ def test_the_list_says_what_each_field_takes() -> None:
     assert patch["part"]["choices"][:3] == ["residual", "attention", "mlp"]
     assert patch["answer"]["kind"] == "integer or text"
     assert (patch["change"]["kind"], patch["change"]["shared"], patch["part"]["shared"]) == ("json", True, False)
-    assert (attention["layer"]["kind"], attention["layer"]["minimum"], attention["layer"]["maximum"]) == ("integer", 0, None)
+    assert (attention["layer"]["kind"], attention["layer"]["minimum"]) == ("integer", None)
+    assert attention["layer"]["description"].startswith("Which layer; -1 is the last.")
+    assert (fields["trace"]["best"]["minimum"], fields["trace"]["best"]["maximum"]) == (1, 20)
     assert (attention["prompt"]["kind"], attention["prompt"]["required"]) == ("text", True)
     assert (lens["positions"]["kind"], lens["positions"]["items"]) == ("list", "integer or text")
     assert (lens["raw"]["kind"], lens["raw"]["default"]) == ("boolean", False)

@@ -257,7 +257,7 @@ def test_the_palette_finds_views_that_have_no_other_place(open_page: OpenPage, a
     page = open_page()
     page.show(address)
     page.page.keyboard.press("Control+k")
-    page.page.keyboard.type("thought of each")
+    page.page.keyboard.type("its surprisal")
     dialog = page.page.get_by_role("dialog")
     expect(dialog.get_by_role("option")).to_have_count(1)
     page.page.keyboard.press("Enter")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup
 from glassformer.ground.errors import SettingError
 from glassformer.ground.files import prepared_target
 
@@ -47,8 +47,9 @@ def activations(
     ] = None,
     column: ColumnOption = None,
     length: LengthOption = None,
-    model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model: ChangeableModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Write activations of many texts to disk; or show their means, and each neuron's strongest tokens."""
     from glassformer.cli.text_files import TextFile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
 from glassformer.cli.command_synonyms import familiar_command
 from glassformer.ground.errors import spelled_by
+from glassformer.ground.operations import stated_verbs
 
 SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with
     "Run and serve": {
@@ -27,10 +29,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
         "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
         "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
-        "saliency": "Show how much each token of a text matters to the next one, to a label or to the loss.",
-        "graph": "Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from.",
         "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
-        "experts": "Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.",
     },
     "Change and compare": {
         "compare": "Compare two texts, two settings, or two models on one text: where they diverge, and how far.",
@@ -55,6 +54,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
     },
 }
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
+OPERATIONS = "Look inside"  # the heading that operations with a verb of their own follow
 
 MODULES = {
     "attribution-patch": "attribution_patch",
@@ -68,11 +68,15 @@ class LazyVerbs(VerbGroup):
     """The verbs by name; a verb's module is imported when the verb is called or completed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [name for verbs in self.sections(ctx).values() for name in verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.add_command(_load(cmd_name), cmd_name)
+        elif cmd_name not in (*self.commands, *SHORT_FORMS) and cmd_name in operation_verbs():
+            from glassformer.cli.operation_verbs import operation_verb
+
+            self.add_command(operation_verb(cmd_name), cmd_name)
         if cmd_name in SHORT_FORMS:
             models: Any = self.get_command(ctx, "models")
             return models.get_command(ctx, SHORT_FORMS[cmd_name])  # type: ignore[no-any-return]
@@ -88,10 +92,18 @@ class LazyVerbs(VerbGroup):
         formatter.write("\nglass ls, pull, show, ps and rm are short for glass models list, pull, params, ps\nand rm.\n")
 
     def sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
-        return SECTIONS
+        return {**SECTIONS, OPERATIONS: {**SECTIONS[OPERATIONS], **operation_verbs()}}
 
     def suggestion(self, ctx: click.Context, word: str) -> str:
         return familiar_command(word) or super().suggestion(ctx, word)
+
+
+@cache
+def operation_verbs() -> dict[str, str]:
+    """The verbs of operations, each with what its help begins with."""
+    import glassformer.observe
+
+    return stated_verbs(glassformer.observe.__path__)
 
 
 def _load(name: str) -> click.Command:

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import InputError
 
@@ -37,15 +30,16 @@ def attention(
     mean: Annotated[bool, option("--mean", help="The mean of all layers and heads.")] = False,
     rollout: Annotated[bool, option("--rollout", help="Attention rollout through all layers.")] = False,
     kind: Annotated[str, option("--kind", help="self; for an encoder-decoder also cross or encoder.")] = "self",
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
-    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
+    target: common.TargetOption = None,
+    new: common.GeneratedFirstOption = 0,
     record: Annotated[
         Path | None,
         option("--record", metavar="FOLDER", help="Write all maps to disk, one .npy file per layer."),
     ] = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show which tokens each token attended to: one map, one token's row, or all heads at once."""
     from glassformer.observe.attention import SITES, layers_and_heads

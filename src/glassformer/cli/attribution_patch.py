@@ -6,14 +6,7 @@ from typing import Annotated, Any, cast
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.patch import PARTS
 
 EXAMPLE = (
@@ -36,9 +29,10 @@ def attribution_patch(
     against: Annotated[str | None, option(help="The token it is compared with; by default the second text's best.")] = None,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
     check: Annotated[bool, option("--check", help="Patch too, and show how far off the estimate is.")] = False,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Estimate what patching would restore at every place, all at once, by one backward pass."""
     model = model_options.load()

@@ -61,9 +61,6 @@ class BatchGroup(OptionGroup):
     workers: WorkersOption = None
 
 
-BATCH_GROUP = BatchGroup()
-
-
 def run_batch(
     load: Callable[[], Model | Task],
     file: Path,

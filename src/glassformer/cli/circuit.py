@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.cli import bars
+from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,10 +37,11 @@ def circuit(
     baseline: Annotated[
         bool, option("--baseline", help="With --composition: subtract the score of unrelated heads.")
     ] = False,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    target: common.TargetOption = None,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show what an attention head looks for and writes, in tokens; or which heads read what others write."""
     if composition and (prompt is not None or head is not None or token):

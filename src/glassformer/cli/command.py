@@ -1,6 +1,6 @@
 """A verb's command: the function's signature says what the command line takes, click parses it.
 
-    def lens(prompt: PromptArgument = None, output: OutputGroup = OUTPUT_GROUP) -> None: ...
+    def lens(prompt: PromptArgument = None, *, output: OutputGroup) -> None: ...
 
 A parameter is annotated with `option(…)` or `argument(…)`; one that is an `OptionGroup` stands for the group's fields, under
 a heading of their own in the help. Help is plain text, so that its examples can be copied.
@@ -21,6 +21,7 @@ import click
 
 from glassformer.cli.command_synonyms import familiar_command, familiar_option
 from glassformer.ground.errors import did_you_mean, needed_for
+from glassformer.ground.operations import ArgumentInfo, summary
 
 
 @dataclass(frozen=True)
@@ -30,31 +31,13 @@ class OptionGroup:
     HEADING: ClassVar[str]  # over them in the help
 
 
-@dataclass(frozen=True)
-class ParameterInfo:
-    """What a signature cannot say of a parameter."""
-
-    names: tuple[str, ...]  # as typed; none for an argument
-    help: str
-    positional: bool = False
-    metavar: str | None = None
-    envvar: str | None = None
-    default_shown: str | bool = True
-    minimum: int | None = None
-    maximum: int | None = None
-    check: Callable[[Any], Any] | None = None  # of the value; gives what is passed on
-
-    def named(self, parameter: str) -> tuple[str, ...]:
-        return self.names or (parameter if self.positional else f"--{parameter.replace('_', '-')}",)
-
-
-def option(*names: str, help: str, **more: Any) -> ParameterInfo:  # noqa: A002
+def option(*names: str, help: str, **more: Any) -> ArgumentInfo:  # noqa: A002
     """An option with these names, or with its parameter's own."""
-    return ParameterInfo(names, help, **more)
+    return ArgumentInfo(help, names, **more)
 
 
-def argument(*, help: str, **more: Any) -> ParameterInfo:  # noqa: A002
-    return ParameterInfo((), help, positional=True, **more)
+def argument(*, help: str, **more: Any) -> ArgumentInfo:  # noqa: A002
+    return ArgumentInfo(help, positional=True, **more)
 
 
 def command(function: Callable[..., None], name: str, examples: str) -> click.Command:
@@ -90,15 +73,16 @@ def command(function: Callable[..., None], name: str, examples: str) -> click.Co
 def _parameter(name: str, hint: Any, default: Any, heading: str | None) -> click.Parameter:
     """One parameter of the command line, by its annotation."""
     kind, info = get_args(hint)
+    default = info.none_word if default is None else default
     repeated = any(get_origin(part) is list for part in (kind, *get_args(kind)))
-    (value,) = {part for part in _parts(kind) if part is not NoneType}
+    (value,) = {part for part in parts(kind) if part is not NoneType}
     settings: dict[str, Any] = {
         "type": _click_type(value, info),
         "default": () if repeated and default is None else default,
         "required": default is inspect.Parameter.empty,
         "metavar": info.metavar,
         "envvar": info.envvar,
-        "callback": _callback(repeated, info.check),
+        "callback": _callback(repeated, info),
     }
     if settings["required"]:
         del settings["default"]
@@ -112,13 +96,13 @@ def _parameter(name: str, hint: Any, default: Any, heading: str | None) -> click
     )  # fmt: skip
 
 
-def _parts(kind: Any) -> Iterable[Any]:
+def parts(kind: Any) -> Iterable[Any]:
     """The types that a hint is made of: `list[str] | None` of str and None."""
     arguments = get_args(kind)
-    return [kind] if not arguments else [part for argument in arguments for part in _parts(argument)]
+    return [kind] if not arguments else [part for argument in arguments for part in parts(argument)]
 
 
-def _click_type(value: type, info: ParameterInfo) -> Any:
+def _click_type(value: type, info: ArgumentInfo) -> Any:
     if value is Path:
         return click.Path(path_type=Path)
     if info.minimum is not None or info.maximum is not None:
@@ -126,14 +110,14 @@ def _click_type(value: type, info: ParameterInfo) -> Any:
     return value
 
 
-def _callback(repeated: bool, check: Callable[[Any], Any] | None) -> Callable[..., Any] | None:
-    """What a parsed value goes through: nothing repeated is None, and the parameter's own check."""
-    if not repeated and check is None:
+def _callback(repeated: bool, info: ArgumentInfo) -> Callable[..., Any] | None:
+    """What a parsed value goes through: nothing repeated is None, and so is a word for it; and the parameter's own check."""
+    if not repeated and info.check is None and info.none_word is None:
         return None
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        value = (list(value) or None) if repeated else value
-        return value if check is None else check(value)
+        value = (list(value) or None) if repeated else None if value == info.none_word else value
+        return value if info.check is None else info.check(value)
 
     return callback
 
@@ -208,11 +192,6 @@ class VerbGroup(click.Group):
         for heading, commands in self.sections(ctx).items():
             write_section(heading, list(commands.items()), formatter)
         write_options(self, ctx, formatter)
-
-
-def summary(text: str | None) -> str:
-    """The first paragraph of a help text, in one line."""
-    return " ".join((text or "").split("\n\n")[0].split())
 
 
 def write_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:

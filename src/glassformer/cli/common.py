@@ -74,6 +74,8 @@ PromptArgument = Annotated[
     str | None,
     argument(help="The text; what is piped in follows it on a new line. '-': stdin alone.", default_shown=False),
 ]
+TargetOption = Annotated[str | None, option("--target", help="An encoder-decoder's output text.")]
+GeneratedFirstOption = Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")]
 DEFAULT_MODEL = "smollm2"
 
 

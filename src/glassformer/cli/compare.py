@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common, settings
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ModelGroup,
-    OutputGroup,
-    PromptGroup,
-    parse_changes,
-)
+from glassformer.cli.options import ModelGroup, OutputGroup, PromptGroup, parse_changes
 from glassformer.cli.text_input import read_prompt, read_prompt_alone
 from glassformer.ground.errors import InputError, SettingError
 
@@ -62,9 +54,10 @@ def compare(
     max_new_tokens: settings.NewTokensOption = None,
     seed: settings.SeedOption = None,
     option: settings.OtherOption = None,
-    model_options: ModelGroup = MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Compare two texts, two settings, or two models on one text: where they diverge, and how far."""
     from glassformer.observe.compare_models import compare_models, labels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup
 from glassformer.cli.text_input import read_text_file
 from glassformer.ground.errors import InputError, SettingError
 
@@ -34,8 +34,9 @@ def evaluate(
     stride: Annotated[
         int | None, option(help="Tokens that each window adds; fewer than --window give each more context.", minimum=1)
     ] = None,
-    model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model: ChangeableModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….
 

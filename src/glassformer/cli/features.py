@@ -6,14 +6,7 @@ from typing import Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import InputError
 
@@ -31,9 +24,10 @@ def features(
     best: Annotated[int, option("--best", minimum=1, maximum=1000, help="Features to keep of each token.")] = 10,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
     new: Annotated[int, option("-n", minimum=0, maximum=100_000, help="Tokens to generate first.")] = 0,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show which features of a sparse autoencoder a text activates, and how well they explain it.
 

@@ -48,7 +48,7 @@ class FineTuningGroup(OptionGroup):
     @property
     def said(self) -> bool:
         """Whether any of them was given."""
-        return self != FINE_TUNING_GROUP
+        return self != FineTuningGroup()
 
     def request(
         self, init: str | None, text: str | None, length: int | None, held_out: float, sample: str, settings: dict[str, Any]
@@ -78,6 +78,3 @@ class FineTuningGroup(OptionGroup):
             return ChatTraining(data=self.chat, **common)
         beta: dict[str, Any] = {} if self.dpo_beta is None else {"beta": self.dpo_beta}
         return PreferenceRequest(data=self.preferences or "", **beta, **common)
-
-
-FINE_TUNING_GROUP = FineTuningGroup()

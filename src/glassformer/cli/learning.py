@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
+from glassformer.cli.options import OutputGroup
 from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def learning(
     ] = None,
     layer: Annotated[int | None, option("--layer", help="Of the attention that is shown; by default the last.")] = None,
     head: Annotated[int | None, option("--head", help="Of that layer; by default 0.")] = None,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    target: common.TargetOption = None,
     executor: common.ExecutorOption = "auto",
     threads: common.ThreadsOption = None,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    output: OutputGroup,
 ) -> None:
     """Show how a model learned: its curves; or what it made of a text after each of some steps.
 

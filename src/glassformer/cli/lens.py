@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import InputError
 from glassformer.ground.files import prepared_target
@@ -48,7 +41,7 @@ def lens(
     centred: Annotated[
         bool, option("--centred", help="With --wrote: the logit less the mean over the vocabulary, as TransformerLens does.")
     ] = False,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    target: common.TargetOption = None,
     tuned: Annotated[
         Path | None, option("--tuned", metavar="FILE", help="Read the layers through a tuned lens that --train wrote.")
     ] = None,
@@ -58,10 +51,11 @@ def lens(
     ] = None,
     out: Annotated[Path | None, option("--out", metavar="FILE", help="With --train: write the lens, .safetensors.")] = None,
     steps: Annotated[int, option("--steps", minimum=0, maximum=100_000, help="With --train: how long.")] = 150,
-    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    new: common.GeneratedFirstOption = 0,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it."""
     if train is not None:

@@ -7,14 +7,7 @@ from typing import Annotated
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.model_files import open_files
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import SettingError
 
@@ -37,9 +30,10 @@ def look(
     length: Annotated[
         int | None, option("--length", help="With --blueprint: the number of tokens, instead of a prompt's.", minimum=1)
     ] = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
     if sites:

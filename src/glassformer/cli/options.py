@@ -1,6 +1,6 @@
 """Groups of options that several verbs share: a verb has the group as a parameter, its command line each of the options.
 
-def lens(prompt: common.PromptArgument = None, output: OutputGroup = OUTPUT_GROUP) -> None: ...
+def lens(prompt: common.PromptArgument = None, *, output: OutputGroup) -> None: ...
 """
 
 from __future__ import annotations
@@ -160,10 +160,6 @@ class OutputGroup(OptionGroup):
 
     def show(self, view: View) -> None:
         common.show(view, as_json=self.as_json, everything=self.everything, save=self.save)
-
-
-MODEL_GROUP, STEERABLE_MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), SteerableModelGroup(), ChangeableModelGroup()
-PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
 
 
 def parse_steering(

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.ground.errors import InputError
 from glassformer.views.view import View
 
@@ -71,9 +64,10 @@ def patch(
     ] = None,
     against: Annotated[str | None, option(help="The token it is compared with; by default the second text's best.")] = None,
     target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Patch one text's activations into another's forward pass, place by place: see which restore its answer."""
     from glassformer.training.rows import read_rows

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast
 from glassformer.cli import bars
 from glassformer.cli.activations import LengthOption, SiteOption
 from glassformer.cli.command import option
-from glassformer.cli.options import CHANGEABLE_MODEL_GROUP, OUTPUT_GROUP, ChangeableModelGroup, OutputGroup
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup
 from glassformer.ground.errors import SettingError
 from glassformer.ground.files import prepared_target
 
@@ -30,8 +30,9 @@ def probe(
     seed: Annotated[int, option("--seed", minimum=0, help="Which texts are held out.")] = 0,
     out: Annotated[Path | None, option("--out", metavar="FILE", help="Write the probes' directions: .safetensors.")] = None,
     length: LengthOption = None,
-    model: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model: ChangeableModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones."""
     from glassformer.training.rows import LABEL, TEXT, read_rows

@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from glassformer.cli import bars, common, settings
-from glassformer.cli.batch import BATCH_GROUP, BatchGroup, run_batch
+from glassformer.cli.batch import BatchGroup, run_batch
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    PromptGroup,
-    SaveRunOption,
-    SaveStudioOption,
-)
+from glassformer.cli.options import ChangeableModelGroup, PromptGroup, SaveRunOption, SaveStudioOption
 from glassformer.cli.run_data import run_data
-from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
+from glassformer.cli.settings import GenerationGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import ExecutorError, InputError, ModelNotFound, SettingError
 from glassformer.page.format import pluralize
@@ -49,7 +42,8 @@ def run(
         list[str] | None,
         argument(metavar="[WORDS]...", help="After the name of a model as the first argument: the prompt."),
     ] = None,
-    generation: GenerationGroup = GENERATION_GROUP,
+    *,
+    generation: GenerationGroup,
     stop: Annotated[list[str] | None, option(help="A stop string; repeatable.")] = None,
     schema: Annotated[
         str | None, option(help="Answer in JSON that fits this JSON schema: a file, or the schema itself.")
@@ -58,15 +52,15 @@ def run(
     choice: Annotated[list[str] | None, option(help="Answer with one of these texts; repeatable.")] = None,
     why: Annotated[bool, option("--why", help="Show what the rules did to each token's candidates.")] = False,
     verbose: Annotated[bool, option("--verbose", help="Show how long loading, reading and generating took.")] = False,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
     as_json: common.JsonOption = False,
     save: SaveRunOption = None,
     studio: SaveStudioOption = None,
     replay: Annotated[
         Path | None, option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
     ] = None,
-    batch: BatchGroup = BATCH_GROUP,
+    batch: BatchGroup,
 ) -> None:
     """Answer a prompt, streaming the answer; or each row of a file. Without a prompt, at a terminal: chat."""
     if words:
@@ -80,11 +74,11 @@ def run(
             raise SettingError("--replay takes its prompt from the file. Leave the prompt out.")
         if settings.drop_unset(**asdict(generation), **constraints):
             raise SettingError(REPLAY_ONLY)
-        if batch != BATCH_GROUP:
+        if batch != BatchGroup():
             raise SettingError(REPLAY_ONLY)
         replay_saved(replay, model_options, as_json)
         return
-    in_batch = batch != BATCH_GROUP
+    in_batch = batch != BatchGroup()
     single = {"--why": why, "--save": save is not None, "--studio": studio is not None, "--verbose": verbose}
     if in_batch:
         check_batch(batch, prompt, single)

@@ -136,20 +136,17 @@ class ClusterGroup(OptionGroup):
     ] = None
 
 
-MODELS_GROUP, ADDRESS_GROUP, CLUSTER_GROUP = ServedModelsGroup(), AddressGroup(), ClusterGroup()
-PERMISSIONS_GROUP = PermissionsGroup()
-
-
 def serve(
-    models: ServedModelsGroup = MODELS_GROUP,
-    address: AddressGroup = ADDRESS_GROUP,
+    *,
+    models: ServedModelsGroup,
+    address: AddressGroup,
     limit: Annotated[
         list[str] | None,
         option("--limit", metavar="NAME=NUMBER", help="A limit, such as queued=64; docs/serving.md lists all of them."),
     ] = None,
     access_log: Annotated[bool, option("--access-log", help="Write a line for each request to stderr.")] = False,
-    permissions: PermissionsGroup = PERMISSIONS_GROUP,
-    cluster: ClusterGroup = CLUSTER_GROUP,
+    permissions: PermissionsGroup,
+    cluster: ClusterGroup,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
     from glassformer.serving.http.app import create_app
@@ -158,7 +155,7 @@ def serve(
     from glassformer.serving.permissions import Permissions
     from glassformer.serving.registry import Registry
 
-    if cluster.ray is not None and permissions != PERMISSIONS_GROUP:
+    if cluster.ray is not None and permissions != PermissionsGroup():
         raise SettingError("replicas on a cluster keep nothing and fetch nothing for clients. Leave out what allows it.")
     check_workers(cluster.ray, cluster.replicas, "--replicas")
     hosts, origins = tuple(address.allow_host or ()), tuple(address.allow_origin or ())

@@ -87,7 +87,6 @@ class GenerationGroup(OptionGroup):
         return drop_unset(**shaping, max_new_tokens=self.max_new_tokens, seed=self.seed, do_sample=do_sample)
 
 
-GENERATION_GROUP = GenerationGroup()
 OWN_OPTIONS = {  # what is typed otherwise than its name says
     "max_new_tokens": "-n", "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
     "model.patch_pairs": "--pairs FILE", "model.tokens": "glass tokens",

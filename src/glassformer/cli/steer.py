@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import VerbGroup, command, option
-from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, PROMPT_GROUP, ModelGroup, OutputGroup, PromptGroup
+from glassformer.cli.options import ModelGroup, OutputGroup, PromptGroup
 from glassformer.ground.errors import InputError
 from glassformer.ground.files import prepared_target
 
@@ -30,9 +30,10 @@ def make(
     ],
     tokens: Annotated[str, option("--tokens", help="What is read of each text: its last token, or all.")] = "last",
     method: Annotated[str, option("--method", help="mean, or pca: the first principal component.")] = "mean",
-    model_options: ModelGroup = MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Make a steering vector from pairs of texts, of which the first has what the second lacks."""
     from glassformer.training.rows import read_rows
@@ -49,7 +50,7 @@ def make(
     common.note(f"saved as {target}; try: {common.typed('run', model_options.model, '--steer', f'{out}=1')} …")
 
 
-def list_vectors(model_options: ModelGroup = MODEL_GROUP, output: OutputGroup = OUTPUT_GROUP) -> None:
+def list_vectors(model_options: ModelGroup, output: OutputGroup) -> None:
     """List the steering vectors in GLASS_HOME/steering, and whether they fit the model."""
     from glassformer.observe.steering import known_vectors
     from glassformer.steering.library import local_library

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import common
 from glassformer.cli.command import option
 from glassformer.cli.processes import note_models
-from glassformer.cli.serve import MODELS_GROUP, ServedModelsGroup, model_sources, served_names
+from glassformer.cli.serve import ServedModelsGroup, model_sources, served_names
 from glassformer.ground.errors import InputError
 from glassformer.ground.garbage_collection import collect_as_usual
 
@@ -21,7 +21,8 @@ EXAMPLE = "Example: glass studio   ·   glass studio -m ./models/qwen3   ·   gl
 
 
 def studio(
-    models: ServedModelsGroup = MODELS_GROUP,
+    *,
+    models: ServedModelsGroup,
     port: Annotated[int, option(minimum=0, maximum=65535, help="The port; 0: any that is free.")] = 0,
     training: Annotated[
         Path | None,

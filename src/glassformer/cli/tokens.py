@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
-from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
+from glassformer.cli.options import OutputGroup
 from glassformer.cli.text_input import read_joined_text, read_text
 from glassformer.ground.errors import ConfigError, InputError, SettingError
 
@@ -40,7 +40,8 @@ def tokens(
     special: Annotated[
         bool, option("--special/--no-special", help="Add the special tokens that the model was trained with.")
     ] = True,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    output: OutputGroup,
 ) -> None:
     """Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch."""
     from glassformer.observe.tokens import batch, tokenized

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
-from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
+from glassformer.cli.settings import GenerationGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import SettingError
 
@@ -47,10 +40,11 @@ def trace(
         bool, option("--no-cache", help="With the KV cache and without it: tokens, time and bytes.")
     ] = False,
     best: Annotated[int, option("--best", minimum=1, maximum=1000, help="Candidates to keep at each position.")] = 5,
-    generation: GenerationGroup = GENERATION_GROUP,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    generation: GenerationGroup,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show at each position of a text what the model expected, which token stands there, and its surprisal."""
     from glassformer.observe.caching import caching

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import OptionGroup, option
-from glassformer.cli.fine_tuning import FINE_TUNING_GROUP, FineTuningGroup
+from glassformer.cli.fine_tuning import FineTuningGroup
 from glassformer.ground.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -70,9 +70,6 @@ class TrainingGroup(OptionGroup):
         return {name: value for name, value in values.items() if value is not None and value is not False}  # 0 is said
 
 
-TRAINING_GROUP = TrainingGroup()
-
-
 def train(
     out: OutOption,
     text: Annotated[
@@ -98,8 +95,9 @@ def train(
     init: Annotated[str | None, option(help="A model to train further, instead of a new one.")] = None,
     held_out: Annotated[float, option(help="The share of text or rows that is kept to evaluate on.")] = 0.05,
     sample: Annotated[str, option(help="How the samples begin that are shown on the way.", metavar="TEXT")] = "",
-    training: TrainingGroup = TRAINING_GROUP,
-    fine_tuning: FineTuningGroup = FINE_TUNING_GROUP,
+    *,
+    training: TrainingGroup,
+    fine_tuning: FineTuningGroup,
     device: Annotated[str | None, option(help="cpu or cuda; by default a GPU where there is one.")] = None,
     threads: common.ThreadsOption = None,
     as_json: Annotated[bool, option("--json", help="Print each report as a line of JSON.")] = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import MODEL_GROUP, OUTPUT_GROUP, ModelGroup, OutputGroup
+from glassformer.cli.options import ModelGroup, OutputGroup
 from glassformer.ground.errors import InputError, SettingError
 from glassformer.ground.files import prepared_target
 
@@ -35,8 +35,9 @@ def train_features(
     length: Annotated[
         int | None, option("--length", minimum=2, help="With --text: tokens that the model reads at once; by default 128.")
     ] = None,
-    model_options: ModelGroup = MODEL_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
     from glassformer.cli.text_files import TextPieces

@@ -6,14 +6,7 @@ from typing import Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
-from glassformer.cli.options import (
-    CHANGEABLE_MODEL_GROUP,
-    OUTPUT_GROUP,
-    PROMPT_GROUP,
-    ChangeableModelGroup,
-    OutputGroup,
-    PromptGroup,
-)
+from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import InputError
 
@@ -34,9 +27,10 @@ def tree(
         str | None,
         option("--force", metavar="TEXT", help="Append this text at the node of --at or at the root, and grow it."),
     ] = None,
-    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
-    prompt_options: PromptGroup = PROMPT_GROUP,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    model_options: ChangeableModelGroup,
+    prompt_options: PromptGroup,
+    output: OutputGroup,
 ) -> None:
     """Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is."""
     text = read_prompt(prompt)

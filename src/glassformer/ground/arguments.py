@@ -26,13 +26,17 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 
-def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
-    """The function, whose arguments are checked before it runs; `name` is what messages call it."""
+def checked(function: Callable[P, R], name: str | None = None, *, first_is_self: bool = False) -> Callable[P, R]:
+    """The function, whose arguments are checked before it runs; `name` is what messages call it.
+
+    `first_is_self`: it becomes a method, whatever its first parameter is called.
+    """
     title = name or function.__name__
+    subject = next(iter(_signature(function).parameters)) if first_is_self else "self"
 
     @functools.wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
-        bound = bind(function, title, args, named)
+        bound = bind(function, title, args, named, subject)
         hints = argument_types(function)
         for argument, value in bound.arguments.items():
             if argument in hints:
@@ -64,13 +68,16 @@ def checked_init(cls: C) -> C:
     return cls
 
 
-def bind(function: Callable[..., Any], title: str, args: Any, named: Any) -> inspect.BoundArguments:
-    """The arguments by name; an unknown or missing one is an error that says which there are."""
+def bind(function: Callable[..., Any], title: str, args: Any, named: Any, subject: str = "self") -> inspect.BoundArguments:
+    """The arguments by name; an unknown or missing one is an error that says which there are.
+
+    `subject`: the parameter that the caller does not pass.
+    """
     signature = _signature(function)
     try:
         return signature.bind(*args, **named)
     except TypeError:
-        parameters = {name: p for name, p in signature.parameters.items() if name not in ("self", "cls")}
+        parameters = {name: p for name, p in signature.parameters.items() if name not in (subject, "cls")}
     known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes = f"It takes: {', '.join(known)}." if known else "It takes none."
     for word in named:

@@ -13,13 +13,14 @@ Shapes: weights (queries, keys), sink (queries); the two of a row sum to one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
 from glassformer.ground.errors import InputError, did_you_mean
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import ENCODER
 from glassformer.observe.activations import Activations
@@ -38,13 +39,23 @@ MAX_DRAWN = 96  # tokens of a text whose maps are drawn
 ROLLOUT_NOTE = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
 MAX_BYTES = 2_000_000_000  # of a rollout
 MAX_MAPS_BYTES = 16_000_000  # of all heads' maps, a byte for each weight
+KindArgument = Annotated[AttentionKind, about("self; for an encoder-decoder also cross or encoder.")]
 
 
+@operation(route="attention")
 def attention(
-    reading: Activations, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self",
-    rollout: bool = False, progress: Progress | None = None,
-) -> AttentionMap:  # fmt: skip
-    """One map of a text: a head's, a layer's mean, the mean of all layers, or their rollout."""
+    reading: Activations,
+    layer: Annotated[int | None, about("Which layer; -1 is the last. By default the mean of all.", "--layer", "-l")] = None,
+    head: Annotated[int | None, about("Which of its heads; by default their mean.")] = None,
+    *,
+    kind: KindArgument = "self",
+    rollout: Annotated[bool, about("Attention rollout through all layers.")] = False,
+    progress: Progress | None = None,
+) -> AttentionMap:
+    """Show who attended to whom: one head, a layer's mean, all layers' mean, or their rollout.
+
+    `.of(token)` is one row of it.
+    """
     layers, heads = layers_and_heads(reading, kind)
     layer = None if layer is None else checked_index(layer, layers, "layer")
     head = None if head is None else checked_index(head, heads, "head")
@@ -103,8 +114,9 @@ def _across_layers(
     return product
 
 
-def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progress | None = None) -> Heads:
-    """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
+@operation()
+def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progress | None = None) -> Heads:
+    """Show all heads of all layers, each in a few numbers: where it mostly looks, and how widely."""
     layers, count = layers_and_heads(reading, kind)
     sums, counts, sinks = np.zeros((layers, count, 7)), np.zeros(7), sink_sites(reading.model.blueprint)
     queries, keys = queries_and_keys(reading, kind)
@@ -132,8 +144,14 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
 
 
-def attention_maps(reading: Activations, first: int = 0, *, kind: AttentionKind = "self") -> AttentionMaps:
-    """Every head's map, from a layer on, of as many layers as fit into `MAX_MAPS_BYTES`."""
+@operation(route="attention-maps")
+def attention_maps(
+    reading: Activations,
+    first: Annotated[int, about("The first layer that is shown.")] = 0,
+    *,
+    kind: KindArgument = "self",
+) -> AttentionMaps:
+    """Show every head's attention with a byte for each weight, of as many layers as fit, from a layer on."""
     layers, count = layers_and_heads(reading, kind)
     start_layer = checked_index(first, layers, "layer")
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.errors import InputError, NotNumbers, SettingError, spell
+from glassformer.ground.operations import about, operation
 from glassformer.observe.activations import Activations
 from glassformer.observe.linear_walk import Doubles, LinearWalk, part_name, stream_values
 from glassformer.observe.protocols import Floats, ModelLike
@@ -33,16 +35,32 @@ from glassformer.observe.vocabulary_rows import vocabulary_blocks
 from glassformer.views.attribution import Attribution, Contribution, ScoreMetric
 from glassformer.views.tokens import find_token
 
+PositionArgument = Annotated[int | str, about("After this token: its position or its text.", "--token", "-t")]
+TokenArgument = Annotated[
+    int | str | None,
+    about(
+        "The next token whose lead is followed; 'best': the top token.", "--wrote", metavar="TEXT", none_word="best",
+        served_minimum=0,
+    ),
+]  # fmt: skip
+AgainstArgument = Annotated[
+    int | str | None, about("Its lead over this token; by default the runner-up.", metavar="TEXT", served_minimum=0)
+]
+MetricArgument = Annotated[ScoreMetric, about("lead, or the token's own logit.")]
+CentredArgument = Annotated[bool, about("The logit less the mean over the vocabulary, as TransformerLens does.")]
 
+
+@operation(route="attribution")
 def attribution(
-    reading: Activations, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-    metric: ScoreMetric = "lead", centred: bool = False,
-) -> Attribution:  # fmt: skip
-    """What the model's parts added to one token's lead at one position: the best one's, unless another is named.
-
-    `against`: the token that it leads over; by default the runner-up. What both got cancels out. `metric`: its 'lead', or
-    the 'logit' itself; `centred`: the logit less the mean over the vocabulary.
-    """
+    reading: Activations,
+    position: PositionArgument = -1,
+    token: TokenArgument = None,
+    against: AgainstArgument = None,
+    *,
+    metric: MetricArgument = "lead",
+    centred: CentredArgument = False,
+) -> Attribution:
+    """Show what each block and head added to a token's lead: the best one's after a position, or another's."""
     at, model = position_to_attribute(reading, position), reading.model
     values = stream_values(reading, [at])
     target = score_target(model, final_scores(model, values, 0), token, against, metric=metric, centred=centred)

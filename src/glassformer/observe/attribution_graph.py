@@ -12,12 +12,23 @@ Shapes: g (rows, heads, head_size); values (positions, width).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import about, operation
 from glassformer.observe.activations import Activations
-from glassformer.observe.attribution import final_scores, position_to_attribute, score_target
+from glassformer.observe.attribution import (
+    AgainstArgument,
+    CentredArgument,
+    MetricArgument,
+    PositionArgument,
+    TokenArgument,
+    final_scores,
+    position_to_attribute,
+    score_target,
+)
 from glassformer.observe.linear_walk import (
     STREAM_SITES,
     Arrival,
@@ -26,7 +37,6 @@ from glassformer.observe.linear_walk import (
     part_name,
     stream_values,
 )
-from glassformer.views.attribution import ScoreMetric
 from glassformer.views.attribution_graph import AttributionGraph, GraphEdge, GraphNode, PartName
 
 THRESHOLD = 0.02
@@ -36,14 +46,25 @@ MAX_FOLLOWED = 500  # heads that are followed back
 NodeKey = tuple[PartName, int | None, int | None, int]  # name, block, head, position
 
 
-def attribution_graph(
-    reading: Activations, position: int | str = -1, token: int | str | None = None, against: int | str | None = None, *,
-    metric: ScoreMetric = "lead", centred: bool = False, threshold: float = THRESHOLD,
-) -> AttributionGraph:  # fmt: skip
-    """From where a token's lead at one position came: the best one's, unless another is named; others as `attribution`.
-
-    `threshold`: edges below this share of the score (or of 1, if that is more) are pruned.
-    """
+@operation(
+    route="graph",
+    example='glass graph --raw "The capital of France is"   ·   '
+    'glass graph --raw "The capital of France is" --wrote " Paris" --against " Rome"',
+)
+def graph(
+    reading: Activations,
+    position: PositionArgument = -1,
+    token: TokenArgument = None,
+    against: AgainstArgument = None,
+    *,
+    metric: MetricArgument = "lead",
+    centred: CentredArgument = False,
+    threshold: Annotated[
+        float,  # a lower one than is served has more edges than anybody looks at
+        about("Edges below this share of it are pruned, and summed up.", served_minimum=0.001, served_maximum=1),
+    ] = THRESHOLD,
+) -> AttributionGraph:
+    """Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from."""
     at, model = position_to_attribute(reading, position), reading.model
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold is {threshold}; it is a share of the score, from 0 to 1.")

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import sink_sites, sink_weights
@@ -45,6 +47,8 @@ BEST = 5  # tokens of each row
 COPIED = 12  # tokens, if none are named
 MAX_TOKENS = 256
 MAX_BYTES = 1_000_000_000  # of a text's values
+DistanceArgument = Annotated[int, about("How many tokens back keys stand, with RoPE; 0: no positions.", minimum=0)]
+BestArgument = Annotated[int, about("How many tokens to list.", minimum=1, served_maximum=20)]
 
 
 @checked_class
@@ -65,13 +69,15 @@ class Circuits:
         ids = None if tokens is None else [resolve_token_id(self.model, token, size) for token in tokens]
         return head_circuit(self.model, layer, head, ids, distance=distance, best=best)
 
+    @operation(owner="model.circuits", route="composition", passes=False)
     def composition(
-        self, layer: int | None = None, *, baseline: bool = False, progress: Progress | None = None
+        self,
+        layer: Annotated[int | None, about("Only for the heads of this layer that read.", served_minimum=0)] = None,
+        *,
+        baseline: Annotated[bool, about("Subtract the score of unrelated heads.")] = False,
+        progress: Progress | None = None,
     ) -> Composition:
-        """How much each head reads of what each earlier head writes, by queries, keys and values.
-
-        `layer`: only for the heads of this layer that read. `baseline`: less what unrelated heads would have.
-        """
+        """Show how much each head reads of what each earlier head writes, by queries, keys and values."""
         return composition(self.model, layer, baseline=baseline, progress=progress)
 
 
@@ -112,10 +118,18 @@ def head_circuit(
     return HeadCircuit(model.name, layer, head, weights.group(head), distance, copying, tokens, ids is not None, ())
 
 
-def text_circuit(reading: Activations, layer: int, head: int, *, distance: int = 0, best: int = BEST) -> HeadCircuit:
-    """A head's circuits for the tokens of a text, and what it wrote at each of its positions."""
-    circuit = head_circuit(reading.model, layer, head, reading.ids, distance=distance, best=best)
-    return replace(circuit, positions=_positions(reading, layer, head, best))
+@operation()
+def circuit(
+    reading: Activations,
+    layer: Annotated[int, about("The head's layer.", minimum=0)],
+    head: Annotated[int, about("The head.", minimum=0)],
+    *,
+    distance: DistanceArgument = 0,
+    best: BestArgument = BEST,
+) -> HeadCircuit:
+    """Show what a head looks for and writes, for the tokens of a text, and what it wrote at each position."""
+    found = head_circuit(reading.model, layer, head, reading.ids, distance=distance, best=best)
+    return replace(found, positions=_positions(reading, layer, head, best))
 
 
 def _positions(reading: Activations, layer: int, head: int, best: int) -> tuple[PositionWrites, ...]:

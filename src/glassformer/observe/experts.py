@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import operation
 from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
@@ -16,8 +17,9 @@ from glassformer.views.experts import ExpertLayer, ExpertLoad, Experts, ExpertSh
 ROUTERS, SHARES = "blocks.{}.mlp.router", "blocks.{}.mlp.experts"
 
 
+@operation(route="experts", example='glass experts -m allenai/OLMoE-1B-7B-0924 --raw "The capital of France is"')
 def experts(reading: Activations, *, progress: Progress | None = None) -> Experts:
-    """Where each token went, in every layer that has experts."""
+    """Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them."""
     model = reading.model
     layers = model.blueprint.routed_blocks
     if not layers:

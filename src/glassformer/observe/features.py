@@ -6,6 +6,7 @@ Shapes: inputs (tokens, width), outputs (tokens, output width), activations (tok
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from glassformer.features.feature_change import from_token_rows, token_rows
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.operations import about, operation
 from glassformer.ground.sites import ENCODER, Watch
 from glassformer.observe.activations import CHUNK_TOKENS, Activations
 from glassformer.observe.circuits import BestTokens
@@ -40,8 +42,19 @@ BATCH = 256  # tokens that are encoded at once: activations of many features are
 STREAM_SITES = ("embedding", "residual", "middle", "update", "crossed")  # whose numbers are the stream's, or added to it
 
 
-def features(reading: Activations, dictionary: FeatureDictionary, best: int = TOP) -> Features:
-    """What a dictionary finds in a text: at each token its `best` features, and those of the whole text."""
+@operation(route="features")
+def features(
+    reading: Activations,
+    dictionary: Annotated[
+        FeatureDictionary,
+        about("A sparse autoencoder or a transcoder, by name or path.", "--sae", metavar="DIR", opened_by="dictionary"),
+    ],
+    best: Annotated[int, about("Features to keep of each token.", minimum=1, maximum=1000, served_maximum=64)] = TOP,
+) -> Features:
+    """Show which features of a sparse autoencoder a text activates, token by token, and how well they explain it.
+
+    `model.dictionary(…)` opens one.
+    """
     model = reading.model
     check_dictionary(dictionary, model.blueprint, model.name)
     if best < 1:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from glassformer.blueprints import Op
+from glassformer.ground.operations import about, operation
 from glassformer.observe.activations import Activations
 from glassformer.observe.arithmetic import Arithmetic
 from glassformer.observe.attention import sink_sites, sink_weights
@@ -44,10 +45,23 @@ MAX_NUMBERS = 12  # of a vector, to open
 CLOSE = 1e-3  # how far a number computed here may be from the engine's, in relation, before it is said
 
 
-def inside(reading: Activations, path: str = "", position: int | str = -1) -> Inside:
-    """A level at one position of the text; of a path that does not exist, the nearest level that does.
+@operation(route="inside")
+def inside(
+    reading: Activations,
+    path: Annotated[
+        str,
+        about(
+            "The level: '' is the whole model, blocks.3 a block, blocks.3.attention.heads.4 a head, with .2 behind it its "
+            "score for the token at position 2, blocks.3.mlp.hidden.17 a neuron.",
+            served_length=200,
+        ),
+    ] = "",
+    position: Annotated[int | str, about("The token: its position or its text.")] = -1,
+) -> Inside:
+    """Show one level of the model with a text's numbers: a block, a head, a neuron, one dot product.
 
-    In the encoder of an encoder-decoder, the position counts the source's tokens.
+    Of a path that does not exist it is the nearest level that does. In the encoder of an encoder-decoder, the position
+    counts the source's tokens.
     """
     return _Level(reading, path, position).view()
 

@@ -12,10 +12,12 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
 from glassformer.ground.errors import InputError, NotNumbers
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
@@ -28,13 +30,21 @@ POSITIONS = 12  # the last ones, unless others are named
 SCORE_BYTES = 25_000_000  # that are held at a time: so few that the next ones get the same memory
 
 
+@operation(route="lens")
 def lens(
-    reading: Activations, positions: Sequence[int | str] | None = None, *, tuned: TunedLens | None = None,
+    reading: Activations,
+    positions: Annotated[
+        Sequence[int | str] | None, about("After these tokens: each one's position or text; by default the last few.")
+    ] = None,
+    *,
+    tuned: Annotated[
+        TunedLens | None, about("A tuned lens, through which the layers are read.", opened_by="load_lens")
+    ] = None,
     progress: Progress | None = None,
-) -> Lens:  # fmt: skip
-    """What each layer would predict at some positions: the last few, unless others are named.
+) -> Lens:
+    """Show what each layer would predict next, and where the answer emerges.
 
-    `tuned`: read each layer through its own map, instead of as if it were the last.
+    `model.read_many(texts).train_lens()` gives a tuned lens, and so does `model.load_lens(path)`.
     """
     model, texts, stream = reading.model, reading.texts, reading.stream
     if positions is None:

@@ -18,19 +18,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from glassformer.ground.errors import InputError, SettingError, spell
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.observe.activations import Activations
-from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
-from glassformer.observe.leave_one_out import LeaveOneOut, Place
 from glassformer.observe.metrics import resolve_metric
+from glassformer.observe.protocols import Floats
 from glassformer.views.saliency import Baseline, MetricName, PathSum, Saliency, SaliencyMethod, SalientToken, SignCheck
+
+if TYPE_CHECKING:  # torch is imported when something is computed
+    from torch import Tensor
+
+    from glassformer.observe.differentiation import Differentiation, MetricFunction, Target, Vectors
+    from glassformer.observe.leave_one_out import Place
 
 Numbers = npt.NDArray[np.float64]
 TOLERANCE = 0.05  # of the difference that integrated gradients explain
@@ -42,19 +48,53 @@ CHECKED_SIGNS = 8  # of the strongest tokens
 BATCH_TOKENS = 1024  # of the steps that go through in one pass
 
 
+@operation(
+    route="saliency",
+    example='glass saliency --raw "The capital of France is"   ·   '
+    'glass saliency --raw "The capital of France is" --of " Paris" --against " Rome" --method integrated',
+)
 def saliency(
     reading: Activations,
-    token: int | str | None = None,
-    against: int | str | None = None,
-    position: int | str | None = None,
+    token: Annotated[
+        int | str | None,
+        about(
+            "The token or label it is about, by text or #id; by default the best.", "--of", metavar="TEXT", served_minimum=0
+        ),
+    ] = None,
+    against: Annotated[
+        int | str | None, about("Its lead over this one; by default the runner-up.", metavar="TEXT", served_minimum=0)
+    ] = None,
+    position: Annotated[
+        int | str | None, about("After this token, or in this gap: its position or its text.", "--token", "-t")
+    ] = None,
     *,
-    metric: MetricName | MetricFunction = "lead",
-    method: SaliencyMethod = "leave-one-out",
-    baseline: Baseline | None = None,
-    steps: int | None = None,
+    metric: Annotated[
+        MetricName | MetricFunction,
+        OWN_CHECK,
+        about(
+            "lead, logit, log-probability, or loss: that of the whole text.",
+            served=Literal["lead", "logit", "log-probability", "loss"],
+        ),
+    ] = "lead",
+    method: Annotated[
+        SaliencyMethod, about("leave-one-out; by gradients input-x-gradient, gradient-norm, or integrated.")
+    ] = "leave-one-out",
+    baseline: Annotated[
+        Baseline | None, about("Of integrated gradients: mean (the default), pad or zero.", default_shown=False)
+    ] = None,
+    steps: Annotated[
+        int | None,
+        about("Of integrated gradients; by default as many as are needed.", minimum=1, served_maximum=64),
+    ] = None,
     progress: Progress | None = None,
 ) -> Saliency:
-    """How much each token matters to a metric: by default the lead of the best token after the text, or in its gap."""
+    """Show how much each token of a text matters to the next one, to a label or to the loss.
+
+    It is what that number loses without the token. `metric` may also be a function of the logits that returns a tensor.
+    """
+    from glassformer.observe.differentiation import Differentiation
+    from glassformer.observe.leave_one_out import LeaveOneOut
+
     if method != "integrated" and (baseline is not None or steps is not None):
         raise SettingError(
             f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
@@ -93,6 +133,28 @@ def saliency(
     return whole(value, tokens, path, changes, signs)
 
 
+@operation()
+def gradients(
+    reading: Activations,
+    *patterns: str,
+    token: int | str | None = None,
+    against: int | str | None = None,
+    position: int | str | None = None,
+    metric: Annotated[MetricName | MetricFunction, OWN_CHECK] = "lead",
+) -> dict[str, Floats]:
+    """The gradient of a metric at any number of sites, by names or patterns, all in one pass there and back.
+
+    Each has the shape of `values(…)` there; the metric is chosen as for `saliency`.
+    """
+    from glassformer.observe.differentiation import Differentiation
+
+    sites = reading.sites(*patterns)
+    if not sites:
+        raise InputError("name the sites whose gradients are wanted, such as 'blocks.*.residual'.")
+    target = resolve_metric(reading, metric, token, against, position).target
+    return Differentiation(reading).site_gradients(target, sites)
+
+
 def _places(reading: Activations) -> list[Place]:
     """All tokens, an encoder-decoder's source first."""
     return [*((True, at) for at in range(len(reading.source or ()))), *((False, at) for at in range(len(reading.ids)))]
@@ -108,6 +170,8 @@ def _tokens(reading: Activations, values: Mapping[Place, float]) -> tuple[Salien
 
 def _check_signs(reading: Activations, target: Target, tokens: Sequence[SalientToken]) -> SignCheck | None:
     """Leave out the strongest tokens, as far as they can be."""
+    from glassformer.observe.leave_one_out import LeaveOneOut
+
     left_out = LeaveOneOut(reading, target)
     if not (places := set(left_out.places(allow_none=True))):
         return None
@@ -136,6 +200,8 @@ def _check_steps(steps: int | None, length: int) -> None:
 
 def _baseline(text: Differentiation, kind: Baseline, vectors: Vectors) -> Vectors:
     """What stands for a text that says nothing, of the shape of its vectors."""
+    import torch
+
     if kind == "zero":
         return tuple(torch.zeros_like(stack) for stack in vectors)
     tokenizer = text.model.tokenizer
@@ -217,6 +283,8 @@ class Line:
 
     def _evaluate(self, shares: Sequence[float]) -> tuple[list[float], Numbers]:
         """The metric at some points of the line, and what moves it there: (points, tokens)."""
+        import torch
+
         values: list[float] = []
         rows: list[Numbers] = []
         for batch in _batches(shares, max(1, BATCH_TOKENS // self.text.length)):
@@ -239,5 +307,7 @@ def _products(vectors: Vectors, gradients: Vectors) -> list[Tensor]:
 
 def _joined(values: Sequence[Tensor]) -> Numbers:
     """(rows, tokens), of all stacks."""
+    import torch
+
     joined: Numbers = torch.cat(list(values), dim=1).cpu().numpy()
     return joined

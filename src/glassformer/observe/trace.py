@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from glassformer.decoding import Step
 from glassformer.ground.candidates import entropy_stats, top
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.observe.activations import Activations
 from glassformer.observe.answers import candidates
@@ -39,8 +41,14 @@ def _trace(model: str, text: str, places: Sequence[TracePlace]) -> Trace:
     return Trace(model, text, tuple(places), len(scored), mean * math.log(2), perplexity, mean)
 
 
-def trace_text(reading: Activations, best: int = TOP, progress: Progress | None = None) -> Trace:
-    """The trace of a text, and of what would come next."""
+@operation(route="trace")
+def trace(
+    reading: Activations,
+    best: Annotated[int, about("Candidates to keep at each position.", minimum=1, maximum=1000, served_maximum=20)] = TOP,
+    *,
+    progress: Progress | None = None,
+) -> Trace:
+    """Show at each place what was expected, which token stands there, and its surprisal; and what would come next."""
     if best < 1:
         raise InputError(f"best is {best}; at each place at least 1 candidate is shown.")
     model = reading.model
@@ -120,7 +128,7 @@ def trace_run(run: RunLike) -> Trace:
 def trace_with_prompt(run: RunLike, best: int = TOP) -> Trace:
     """The trace of a run's prompt and of what it wrote."""
     reading = Activations.of_run(run)
-    prompt = [place for place in trace_text(reading, best).places if place.position < reading.prompt_length]
+    prompt = [place for place in trace(reading, best).places if place.position < reading.prompt_length]
     return _trace(run.model.name, run.prompt + run.text, [*prompt, *trace_run(run).places])
 
 

@@ -19,6 +19,7 @@ from glassformer.checkpoint.stored_tensors import ComputedFile
 from glassformer.engine.protocol import Executor
 from glassformer.ground.arguments import checked, checked_class
 from glassformer.ground.errors import InputError, check_context, spell
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import NamedProgress, Progress
 from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.model_files import (
@@ -174,10 +175,12 @@ class Model(LoadedModel):
         return Readings(self, texts, length)
 
     def load_lens(self, path: str | os.PathLike[str]) -> TunedLens:
-        """A tuned lens of this model that was saved."""
+        """A tuned lens of this model that was saved; on a server, by its name in the operator's folder."""
         from glassformer.observe.tuned_lens import load_tuned_lens
 
-        return load_tuned_lens(path, self)
+        if self.library is None:
+            return load_tuned_lens(path, self)
+        return self.library.tuned_lens(os.fspath(path), lambda file: load_tuned_lens(file, self))
 
     def load_probes(self, path: str | os.PathLike[str]) -> TrainedProbes:
         """Linear probes of this model that were saved."""
@@ -185,11 +188,17 @@ class Model(LoadedModel):
 
         return load_probes(path, self)
 
-    def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
-        """A prompt's journey to the next token, without generating more than that.
-
-        `pair`: a second text, for a model that reads two: the passage that answers a question, or what is compared with.
-        """
+    @operation(route="look")
+    def look(
+        self,
+        prompt: Prompt,
+        *,
+        pair: Annotated[
+            str | None, about("A second text, for a model that reads pairs, such as question and passage.")
+        ] = None,
+        **prompt_options: Unpack[PromptKeywords],
+    ) -> Journey:
+        """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
         from glassformer.observe.journey import journey
         from glassformer.observe.prompt_warnings import prompt_texts
 
@@ -204,17 +213,18 @@ class Model(LoadedModel):
         texts = prompt_texts(cast(str | Sequence[Mapping[str, Any]], prompt))
         return journey(self, text, ids, None, [*([] if options.system is None else [options.system]), *texts])
 
+    @operation(route="tree")
     def tree(
         self,
         prompt: Prompt,
         *,
-        width: int = 3,
-        depth: int = 3,
-        at: Sequence[int] | None = None,
+        width: Annotated[int, about("How many tokens follow each token.", served_minimum=1)] = 3,
+        depth: Annotated[int, about("How many tokens a path has.", served_minimum=1)] = 3,
+        at: Annotated[Sequence[int] | None, about("A node, by child numbers, to grow further.", served=False)] = None,
         progress: Progress | None = None,
         **prompt_options: Unpack[PromptKeywords],
     ) -> Tree:
-        """The likeliest continuations of a prompt: `width` tokens after each token, `depth` tokens on each path.
+        """Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.
 
         `at`: a node, by child numbers, to grow by as many levels again. `progress`: called as (nodes so far, total).
         """
@@ -443,8 +453,9 @@ class Model(LoadedModel):
         return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **keywords})
 
     @property
+    @operation(route="sites", is_property=True, passes=False)
     def sites(self) -> SiteNames:
-        """Everything that can be read and changed, with its shape and what other libraries call it."""
+        """Show everything that can be read and changed, with its shape and what other libraries call it."""
         from glassformer.observe.site_names import site_names
 
         return site_names(self.blueprint, self.name)
@@ -463,8 +474,15 @@ class Model(LoadedModel):
 
         return vocabulary(self.tokenizer, self.blueprint)
 
-    def tokens(self, text: str, pair: str | None = None, *, special: bool = True) -> TokenizedText:
-        """A text's tokens: id, piece, bytes and offsets of each; `special`: with the special tokens around the text."""
+    @operation(route="tokens", passes=False)
+    def tokens(
+        self,
+        text: Annotated[str, about("The text.")],
+        pair: Annotated[str | None, about("A second text, for models that read pairs.")] = None,
+        *,
+        special: Annotated[bool, about("Add the special tokens that the model was trained with.")] = True,
+    ) -> TokenizedText:
+        """Show the tokens of a text: id, piece, bytes and offsets of each."""
         from glassformer.observe.tokens import tokenized
 
         return tokenized(self.tokenizer, text, pair, special=special, name=self.name, blueprint=self.blueprint)
@@ -475,21 +493,20 @@ class Model(LoadedModel):
 
         return batch(self.tokenizer, texts, side=side, special=special, name=self.name, blueprint=self.blueprint)
 
+    @operation(route="parameters", passes=False)
     def parameters(
         self,
         *,
-        only: str | None = None,
-        stats: bool = False,
-        histogram: bool = False,
+        only: Annotated[
+            str | None, about("A name, a module, or a pattern with wildcards such as '*.q_proj.weight'.")
+        ] = None,
+        stats: Annotated[bool, about("Mean, deviation, extremes, zeros and outliers of each.")] = False,
+        histogram: Annotated[bool, about("The same, with counts in 21 bins.")] = False,
         progress: NamedProgress | None = None,
     ) -> Parameters:
-        """Every tensor with its shape, kind and bytes, summed up by module; only headers are read, unless stats are wanted.
+        """Show every tensor with its shape, kind and bytes, summed up by module; on request with statistics.
 
-        Args:
-            only: a name, a module, or a pattern with wildcards such as '*.q_proj.weight'.
-            stats: mean, deviation, extremes, zeros and outliers of each.
-            histogram: the same, with counts in 21 bins.
-            progress: called as (tensor, numbers so far, total) while numbers are read.
+        Only headers are read, unless numbers are asked for. `progress`: called as (tensor, numbers so far, total) then.
         """
         from glassformer.observe.parameters import parameters
 

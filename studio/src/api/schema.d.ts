@@ -319,7 +319,7 @@ export interface paths {
         put?: never;
         /**
          * Attention
-         * @description Who attended to whom in a text.
+         * @description Show who attended to whom: one head, a layer's mean, all layers' mean, or their rollout.
          */
         post: operations["attention_glass_attention_post"];
         delete?: never;
@@ -339,7 +339,7 @@ export interface paths {
         put?: never;
         /**
          * Attention Maps
-         * @description Every head's attention in a text, a byte for each weight.
+         * @description Show every head's attention with a byte for each weight, of as many layers as fit, from a layer on.
          */
         post: operations["attention_maps_glass_attention_maps_post"];
         delete?: never;
@@ -359,7 +359,7 @@ export interface paths {
         put?: never;
         /**
          * Attribution
-         * @description What each block and head added to a token's lead.
+         * @description Show what each block and head added to a token's lead: the best one's after a position, or another's.
          */
         post: operations["attribution_glass_attribution_post"];
         delete?: never;
@@ -439,7 +439,7 @@ export interface paths {
         put?: never;
         /**
          * Composition
-         * @description How much heads read of what earlier heads write.
+         * @description Show how much each head reads of what each earlier head writes, by queries, keys and values.
          */
         post: operations["composition_glass_composition_post"];
         delete?: never;
@@ -459,7 +459,7 @@ export interface paths {
         put?: never;
         /**
          * Experts
-         * @description To which experts of a mixture each token went.
+         * @description Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.
          */
         post: operations["experts_glass_experts_post"];
         delete?: never;
@@ -499,7 +499,7 @@ export interface paths {
         put?: never;
         /**
          * Features
-         * @description The features of a text, token by token, and how well they explain it.
+         * @description Show which features of a sparse autoencoder a text activates, token by token, and how well they explain it.
          */
         post: operations["features_glass_features_post"];
         delete?: never;
@@ -519,7 +519,7 @@ export interface paths {
         put?: never;
         /**
          * Graph
-         * @description From which tokens and parts, and through which heads, a token's lead came.
+         * @description Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from.
          */
         post: operations["graph_glass_graph_post"];
         delete?: never;
@@ -539,7 +539,7 @@ export interface paths {
         put?: never;
         /**
          * Inside
-         * @description One level of a model with a text's numbers: a block, a head, a neuron, one dot product.
+         * @description Show one level of the model with a text's numbers: a block, a head, a neuron, one dot product.
          */
         post: operations["inside_glass_inside_post"];
         delete?: never;
@@ -579,7 +579,7 @@ export interface paths {
         put?: never;
         /**
          * Lens
-         * @description What each layer would have predicted.
+         * @description Show what each layer would predict next, and where the answer emerges.
          */
         post: operations["lens_glass_lens_post"];
         delete?: never;
@@ -599,7 +599,7 @@ export interface paths {
         put?: never;
         /**
          * Look
-         * @description A prompt's journey to the next token: ids, shapes, scores.
+         * @description Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.
          */
         post: operations["look_glass_look_post"];
         delete?: never;
@@ -639,7 +639,7 @@ export interface paths {
         put?: never;
         /**
          * Parameters
-         * @description A model's parameters by module; on request with a histogram of their values.
+         * @description Show every tensor with its shape, kind and bytes, summed up by module; on request with statistics.
          */
         post: operations["parameters_glass_parameters_post"];
         delete?: never;
@@ -779,7 +779,7 @@ export interface paths {
         put?: never;
         /**
          * Saliency
-         * @description How much each token of a text matters to the next one, to a label or to the loss: what that loses without it.
+         * @description Show how much each token of a text matters to the next one, to a label or to the loss.
          */
         post: operations["saliency_glass_saliency_post"];
         delete?: never;
@@ -799,7 +799,7 @@ export interface paths {
         put?: never;
         /**
          * Sites
-         * @description Every site of a model, with its axes, its shape and its other names.
+         * @description Show everything that can be read and changed, with its shape and what other libraries call it.
          */
         post: operations["sites_glass_sites_post"];
         delete?: never;
@@ -859,7 +859,7 @@ export interface paths {
         put?: never;
         /**
          * Tokens
-         * @description A text's tokens, each with its id, its bytes and its place in the text.
+         * @description Show the tokens of a text: id, piece, bytes and offsets of each.
          */
         post: operations["tokens_glass_tokens_post"];
         delete?: never;
@@ -879,7 +879,7 @@ export interface paths {
         put?: never;
         /**
          * Trace
-         * @description What the model thought of each token of a text.
+         * @description Show at each place what was expected, which token stands there, and its surprisal; and what would come next.
          */
         post: operations["trace_glass_trace_post"];
         delete?: never;
@@ -919,7 +919,7 @@ export interface paths {
         put?: never;
         /**
          * Tree
-         * @description The likeliest continuations of a prompt.
+         * @description Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.
          */
         post: operations["tree_glass_tree_post"];
         delete?: never;
@@ -1566,7 +1566,7 @@ export interface components {
         };
         /**
          * AttentionMapsRequest
-         * @description POST /glass/attention-maps: every head, from a layer on
+         * @description POST /glass/attention-maps
          */
         AttentionMapsRequest: {
             /**
@@ -1587,11 +1587,13 @@ export interface components {
             } | null;
             /**
              * First
+             * @description The first layer that is shown.
              * @default 0
              */
             first: number;
             /**
              * Kind
+             * @description self; for an encoder-decoder also cross or encoder.
              * @default self
              * @enum {string}
              */
@@ -1617,7 +1619,7 @@ export interface components {
         };
         /**
          * AttentionRequest
-         * @description POST /glass/attention: a head; without one a layer's mean, without a layer all layers' mean.
+         * @description POST /glass/attention
          */
         AttentionRequest: {
             /**
@@ -1636,15 +1638,22 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
-            /** Head */
+            /**
+             * Head
+             * @description Which of its heads; by default their mean.
+             */
             head?: number | null;
             /**
              * Kind
+             * @description self; for an encoder-decoder also cross or encoder.
              * @default self
              * @enum {string}
              */
             kind: "self" | "cross" | "encoder";
-            /** Layer */
+            /**
+             * Layer
+             * @description Which layer; -1 is the last. By default the mean of all.
+             */
             layer?: number | null;
             /** Model */
             model?: string | null;
@@ -1655,6 +1664,12 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Rollout
+             * @description Attention rollout through all layers.
+             * @default false
+             */
+            rollout: boolean;
             /**
              * Steer
              * @default []
@@ -1779,10 +1794,13 @@ export interface components {
         };
         /**
          * AttributionRequest
-         * @description POST /glass/attribution: a token's lead at a position, by default the best one's, over the runner-up.
+         * @description POST /glass/attribution
          */
         AttributionRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description Its lead over this token; by default the runner-up.
+             */
             against?: number | string | null;
             /**
              * Answer Ids
@@ -1791,6 +1809,7 @@ export interface components {
             answer_ids: number[];
             /**
              * Centred
+             * @description The logit less the mean over the vocabulary, as TransformerLens does.
              * @default false
              */
             centred: boolean;
@@ -1807,6 +1826,7 @@ export interface components {
             } | null;
             /**
              * Metric
+             * @description lead, or the token's own logit.
              * @default lead
              * @enum {string}
              */
@@ -1815,6 +1835,7 @@ export interface components {
             model?: string | null;
             /**
              * Position
+             * @description After this token: its position or its text.
              * @default -1
              */
             position: number | string;
@@ -1834,7 +1855,10 @@ export interface components {
             system?: string | null;
             /** Target */
             target?: string | null;
-            /** Token */
+            /**
+             * Token
+             * @description The next token whose lead is followed; 'best': the top token.
+             */
             token?: number | string | null;
         };
         /** glassformer.batch/1 */
@@ -2181,15 +2205,19 @@ export interface components {
         };
         /**
          * CompositionRequest
-         * @description POST /glass/composition: of the heads of one layer with all earlier ones, or of all heads.
+         * @description POST /glass/composition
          */
         CompositionRequest: {
             /**
              * Baseline
+             * @description Subtract the score of unrelated heads.
              * @default false
              */
             baseline: boolean;
-            /** Layer */
+            /**
+             * Layer
+             * @description Only for the heads of this layer that read.
+             */
             layer?: number | null;
             /** Model */
             model?: string | null;
@@ -2276,7 +2304,7 @@ export interface components {
         };
         /**
          * DescriptionRequest
-         * @description POST /glass/model
+         * @description A model, as it is.
          */
         DescriptionRequest: {
             /** Model */
@@ -2479,14 +2507,6 @@ export interface components {
             /** @constant */
             schema: "glassformer.feature-dictionaries/1";
         };
-        /**
-         * FeatureDictionariesRequest
-         * @description POST /glass/feature-dictionaries
-         */
-        FeatureDictionariesRequest: {
-            /** Model */
-            model?: string | null;
-        };
         FeatureSummary: {
             active_tokens: number;
             feature: number;
@@ -2531,7 +2551,7 @@ export interface components {
         };
         /**
          * FeaturesRequest
-         * @description POST /glass/features: a text, and an autoencoder by its name.
+         * @description POST /glass/features
          */
         FeaturesRequest: {
             /**
@@ -2541,6 +2561,7 @@ export interface components {
             answer_ids: number[];
             /**
              * Best
+             * @description Features to keep of each token.
              * @default 10
              */
             best: number;
@@ -2555,7 +2576,10 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
-            /** Dictionary */
+            /**
+             * Dictionary
+             * @description A sparse autoencoder or a transcoder, by name or path.
+             */
             dictionary: string;
             /** Model */
             model?: string | null;
@@ -2685,7 +2709,10 @@ export interface components {
          * @description POST /glass/graph
          */
         GraphRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description Its lead over this token; by default the runner-up.
+             */
             against?: number | string | null;
             /**
              * Answer Ids
@@ -2694,6 +2721,7 @@ export interface components {
             answer_ids: number[];
             /**
              * Centred
+             * @description The logit less the mean over the vocabulary, as TransformerLens does.
              * @default false
              */
             centred: boolean;
@@ -2710,6 +2738,7 @@ export interface components {
             } | null;
             /**
              * Metric
+             * @description lead, or the token's own logit.
              * @default lead
              * @enum {string}
              */
@@ -2718,6 +2747,7 @@ export interface components {
             model?: string | null;
             /**
              * Position
+             * @description After this token: its position or its text.
              * @default -1
              */
             position: number | string;
@@ -2739,10 +2769,14 @@ export interface components {
             target?: string | null;
             /**
              * Threshold
+             * @description Edges below this share of it are pruned, and summed up.
              * @default 0.02
              */
             threshold: number;
-            /** Token */
+            /**
+             * Token
+             * @description The next token whose lead is followed; 'best': the top token.
+             */
             token?: number | string | null;
         };
         /** glassformer.circuit/1 */
@@ -2847,7 +2881,7 @@ export interface components {
         };
         /**
          * InsideRequest
-         * @description POST /glass/inside: a level by its path, and a position of the text.
+         * @description POST /glass/inside
          */
         InsideRequest: {
             /**
@@ -2870,14 +2904,16 @@ export interface components {
             model?: string | null;
             /**
              * Path
+             * @description The level: '' is the whole model, blocks.3 a block, blocks.3.attention.heads.4 a head, with .2 behind it its score for the token at position 2, blocks.3.mlp.hidden.17 a neuron.
              * @default
              */
             path: string;
             /**
              * Position
+             * @description The token: its position or its text.
              * @default -1
              */
-            position: number;
+            position: number | string;
             /** Prompt */
             prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
             /**
@@ -3080,7 +3116,7 @@ export interface components {
         };
         /**
          * LensRequest
-         * @description POST /glass/lens; `tuned` names one of this server's tuned lenses.
+         * @description POST /glass/lens
          */
         LensRequest: {
             /**
@@ -3101,7 +3137,10 @@ export interface components {
             } | null;
             /** Model */
             model?: string | null;
-            /** Positions */
+            /**
+             * Positions
+             * @description After these tokens: each one's position or text; by default the last few.
+             */
             positions?: (number | string)[] | null;
             /** Prompt */
             prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
@@ -3119,7 +3158,10 @@ export interface components {
             system?: string | null;
             /** Target */
             target?: string | null;
-            /** Tuned */
+            /**
+             * Tuned
+             * @description A tuned lens, through which the layers are read.
+             */
             tuned?: string | null;
         };
         /** glassformer.lens-training/2 */
@@ -3144,6 +3186,44 @@ export interface components {
             shape: number[];
             site: string | null;
             strip: components["schemas"]["Strip"] | null;
+        };
+        /**
+         * LookRequest
+         * @description POST /glass/look
+         */
+        LookRequest: {
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Pair
+             * @description A second text, for a model that reads pairs, such as question and passage.
+             */
+            pair?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
         };
         /** glassformer.steering-vector/1 */
         MadeSteeringVectorJson: {
@@ -3512,18 +3592,28 @@ export interface components {
         };
         /**
          * ParametersRequest
-         * @description POST /glass/parameters: all of them, or those that `only` names; a histogram reads their values.
+         * @description POST /glass/parameters
          */
         ParametersRequest: {
             /**
              * Histogram
+             * @description The same, with counts in 21 bins.
              * @default false
              */
             histogram: boolean;
             /** Model */
             model?: string | null;
-            /** Only */
+            /**
+             * Only
+             * @description A name, a module, or a pattern with wildcards such as '*.q_proj.weight'.
+             */
             only?: string | null;
+            /**
+             * Stats
+             * @description Mean, deviation, extremes, zeros and outliers of each.
+             * @default false
+             */
+            stats: boolean;
         };
         /**
          * PatchPairsRequest
@@ -3876,6 +3966,25 @@ export interface components {
             left: number | null;
             product: number | null;
             right: number | null;
+        };
+        /**
+         * PromptRequest
+         * @description POST /v1/messages/count_tokens: what a prompt is made of.
+         */
+        PromptRequest: {
+            /** Messages */
+            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            /** System */
+            system?: string | components["schemas"]["TextBlock"][] | null;
+            thinking?: components["schemas"]["Thinking"] | null;
+            tool_choice?: components["schemas"]["ToolChoice"] | null;
+            /** Tools */
+            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * PullRequest
@@ -4258,17 +4367,23 @@ export interface components {
         };
         /**
          * SaliencyRequest
-         * @description POST /glass/saliency: of the best token, unless another token or label is named
+         * @description POST /glass/saliency
          */
         SaliencyRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description Its lead over this one; by default the runner-up.
+             */
             against?: number | string | null;
             /**
              * Answer Ids
              * @default []
              */
             answer_ids: number[];
-            /** Baseline */
+            /**
+             * Baseline
+             * @description Of integrated gradients: mean (the default), pad or zero.
+             */
             baseline?: ("zero" | "pad" | "mean") | null;
             /**
              * Change
@@ -4283,19 +4398,24 @@ export interface components {
             } | null;
             /**
              * Method
+             * @description leave-one-out; by gradients input-x-gradient, gradient-norm, or integrated.
              * @default leave-one-out
              * @enum {string}
              */
             method: "leave-one-out" | "input-x-gradient" | "gradient-norm" | "integrated";
             /**
              * Metric
+             * @description lead, logit, log-probability, or loss: that of the whole text.
              * @default lead
              * @enum {string}
              */
             metric: "lead" | "logit" | "log-probability" | "loss";
             /** Model */
             model?: string | null;
-            /** Position */
+            /**
+             * Position
+             * @description After this token, or in this gap: its position or its text.
+             */
             position?: number | string | null;
             /** Prompt */
             prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
@@ -4309,13 +4429,19 @@ export interface components {
              * @default []
              */
             steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
-            /** Steps */
+            /**
+             * Steps
+             * @description Of integrated gradients; by default as many as are needed.
+             */
             steps?: number | null;
             /** System */
             system?: string | null;
             /** Target */
             target?: string | null;
-            /** Token */
+            /**
+             * Token
+             * @description The token or label it is about, by text or #id; by default the best.
+             */
             token?: number | string | null;
         };
         SalientToken: {
@@ -4516,14 +4642,6 @@ export interface components {
             negative: string;
             positive: string;
             projections: (number | null)[];
-        };
-        /**
-         * SteeringRequest
-         * @description POST /glass/steering
-         */
-        SteeringRequest: {
-            /** Model */
-            model?: string | null;
         };
         /** glassformer.steering-vectors/1 */
         SteeringVectorsJson: {
@@ -4825,11 +4943,20 @@ export interface components {
             /** Model */
             model?: string | null;
             /**
+             * Pair
+             * @description A second text, for models that read pairs.
+             */
+            pair?: string | null;
+            /**
              * Special
+             * @description Add the special tokens that the model was trained with.
              * @default true
              */
             special: boolean;
-            /** Text */
+            /**
+             * Text
+             * @description The text.
+             */
             text: string;
         };
         /** ToolCall */
@@ -4878,6 +5005,52 @@ export interface components {
             surprisal: (number | null) | null;
             text: string;
             written: boolean;
+        };
+        /**
+         * TraceRequest
+         * @description POST /glass/trace
+         */
+        TraceRequest: {
+            /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
+             * Best
+             * @description Candidates to keep at each position.
+             * @default 5
+             */
+            best: number;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /** Target */
+            target?: string | null;
         };
         /** glassformer.training-curves/1 */
         TrainingCurvesJson: {
@@ -4942,6 +5115,7 @@ export interface components {
             } | null;
             /**
              * Depth
+             * @description How many tokens a path has.
              * @default 3
              */
             depth: number;
@@ -4963,6 +5137,7 @@ export interface components {
             system?: string | null;
             /**
              * Width
+             * @description How many tokens follow each token.
              * @default 3
              */
             width: number;
@@ -5046,25 +5221,6 @@ export interface components {
              * @enum {string}
              */
             role: "user" | "assistant";
-        };
-        /**
-         * PromptRequest
-         * @description POST /v1/messages/count_tokens: what a prompt is made of.
-         */
-        glassformer__serving__http__anthropic__schemas__PromptRequest: {
-            /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
-            /** Model */
-            model: string;
-            output_config?: components["schemas"]["OutputConfig"] | null;
-            /** System */
-            system?: string | components["schemas"]["TextBlock"][] | null;
-            thinking?: components["schemas"]["Thinking"] | null;
-            tool_choice?: components["schemas"]["ToolChoice"] | null;
-            /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
-        } & {
-            [key: string]: unknown;
         };
         /**
          * Tool
@@ -5171,39 +5327,6 @@ export interface components {
             type: "function";
         } & {
             [key: string]: unknown;
-        };
-        /**
-         * PromptRequest
-         * @description POST /glass/look
-         */
-        glassformer__serving__http__views__PromptRequest: {
-            /**
-             * Change
-             * @default {}
-             */
-            change: {
-                [key: string]: components["schemas"]["SiteChange"];
-            };
-            /** Chat Template Kwargs */
-            chat_template_kwargs?: {
-                [key: string]: unknown;
-            } | null;
-            /** Model */
-            model?: string | null;
-            /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
-            /**
-             * Raw
-             * @default false
-             */
-            raw: boolean;
-            /**
-             * Steer
-             * @default []
-             */
-            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
-            /** System */
-            system?: string | null;
         };
     };
     responses: never;
@@ -6418,7 +6541,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["FeatureDictionariesRequest"];
+                "application/json": components["schemas"]["DescriptionRequest"];
             };
         };
         responses: {
@@ -6760,7 +6883,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__views__PromptRequest"];
+                "application/json": components["schemas"]["LookRequest"];
             };
         };
         responses: {
@@ -7392,7 +7515,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["SteeringRequest"];
+                "application/json": components["schemas"]["DescriptionRequest"];
             };
         };
         responses: {
@@ -7570,7 +7693,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__views__PromptRequest"];
+                "application/json": components["schemas"]["TraceRequest"];
             };
         };
         responses: {
@@ -9142,7 +9265,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__anthropic__schemas__PromptRequest"];
+                "application/json": components["schemas"]["PromptRequest"];
             };
         };
         responses: {

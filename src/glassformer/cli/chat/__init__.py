@@ -11,8 +11,8 @@ import click
 
 from glassformer.cli import bars, common, settings
 from glassformer.cli.command import option
-from glassformer.cli.options import STEERABLE_MODEL_GROUP, SteerableModelGroup
-from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
+from glassformer.cli.options import SteerableModelGroup
+from glassformer.cli.settings import GenerationGroup
 from glassformer.ground.errors import GlassError, spelled_by
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'H
 def chat(
     context: click.Context,
     system: common.SystemOption = None,
-    generation: GenerationGroup = GENERATION_GROUP,
+    *,
+    generation: GenerationGroup,
     template: common.TemplateOption = None,
     file: Annotated[str | None, option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
-    model_options: SteerableModelGroup = STEERABLE_MODEL_GROUP,
+    model_options: SteerableModelGroup,
     context_shift: Annotated[
         bool, option("--context-shift", help="Leave the oldest messages out when the context is full, and go on.")
     ] = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.model_files import open_files
-from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
+from glassformer.cli.options import OutputGroup
 
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
@@ -24,7 +24,8 @@ def params(
         bool, option("--stats", help="Read the values: mean, deviation, extremes, zeros and outliers.")
     ] = False,
     histogram: Annotated[bool, option("--histogram", help="The same, with a histogram of 21 bins.")] = False,
-    output: OutputGroup = OUTPUT_GROUP,
+    *,
+    output: OutputGroup,
 ) -> None:
     """Show a model's parameters: shapes, counts, bytes and data types, summed up by module.
 

@@ -22,15 +22,12 @@ from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     anthropic,
-    circuit_views,
-    feature_views,
     gradient_views,
     monitoring,
     ollama,
+    operation_routes,
     patching_views,
     rerank,
-    site_views,
-    steering_views,
     studio,
     text,
     text_views,
@@ -54,9 +51,9 @@ from glassformer.serving.registry import STOPPING, Registry
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, files.router, batches.router,
     *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
-    gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
-    view_list.router, training_routes.router, monitoring.router, studio.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, operation_routes.router,
+    gradient_views.router, patching_views.router, text_views.router, view_list.router, training_routes.router,
+    monitoring.router, studio.router,
 )  # fmt: skip
 DIALECTS = (  # the first that fits a path
     Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),

@@ -1,38 +1,23 @@
-"""POST /glass/saliency and /glass/attribution-patch: what gradients show of a model and a text."""
+"""POST /glass/attribution-patch: what gradients show of two texts; and how long a text may be for them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.requests import Request
 
 from glassformer.ground.errors import InputError
 from glassformer.observe.reading import Reading
 from glassformer.runtime.model import Model
 from glassformer.serving.http.errors import Json
-from glassformer.serving.http.openapi import view_answer
-from glassformer.serving.http.python_lines import OPTIONS
-from glassformer.serving.http.views import Number, PatchRequest, ReadingRequest, see
+from glassformer.serving.http.openapi import view_response
+from glassformer.serving.http.view_responses import OPTIONS
+from glassformer.serving.http.views import PatchRequest, respond_with_view
 from glassformer.views.patching import AttributionPatching
-from glassformer.views.saliency import Baseline, Saliency, SaliencyMethod
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 MAX_TOKENS = 4096  # of a text that a request has differentiated
-MAX_STEPS = 64
-
-
-class SaliencyRequest(ReadingRequest):
-    """POST /glass/saliency: of the best token, unless another token or label is named"""
-
-    token: Number | str | None = None
-    against: Number | str | None = None
-    position: int | str | None = None
-    metric: Literal["lead", "logit", "log-probability", "loss"] = "lead"
-    method: SaliencyMethod = "leave-one-out"
-    baseline: Baseline | None = None
-    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
 
 
 class AttributionPatchRequest(PatchRequest):
@@ -41,23 +26,7 @@ class AttributionPatchRequest(PatchRequest):
     check: bool = False
 
 
-@router.post("/saliency", responses=view_answer(Saliency))
-async def saliency(request: Request, body: SaliencyRequest) -> Json:
-    """How much each token of a text matters to the next one, to a label or to the loss: what that loses without it."""
-
-    def look(model: Model) -> Any:
-        reading = body.reading(model)
-        check_length(reading)
-        return reading.saliency(
-            body.token, body.against, body.position, metric=body.metric, method=body.method, baseline=body.baseline,
-            steps=body.steps,
-        )  # fmt: skip
-
-    call = "saliency(token, against, position, metric=metric, method=method, baseline=baseline, steps=steps)"
-    return await see(request, body, look, f"{body.python_reading}.{call}")
-
-
-@router.post("/attribution-patch", responses=view_answer(AttributionPatching))
+@router.post("/attribution-patch", responses=view_response(AttributionPatching))
 async def attribution_patch(request: Request, body: AttributionPatchRequest) -> Json:
     """What patching each place would bring back of the first text's answer, estimated by one backward pass."""
 
@@ -69,7 +38,7 @@ async def attribution_patch(request: Request, body: AttributionPatchRequest) -> 
         )  # fmt: skip
 
     arguments = f"first, second, part, positions, answer=answer, against=against, check=check, {OPTIONS}"
-    return await see(request, body, look, f"model.attribution_patch({arguments})")
+    return await respond_with_view(request, body, look, f"model.attribution_patch({arguments})")
 
 
 def check_length(reading: Reading) -> None:

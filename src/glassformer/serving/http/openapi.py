@@ -27,12 +27,13 @@ COMPONENTS = "#/components/schemas/"
 JSON = "application/json"
 PAGE = "application/vnd.glassformer.page+json"
 EVENTS = "text/event-stream"
+VIEW_MODULES = ("glassformer.views.", "glassformer.observe.")
 METHODS = ("get", "head", "post", "delete")
 REFUSED = "The request cannot be honoured: what is wrong with it, in a sentence."
 OTHER_ERROR = "Any other error, in the same form: no key, no such model, a full queue."
 
 
-def view_answer(view: type[View], *, streams: bool = False) -> Responses:
+def view_response(view: type[View], *, streams: bool = False) -> Responses:
     """Of a route that answers with a view; on request with its page, or as a stream of events."""
     answer = schema_answer(view_reference(view), streams=streams)
     answer[200]["content"][PAGE] = {"schema": {"$ref": f"{COMPONENTS}PageJson"}}
@@ -120,14 +121,19 @@ def _error(description: str, error: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {JSON: {"schema": error}}}
 
 
-def _add_views(components: dict[str, Any]) -> None:
-    """Every view's schema by its name and "Json", and what it is made of by the name of its class."""
+def view_types() -> dict[str, type[View]]:
+    """Every view of this package by the name of its class: of `views/`, and of operations that bring their own."""
     for module in pkgutil.iter_modules(glassformer.views.__path__, "glassformer.views."):
         importlib.import_module(module.name)
     kinds = [*View.__subclasses__(), *ArrayView.__subclasses__()]
-    views = [kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith(f"{glassformer.views.__name__}.")]
-    for view in sorted(views, key=lambda view: view.__name__):
-        _add(components, f"{view.__name__}Json", schema(view))
+    views = [kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith(VIEW_MODULES)]
+    return {view.__name__: view for view in sorted(views, key=lambda view: view.__name__)}
+
+
+def _add_views(components: dict[str, Any]) -> None:
+    """Every view's schema by its name and "Json", and what it is made of by the name of its class."""
+    for name, view in view_types().items():
+        _add(components, f"{name}Json", schema(view))
 
 
 def _add_page(components: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
-from glassformer.serving.http.openapi import view_answer
-from glassformer.serving.http.python_lines import OPTIONS
-from glassformer.serving.http.views import ModelRequest, Number, see
+from glassformer.serving.http.openapi import view_response
+from glassformer.serving.http.view_responses import OPTIONS
+from glassformer.serving.http.views import ModelRequest, Number, respond_with_view
 from glassformer.views.patching import MetricName, PairPatching, PatchedPart, PathPatching
 
 router = APIRouter(tags=["glass"], prefix="/glass")
@@ -55,7 +55,7 @@ class PatchPathRequest(ModelRequest):
     freeze_mlps: bool = False
 
 
-@router.post("/patch-pairs", responses=view_answer(PairPatching))
+@router.post("/patch-pairs", responses=view_response(PairPatching))
 async def patch_pairs(request: Request, body: PatchPairsRequest) -> Json:
     """What each place restores of the first texts' answers, on average over many pairs of texts."""
     if len(body.pairs) > (most := context_of(request).limits.prompts):
@@ -65,10 +65,11 @@ async def patch_pairs(request: Request, body: PatchPairsRequest) -> Json:
         pairs = [pair.model_dump() for pair in body.pairs]
         return model.patch_pairs(pairs, body.part, body.positions, metric=body.metric, **body.prompt_options)
 
-    return await see(request, body, look, f"model.patch_pairs(pairs, part, positions, metric=metric, {OPTIONS})")
+    python = f"model.patch_pairs(pairs, part, positions, metric=metric, {OPTIONS})"
+    return await respond_with_view(request, body, look, python)
 
 
-@router.post("/patch-path", responses=view_answer(PathPatching))
+@router.post("/patch-path", responses=view_response(PathPatching))
 async def patch_path(request: Request, body: PatchPathRequest) -> Json:
     """How much of the first text's answer goes from each sender to the receivers, past all other heads."""
 
@@ -79,6 +80,6 @@ async def patch_path(request: Request, body: PatchPathRequest) -> Json:
         )  # fmt: skip
 
     tokens = "answer=answer, against=against, freeze_mlps=freeze_mlps"
-    return await see(
+    return await respond_with_view(
         request, body, look, f"model.patch_path(first, second, sender, receivers, positions, {tokens}, {OPTIONS})"
     )

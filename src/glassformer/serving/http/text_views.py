@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 
-from glassformer.ground.errors import InputError, spelled_by
+from glassformer.ground.errors import InputError
 from glassformer.observe.text_batches import token_sites
 from glassformer.runtime.model import Model
-from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
-from glassformer.serving.http.openapi import view_answer
-from glassformer.serving.http.settings import request_spelling
-from glassformer.serving.http.view_answers import ViewForm
+from glassformer.serving.http.openapi import view_response
+from glassformer.serving.http.views import DescriptionRequest, respond_with_view
 from glassformer.views.activation_statistics import ActivationStatistics
 from glassformer.views.probes import Probes
 
@@ -29,12 +27,9 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 Site = Annotated[str, Field(max_length=200)]
 
 
-class TextsRequest(BaseModel):
+class TextsRequest(DescriptionRequest):
     """Texts, read as they are."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    model: str | None = None
     texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     length: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = MAX_TOKENS  # tokens of a text, at most
 
@@ -59,40 +54,31 @@ class StatisticsRequest(TextsRequest):
     examples: Annotated[int, Field(ge=1, le=20)] = 5
 
 
-@router.post("/probe", responses=view_answer(Probes))
+@router.post("/probe", responses=view_response(Probes))
 async def probe(request: Request, body: ProbeRequest) -> Json:
     """A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones."""
 
+    def look(model: Model) -> Any:
+        stream = "encoder.blocks.*.residual" if model.start is not None else "blocks.*.residual"
+        sites = body.sites or [stream]
+        body.check_sites(model, sites)
+        if len(set(body.labels)) > MAX_LABELS:
+            raise InputError(f"these are more than {MAX_LABELS} different labels. Give fewer.")
+        return model.read_many(body.texts, length=body.length).probe(body.labels, *sites, position=body.position).view
+
     sites = "*sites" if body.sites else "'blocks.*.residual'"
-    form = ViewForm.of(
-        request, body, f"model.read_many(texts, length=length).probe(labels, {sites}, position=position).view"
-    )
-
-    def work(model: Model) -> dict[str, Any]:
-        with spelled_by(request_spelling):
-            stream = "encoder.blocks.*.residual" if model.start is not None else "blocks.*.residual"
-            sites = body.sites or [stream]
-            body.check_sites(model, sites)
-            if len(set(body.labels)) > MAX_LABELS:
-                raise InputError(f"these are more than {MAX_LABELS} different labels. Give fewer.")
-            view = model.read_many(body.texts, length=body.length).probe(body.labels, *sites, position=body.position).view
-            assert view is not None
-            return form.data(view)
-
-    return form.answer(await call_model(request, body.model, work))
+    python = f"model.read_many(texts, length=length).probe(labels, {sites}, position=position).view"
+    return await respond_with_view(request, body, look, python)
 
 
-@router.post("/activations", responses=view_answer(ActivationStatistics))
+@router.post("/activations", responses=view_response(ActivationStatistics))
 async def activations(request: Request, body: StatisticsRequest) -> Json:
     """What texts have in common at some sites: means, deviations, and where neurons are strongest."""
 
-    call = "model.read_many(texts, length=length).statistics(*sites, examples=examples).view(neurons)"
-    form = ViewForm.of(request, body, call)
+    def look(model: Model) -> Any:
+        body.check_sites(model, body.sites)
+        readings = model.read_many(body.texts, length=body.length)
+        return readings.statistics(*body.sites, examples=body.examples).view(body.neurons)
 
-    def work(model: Model) -> dict[str, Any]:
-        with spelled_by(request_spelling):
-            body.check_sites(model, body.sites)
-            readings = model.read_many(body.texts, length=body.length)
-            return form.data(readings.statistics(*body.sites, examples=body.examples).view(body.neurons))
-
-    return form.answer(await call_model(request, body.model, work))
+    python = "model.read_many(texts, length=length).statistics(*sites, examples=examples).view(neurons)"
+    return await respond_with_view(request, body, look, python)

@@ -17,9 +17,9 @@ from glassformer.ground.errors import Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json
-from glassformer.serving.http.openapi import view_answer
+from glassformer.serving.http.openapi import view_response
 from glassformer.serving.http.streaming import disconnected
-from glassformer.serving.http.view_answers import ViewForm
+from glassformer.serving.http.view_responses import ViewForm
 from glassformer.views.learning import Learning
 from glassformer.views.training_curves import TrainingCurves
 
@@ -38,14 +38,14 @@ class LearningRequest(BaseModel):
     head: int = 0
 
 
-@router.get("/training", responses=view_answer(TrainingCurves))
+@router.get("/training", responses=view_response(TrainingCurves))
 async def training(request: Request) -> Json:
     """The losses and samples so far of the training that the server follows."""
     form = ViewForm.of(request)
     return form.answer(form.data(await asyncio.to_thread(_followed(request).curves)))
 
 
-@router.post("/learning", responses=view_answer(Learning))
+@router.post("/learning", responses=view_response(Learning))
 async def learning(request: Request, body: LearningRequest) -> Json:
     """What each snapshot of that training makes of a text. It ends when the client leaves, or its time is over."""
     followed, stop = _followed(request), threading.Event()

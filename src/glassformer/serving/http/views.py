@@ -1,4 +1,4 @@
-"""POST /glass/…: what can be seen of a model and a text, as the same JSON that the files have, and the tasks."""
+"""POST /glass/…: a text that is written, what is no operation by itself, and the tasks; and what all requests share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.ground.errors import GlassError, InputError, spelled_by
+from glassformer.observe.circuits import BEST, MAX_TOKENS
 from glassformer.observe.compare import compare
+from glassformer.observe.features import known_dictionaries
 from glassformer.observe.reading import Reading
 from glassformer.observe.recording import CANDIDATES
+from glassformer.observe.steering import known_vectors
 from glassformer.runtime.model import Model
 from glassformer.runtime.prompt import PromptKeywords
 from glassformer.runtime.run import Run
-from glassformer.serving.http.answers import check_conversation, check_listed
+from glassformer.serving.http.answers import check_conversation
 from glassformer.serving.http.context import call_in_parts, call_model, context_of
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import (
@@ -30,31 +33,24 @@ from glassformer.serving.http.inspection import (
     served_receipt,
 )
 from glassformer.serving.http.openai.schemas import Message
-from glassformer.serving.http.openapi import schema_answer, view_answer, view_reference
-from glassformer.serving.http.python_lines import OPTIONS
+from glassformer.serving.http.openapi import schema_answer, view_reference, view_response
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
-from glassformer.serving.http.view_answers import ViewForm
+from glassformer.serving.http.view_responses import OPTIONS, ViewForm
 from glassformer.serving.limits import Limits
 from glassformer.tasks.model_description import describe_model
 from glassformer.tasks.registry import check_head, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
-from glassformer.views.attention import AttentionKind, AttentionMap
-from glassformer.views.attention_maps import AttentionMaps
+from glassformer.views.circuit import HeadCircuit
 from glassformer.views.compare_texts import TextComparison
-from glassformer.views.experts import Experts
-from glassformer.views.inside import Inside
-from glassformer.views.journey import Journey
-from glassformer.views.lens import Lens
+from glassformer.views.features import FeatureDictionaries
 from glassformer.views.model_description import ModelDescription
-from glassformer.views.parameters import Parameters
 from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.receipt import Receipt
 from glassformer.views.recording import Recording
-from glassformer.views.tokens import TokenizedText
+from glassformer.views.steering import SteeringVectors
 from glassformer.views.trace import Trace
-from glassformer.views.tree import Tree
 from glassformer.views.why import Whys
 
 router = APIRouter(tags=["glass"], prefix="/glass")
@@ -103,7 +99,7 @@ class ModelRequest(BaseModel):
 
 
 class PromptRequest(ModelRequest):
-    """POST /glass/look"""
+    """A prompt to look into."""
 
     prompt: Prompt
 
@@ -119,7 +115,7 @@ class ReadingRequest(PromptRequest):
 
     @property
     def python_reading(self) -> str:
-        """What gives `reading` in Python, for `_see`."""
+        """What gives `reading` in Python, for `respond_with_view`."""
         return "model.read_ids(prompt, answer_ids)" if self.answer_ids else f"model.read(prompt, target, {OPTIONS})"
 
     def reading(self, model: Model) -> Reading:
@@ -157,46 +153,6 @@ class RunRequest(TextRequest):
     candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
 
 
-class TreeRequest(PromptRequest):
-    """POST /glass/tree"""
-
-    width: Annotated[int, Field(ge=1)] = 3
-    depth: Annotated[int, Field(ge=1)] = 3
-
-
-class LensRequest(ReadingRequest):
-    """POST /glass/lens; `tuned` names one of this server's tuned lenses."""
-
-    positions: list[Number | str] | None = None
-    tuned: str | None = None
-
-
-class AttentionRequest(ReadingRequest):
-    """POST /glass/attention: a head; without one a layer's mean, without a layer all layers' mean."""
-
-    kind: AttentionKind = "self"
-    layer: Number | None = None
-    head: Number | None = None
-
-
-class AttentionMapsRequest(ReadingRequest):
-    """POST /glass/attention-maps: every head, from a layer on"""
-
-    kind: AttentionKind = "self"
-    first: Number = 0
-
-
-class ExpertsRequest(ReadingRequest):
-    """POST /glass/experts"""
-
-
-class InsideRequest(ReadingRequest):
-    """POST /glass/inside: a level by its path, and a position of the text."""
-
-    path: Annotated[str, Field(max_length=200)] = ""
-    position: int = -1
-
-
 class CompareRequest(ModelRequest):
     """POST /glass/compare: two texts in one model."""
 
@@ -214,26 +170,24 @@ class PatchRequest(CompareRequest):
     against: Number | str | None = None
 
 
+class CircuitRequest(ModelRequest):
+    """POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most."""
+
+    layer: Number
+    head: Number
+    prompt: Prompt | None = None
+    target: str | None = None  # an encoder-decoder's output
+    tokens: Annotated[list[Number | str], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
+    distance: Number = 0
+    best: Annotated[int, Field(ge=1, le=20)] = BEST
+
+
 class DescriptionRequest(BaseModel):
-    """POST /glass/model"""
+    """A model, as it is."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model: str | None = None
-
-
-class TokensRequest(DescriptionRequest):
-    """POST /glass/tokens"""
-
-    text: str
-    special: bool = True  # with the special tokens around it that the model was trained with
-
-
-class ParametersRequest(DescriptionRequest):
-    """POST /glass/parameters: all of them, or those that `only` names; a histogram reads their values."""
-
-    only: str | None = None
-    histogram: bool = False
 
 
 class TaskRequest(BaseModel):
@@ -254,20 +208,26 @@ def resolve_prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
     return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
-async def see(request: Request, body: ModelRequest, look: Callable[[Model], Any], python: str = "") -> Json:
-    """What a function makes of the request's model; `python`: the call that gives the same, as `python_line` takes it."""
+async def respond_with_view(
+    request: Request, body: ModelRequest | DescriptionRequest, look: Callable[[Model], Any], python: str = "", *,
+    passes: bool = True,
+) -> Json:  # fmt: skip
+    """What a function makes of the request's model; `python`: the call that gives the same, as `python_line` takes it.
+
+    `passes`: whether the model runs for it.
+    """
     form = ViewForm.of(request, body, python)
     if isinstance(prompt := getattr(body, "prompt", None), list):
         check_conversation(request, [part for part in prompt if isinstance(part, Message)])
 
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):
-            changed = body.changed(model)
+            changed = body.changed(model) if isinstance(body, ModelRequest) else model
             with blamed_on(changed.changes):
                 seen = look(changed)
                 return seen if isinstance(seen, dict) else form.data(seen)
 
-    return form.answer(await call_model(request, body.model, work))
+    return form.answer(await call_model(request, body.model, work, passes=passes))
 
 
 def _run_settings(body: TextRequest, limits: Limits, model: Model) -> dict[str, Any]:
@@ -294,10 +254,10 @@ async def run(request: Request, body: RunRequest) -> Json:
         receipt = served_receipt(text)
         return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
 
-    return await see(request, body, look)
+    return await respond_with_view(request, body, look)
 
 
-@router.post("/record", responses=view_answer(Recording, streams=True))
+@router.post("/record", responses=view_response(Recording, streams=True))
 async def record(request: Request, body: RecordRequest) -> Response:
     """A text as a recording, which the studio explores without the model; whole or as a stream of server-sent events."""
     limits = context_of(request).limits
@@ -313,85 +273,10 @@ async def record(request: Request, body: RecordRequest) -> Response:
         settings = _run_settings(body, limits, model)
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
-    return await see(request, body, look)
+    return await respond_with_view(request, body, look)
 
 
-@router.post("/look", responses=view_answer(Journey))
-async def look(request: Request, body: PromptRequest) -> Json:
-    """A prompt's journey to the next token: ids, shapes, scores."""
-    python = f"model.look(prompt, {OPTIONS})"
-    return await see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options), python)
-
-
-@router.post("/tree", responses=view_answer(Tree))
-async def tree(request: Request, body: TreeRequest) -> Json:
-    """The likeliest continuations of a prompt."""
-
-    def look(model: Model) -> Any:
-        return model.tree(body.prompt_of(model), width=body.width, depth=body.depth, **body.prompt_options)
-
-    return await see(request, body, look, f"model.tree(prompt, width=width, depth=depth, {OPTIONS})")
-
-
-@router.post("/trace", responses=view_answer(Trace))
-async def trace(request: Request, body: PromptRequest) -> Json:
-    """What the model thought of each token of a text."""
-
-    def look(model: Model) -> Any:
-        return model.read(body.prompt_of(model), **body.prompt_options).trace()
-
-    return await see(request, body, look, f"model.read(prompt, {OPTIONS}).trace()")
-
-
-@router.post("/lens", responses=view_answer(Lens))
-async def lens(request: Request, body: LensRequest) -> Json:
-    """What each layer would have predicted."""
-
-    def look(model: Model) -> Any:
-        assert model.library is not None  # a server's models know no more than the operator's folders
-        tuned = None if body.tuned is None else model.library.tuned_lens(body.tuned, model.load_lens)
-        return body.reading(model).lens(body.positions, tuned=tuned)
-
-    return await see(request, body, look, f"{body.python_reading}.lens(positions)")
-
-
-@router.post("/attention", responses=view_answer(AttentionMap))
-async def attention(request: Request, body: AttentionRequest) -> Json:
-    """Who attended to whom in a text."""
-
-    def look(model: Model) -> Any:
-        return body.reading(model).attention(body.layer, body.head, kind=body.kind)
-
-    return await see(request, body, look, f"{body.python_reading}.attention(layer, head, kind=kind)")
-
-
-@router.post("/attention-maps", responses=view_answer(AttentionMaps))
-async def attention_maps(request: Request, body: AttentionMapsRequest) -> Json:
-    """Every head's attention in a text, a byte for each weight."""
-
-    def look(model: Model) -> Any:
-        return body.reading(model).attention_maps(body.first, kind=body.kind)
-
-    return await see(request, body, look, f"{body.python_reading}.attention_maps(first, kind=kind)")
-
-
-@router.post("/experts", responses=view_answer(Experts))
-async def experts(request: Request, body: ExpertsRequest) -> Json:
-    """To which experts of a mixture each token went."""
-    return await see(request, body, lambda model: body.reading(model).experts(), f"{body.python_reading}.experts()")
-
-
-@router.post("/inside", responses=view_answer(Inside))
-async def inside(request: Request, body: InsideRequest) -> Json:
-    """One level of a model with a text's numbers: a block, a head, a neuron, one dot product."""
-
-    def look(model: Model) -> Any:
-        return body.reading(model).inside(body.path, body.position)
-
-    return await see(request, body, look, f"{body.python_reading}.inside(path, position)")
-
-
-@router.post("/compare", responses=view_answer(TextComparison))
+@router.post("/compare", responses=view_response(TextComparison))
 async def compare_texts(request: Request, body: CompareRequest) -> Json:
     """Where two texts part in one model, and what the same token is in each."""
 
@@ -400,10 +285,10 @@ async def compare_texts(request: Request, body: CompareRequest) -> Json:
         return compare(first, second, token=body.token)
 
     python = f"glassformer.compare(model.read(first, {OPTIONS}), model.read(second, {OPTIONS}), token=token)"
-    return await see(request, body, look, python)
+    return await respond_with_view(request, body, look, python)
 
 
-@router.post("/patch", responses=view_answer(Patching))
+@router.post("/patch", responses=view_response(Patching))
 async def patch(request: Request, body: PatchRequest) -> Json:
     """Which of the first text's activations bring its answer back in the second."""
 
@@ -414,55 +299,51 @@ async def patch(request: Request, body: PatchRequest) -> Json:
         )  # fmt: skip
 
     python = f"model.patch(first, second, part, positions, answer=answer, against=against, {OPTIONS})"
-    return await see(request, body, look, python)
+    return await respond_with_view(request, body, look, python)
 
 
-@router.post("/model", responses=view_answer(ModelDescription))
+@router.post("/circuit", responses=view_response(HeadCircuit))
+async def circuit(request: Request, body: CircuitRequest) -> Json:
+    """What an attention head looks for and what it writes, in tokens."""
+    if body.prompt is not None and body.tokens is not None:
+        raise InputError("prompt and tokens both name tokens: give one of them.")
+
+    def look(model: Model) -> Any:
+        if body.prompt is None:
+            return model.circuits.head(body.layer, body.head, body.tokens, distance=body.distance, best=body.best)
+        reading = model.read(resolve_prompt(body.prompt, model), body.target, **body.prompt_options)
+        return reading.circuit(body.layer, body.head, distance=body.distance, best=body.best)
+
+    python = f"model.read(prompt, target, {OPTIONS}).circuit(layer, head, distance=distance, best=best)"
+    if body.prompt is None:
+        python = "model.circuits.head(layer, head, tokens, distance=distance, best=best)"
+    return await respond_with_view(request, body, look, python)
+
+
+@router.post("/model", responses=view_response(ModelDescription))
 async def describe(request: Request, body: DescriptionRequest) -> Json:
     """What a model is, and which tasks it is for."""
-    form, limits = ViewForm.of(request), context_of(request).limits
+    limits = context_of(request).limits
 
-    def look(model: Model) -> dict[str, Any]:
+    def look(model: Model) -> Any:
         described = describe_model(model)
         own = described.settings.get("max_new_tokens", limits.new_tokens)
         length = {"max_new_tokens": min(own, limits.new_tokens)} if described.settings else {}
-        return form.data(replace(described, settings={**described.settings, **length}))
+        return replace(described, settings={**described.settings, **length})
 
-    return form.answer(await call_model(request, body.model, look))
-
-
-@router.post("/tokens", responses=view_answer(TokenizedText))
-async def tokens(request: Request, body: TokensRequest) -> Json:
-    """A text's tokens, each with its id, its bytes and its place in the text."""
-    form = ViewForm.of(request, body, "model.tokens(text, special=special)")
-
-    def look(model: Model) -> dict[str, Any]:
-        check_listed(request, len(model.tokenizer(body.text)["input_ids"]))
-        return form.data(model.tokens(body.text, special=body.special))
-
-    return form.answer(await call_model(request, body.model, look, passes=False))
+    return await respond_with_view(request, body, look)
 
 
-@router.post("/parameters", responses=view_answer(Parameters))
-async def parameters(request: Request, body: ParametersRequest) -> Json:
-    """A model's parameters by module; on request with a histogram of their values."""
-    context = context_of(request)
-    form = ViewForm.of(request, body, "model.parameters(only=only, histogram=histogram)")
+@router.post("/feature-dictionaries", responses=view_response(FeatureDictionaries))
+async def feature_dictionaries(request: Request, body: DescriptionRequest) -> Json:
+    """The autoencoders of the folder that the operator named, and whether each fits the model."""
+    return await respond_with_view(request, body, lambda model: known_dictionaries(model, model.library))
 
-    def work(model: Model) -> dict[str, Any]:
-        listed = model.parameters(only=body.only)
-        if not body.histogram:
-            return form.data(listed)
-        if listed.tree.elements > (most := context.limits.parameter_values):
-            raise HttpError(
-                400,
-                f"a histogram of {listed.tree.elements:,} values was asked for; this server reads {most:,} at most. "
-                "Name one tensor with 'only'.",
-                param="only",
-            )
-        return form.data(model.parameters(only=body.only, histogram=True))
 
-    return form.answer(await call_model(request, body.model, work, passes=False))  # weights are read
+@router.post("/steering", responses=view_response(SteeringVectors))
+async def steering(request: Request, body: DescriptionRequest) -> Json:
+    """The steering vectors of the folder that the operator named, and whether each fits the model."""
+    return await respond_with_view(request, body, lambda model: known_vectors(model, model.library))
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))

@@ -1,15 +1,44 @@
-"""The Python that does what a request asks for, to be read and copied."""
+"""A view as a response: its data, or its page where the client accepts `PAGE`, with the Python that gives the same."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from starlette.requests import Request
 
+from glassformer.serving.http.errors import Json
 from glassformer.serving.http.inspection import SiteChange
+from glassformer.serving.http.openapi import PAGE
+from glassformer.views.page_data import SCHEMA, page_data
+from glassformer.views.view import View
 
 OPTIONS = "raw=raw, system=system, template=chat_template_kwargs"  # how a text becomes a prompt
+
+
+@dataclass(frozen=True)
+class ViewForm:
+    """In which of the two forms a request wants its view."""
+
+    page: bool
+    python: str  # the call that gives the same view, with the request's fields by their names; empty: not said
+    body: BaseModel | None
+
+    @classmethod
+    def of(cls, request: Request, body: BaseModel | None = None, python: str = "") -> ViewForm:
+        accepted = (entry.partition(";")[0].strip() for entry in request.headers.get("accept", "").split(","))
+        return cls(PAGE in accepted, python, body)
+
+    def data(self, view: View) -> dict[str, Any]:
+        if not self.page:
+            return view.to_dict()
+        python = python_line(self.python, self.body) if self.python and self.body else ""
+        return page_data(view.page(everything=True), python)
+
+    def answer(self, data: dict[str, Any]) -> Json:
+        return Json(data, media_type=PAGE if data.get("schema") == SCHEMA else None)
 
 
 def python_line(template: str, body: BaseModel) -> str:
@@ -51,6 +80,9 @@ class _Filled(ast.NodeTransformer):
         return ast.parse(_literal(self.values[node.id]), mode="eval").body if node.id in self.values else node
 
     def _is_default(self, node: ast.expr) -> bool:
+        """Whether it is what Python takes by itself; nothing is opened by a name that was not given."""
+        if isinstance(node, ast.Call):
+            return bool(node.args) and all(map(self._is_default, node.args))
         return isinstance(node, ast.Name) and node.id in self.defaults
 
 

@@ -1,0 +1,148 @@
+"""POST /glass/…: a route for each operation that has one. Its request has the operation's arguments, within their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, create_model
+from starlette.requests import Request
+
+from glassformer import observe
+from glassformer.ground.operations import (
+    OPERATIONS,
+    ArgumentInfo,
+    Operation,
+    OperationArgument,
+    import_operations,
+)
+from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import check_listed
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.gradient_views import check_length
+from glassformer.serving.http.openapi import view_response, view_types
+from glassformer.serving.http.view_responses import OPTIONS
+from glassformer.serving.http.views import DescriptionRequest, PromptRequest, ReadingRequest, respond_with_view
+
+router = APIRouter(tags=["glass"], prefix="/glass")
+NAME_LENGTH = 200  # of something that is opened by its name
+
+
+def check_tokens(request: Request, model: Model, body: Any) -> None:
+    check_listed(request, len(model.tokenizer(body.text)["input_ids"]))
+
+
+def check_values(request: Request, model: Model, body: Any) -> None:
+    if not (body.histogram or body.stats):
+        return
+    count, most = model.parameters(only=body.only).tree.elements, context_of(request).limits.parameter_values
+    if count > most:
+        asked = f"{'a histogram' if body.histogram else 'a summary'} of {count:,} values was asked for"
+        raise HttpError(
+            400, f"{asked}; this server reads {most:,} at most. Name one tensor with 'only'.", param="only"
+        )  # fmt: skip
+
+
+LIMITS: dict[str, Callable[[Request, Any, Any], None]] = {  # what this server refuses, beyond the bounds of arguments
+    "tokens": check_tokens,
+    "parameters": check_values,
+    "saliency": lambda request, text, body: check_length(text),
+}
+
+
+def request_model(operation: Operation) -> type[BaseModel]:
+    """The class of the requests for an operation."""
+    base = ReadingRequest if operation.on_text else PromptRequest if operation.takes_prompt else DescriptionRequest
+    name = "".join(word.capitalize() for word in str(operation.route).split("-"))
+    fields: dict[str, Any] = {argument.name: _field(argument) for argument in operation.served_arguments()}
+    return create_model(f"{name}Request", __base__=base, __doc__=f"POST /glass/{operation.route}", **fields)
+
+
+def _field(argument: OperationArgument) -> tuple[Any, Any]:
+    info = argument.info
+    hint = argument.hint if info.served is True else info.served
+    if info.opened_by is not None:
+        hint = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH)]
+        hint = hint | None if argument.default is None else hint
+    default = {} if argument.required else {"default": argument.default}
+    return _bounded(hint, info), Field(description=info.help or None, **default)
+
+
+def _bounded(hint: Any, info: ArgumentInfo) -> Any:
+    """A type with the bounds of its numbers and texts."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return Union[tuple(_bounded(part, info) for part in parts)]  # noqa: UP007
+    if origin is Sequence:
+        return list[_bounded(parts[0], info)]  # type: ignore[misc]
+    if hint in (int, float):
+        least, most = (
+            served if served is not None else own
+            for served, own in ((info.served_minimum, info.minimum), (info.served_maximum, info.maximum))
+        )
+        return Annotated[hint, Field(ge=least, le=most)] if (least, most) != (None, None) else hint
+    return Annotated[str, Field(max_length=info.served_length)] if hint is str and info.served_length else hint
+
+
+def python_template(operation: Operation, reading: str) -> str:
+    """The call in Python, with the request's fields by their names; `reading`: what gives the text's reading."""
+    owner = reading if operation.on_text else operation.owner
+    if operation.is_property:
+        return f"{owner}.{operation.name}"
+    named = [
+        (argument, argument.name if (opener := argument.info.opened_by) is None else f"model.{opener}({argument.name})")
+        for argument in operation.served_arguments()
+    ]
+    given = [f"{argument.name}={value}" if argument.by_name else value for argument, value in named]
+    if operation.takes_prompt:
+        given = ["prompt", *given, OPTIONS]
+    return f"{owner}.{operation.name}({', '.join(given)})"
+
+
+def _arguments(operation: Operation, body: BaseModel, model: Model) -> dict[str, Any]:
+    """An operation's arguments as a request has them; what it names is opened."""
+    values = {argument: getattr(body, argument.name) for argument in operation.served_arguments()}
+    return {
+        argument.name: getattr(model, opener)(value) if (opener := argument.info.opened_by) and value is not None else value
+        for argument, value in values.items()
+    }
+
+
+def _owner(operation: Operation, model: Model) -> Any:
+    """Whose method it is: the model, or a part of it such as `model.circuits`."""
+    _, *parts = operation.owner.split(".")
+    return attrgetter(".".join(parts))(model) if parts else model
+
+
+def endpoint(operation: Operation) -> Callable[..., Any]:
+    """The function behind an operation's route."""
+
+    async def respond(request: Request, body: Any) -> Json:
+        def look(model: Model) -> Any:
+            subject: Any = body.reading(model) if operation.on_text else _owner(operation, model)
+            if (check := LIMITS.get(str(operation.route))) is not None:
+                check(request, subject, body)
+            if operation.is_property:
+                return getattr(subject, operation.name)
+            prompt = (body.prompt_of(model),) if operation.takes_prompt else ()
+            options = body.prompt_options if operation.takes_prompt else {}
+            return getattr(subject, operation.name)(*prompt, **_arguments(operation, body, model), **options)
+
+        python = python_template(operation, body.python_reading if operation.on_text else "")
+        return await respond_with_view(request, body, look, python, passes=operation.passes)
+
+    respond.__name__, respond.__doc__ = str(operation.route).replace("-", "_"), operation.summary
+    respond.__annotations__ = {"request": Request, "body": request_model(operation), "return": Json}
+    return respond
+
+
+import_operations(observe.__name__)
+VIEWS = view_types()
+for _operation in OPERATIONS.values():
+    if _operation.route is not None:
+        _responses = view_response(VIEWS[_operation.view_name])
+        router.post(f"/{_operation.route}", responses=_responses)(endpoint(_operation))
