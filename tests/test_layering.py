@@ -33,6 +33,10 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.row_history": {*NUMBERS, "blueprints", "engine.protocol"},
     "engine.paged_rows": {"engine.protocol", "engine.checks", "engine.row_history"},
     "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
+    "engine.program_executor": {
+        "blueprints", "engine.protocol", "engine.checks", "engine.program", "engine.paged_rows", "engine.program_pass",
+        "engine.lowering",
+    },
     "decoding": {"engine.protocol"},
     "adapters": {"checkpoint", "blueprints", "ops"},
     "features": {"checkpoint", "blueprints"},

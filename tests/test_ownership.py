@@ -167,7 +167,7 @@ def test_a_mapped_file_stays_open_for_its_copies(tmp_path: Path) -> None:
 
 
 def test_pages_are_given_back_once() -> None:
-    pool = kv_pool.KvPool(kv_pool.PageFormat(1, 1, 16, torch.float32), torch.device("cpu"))
+    pool = kv_pool.KvPool(PageFormat(1, 1, 16, "f32"), torch.device("cpu"))
     pages = kv_pool.PageList(pool)
     pages.reserve(0, 3 * kv_pages.PAGE)
     fork = pages.share(kv_pages.PAGE)

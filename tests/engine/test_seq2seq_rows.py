@@ -76,9 +76,10 @@ def counted(subject: Subject) -> Iterator[list[int]]:
 def _counting(encode: Any, calls: list[int]) -> Any:
     """An executor's `_encode` that notes over how many rows it was run."""
 
-    def encoding(self: Any, unread: Sequence[Any]) -> Any:
-        calls.extend([len(unread)] if unread else [])
-        return encode(self, unread)
+    def encoding(self: Any, feeds: Sequence[Any], rows: Sequence[Any]) -> Any:
+        unread = sum(bool(row.source) and not row.encoded for row in rows)
+        calls.extend([unread] if unread else [])
+        return encode(self, feeds, rows)
 
     return encoding
 

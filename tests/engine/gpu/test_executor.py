@@ -72,7 +72,7 @@ class TestNumbers:
         subject = tiny("qwen3")
         executor = subject.gpu(cache=cache)
         assert subject.verdict(executor, (5, 1)).agrees(1e-5 if cache == "f32" else 2e-2)
-        assert executor._pool.tensor.dtype == engine.CACHES[cache]
+        assert executor._pool.tensor.dtype == kv_pool.DTYPES[cache]
         assert executor.describe().options == ({} if cache == "f32" else {"cache": cache})
 
     def test_unembed_gives_the_scores_of_the_last_residual(self, tiny: Tiny) -> None:
@@ -240,9 +240,9 @@ def record_passes(executor: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     passes: list[Any] = []
     run = executor._run_pass
 
-    def recording(prepared: Any, chunks: Any, pool: Any, prompt: bool) -> Any:
-        passes.append((prompt, [(chunk.number, chunk.offset, chunk.count) for chunk in chunks]))
-        return run(prepared, chunks, pool, prompt)
+    def recording(prepared: Any, chunks: Any) -> Any:
+        passes.append((engine.are_prompts(chunks), [(chunk.number, chunk.offset, chunk.count) for chunk in chunks]))
+        return run(prepared, chunks)
 
     monkeypatch.setattr(executor, "_run_pass", recording)
     return passes

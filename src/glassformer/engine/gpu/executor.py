@@ -158,7 +158,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         prepared.set_length(chunks[0].text_length)
         program, sources = prepared.program, pass_sources(prepared.program, chunks)
         fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
-        prompt = chunks[0].count >= MIN_PREFILL_TOKENS and chunks[0].feed.parents is None
+        prompt = are_prompts(chunks)
         shape = self._captured_shape(prepared, fed, prompt)
         values = self._run_eagerly(prepared, fed, prompt) if shape is None else self._replay(shape, prepared, fed)
         logits = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
@@ -351,6 +351,11 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             yield from _batches(prompts, MAX_PROMPT_TOKENS)
         for chunks in (single, short, trees):
             yield from _batches(chunks, MAX_STEP_TOKENS)
+
+
+def are_prompts(chunks: Sequence[FeedChunk]) -> bool:
+    """Whether the chunks of a pass, which are all of one kind, go through the kernels for prompts."""
+    return chunks[0].count >= MIN_PREFILL_TOKENS and chunks[0].feed.parents is None
 
 
 @contextmanager
