@@ -1273,7 +1273,7 @@ export interface paths {
         };
         /**
          * Show Batch
-         * @description How far a batch is.
+         * @description How far a batch is, and where its answers are.
          */
         get: operations["show_batch_v1_messages_batches__batch_id__get"];
         put?: never;
@@ -1511,6 +1511,32 @@ export interface components {
             id: number;
             text: string;
         };
+        /** AnthropicMessage */
+        AnthropicMessage: {
+            /** Content */
+            content: string | components["schemas"]["ContentBlock"][];
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "user" | "assistant";
+        };
+        /**
+         * AnthropicTool
+         * @description A tool of the client's; those that run at the provider are of other types, and not here.
+         */
+        AnthropicTool: {
+            /** Description */
+            description?: string | null;
+            /** Input Schema */
+            input_schema: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+            /** Type */
+            type?: "custom" | null;
+        };
         ArithmeticStep: {
             expression: string;
             name: string;
@@ -1599,7 +1625,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1649,7 +1675,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1819,7 +1845,7 @@ export interface components {
              */
             position: number | string;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1836,6 +1862,28 @@ export interface components {
             target?: string | null;
             /** Token */
             token?: number | string | null;
+        };
+        /**
+         * BatchCreation
+         * @description POST /v1/batches
+         */
+        BatchCreation: {
+            /**
+             * Completion Window
+             * @default 24h
+             */
+            completion_window: string;
+            /**
+             * Endpoint
+             * @enum {string}
+             */
+            endpoint: "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" | "/v1/responses";
+            /** Input File Id */
+            input_file_id: string;
+            /** Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** glassformer.batch/1 */
         BatchJson: {
@@ -1947,7 +1995,7 @@ export interface components {
             /** Max Tokens */
             max_tokens?: number | null;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            messages: components["schemas"]["ChatMessage"][];
             /** Modalities */
             modalities?: string[] | null;
             /** Model */
@@ -1973,7 +2021,7 @@ export interface components {
             /** Tool Choice */
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__openai__schemas__Tool"][] | null;
+            tools?: components["schemas"]["ChatTool"][] | null;
             /** Top Logprobs */
             top_logprobs?: number | null;
             /** Top P */
@@ -1982,6 +2030,26 @@ export interface components {
             verbosity?: string | null;
             /** Web Search Options */
             web_search_options?: unknown;
+        } & {
+            [key: string]: unknown;
+        };
+        /** ChatMessage */
+        ChatMessage: {
+            /** Content */
+            content?: string | {
+                [key: string]: unknown;
+            }[] | null;
+            /** Name */
+            name?: string | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "developer" | "user" | "assistant" | "tool";
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["MessageToolCall"][] | null;
         } & {
             [key: string]: unknown;
         };
@@ -1997,7 +2065,7 @@ export interface components {
             /** Keep Alive */
             keep_alive?: unknown;
             /** Messages */
-            messages?: components["schemas"]["glassformer__serving__http__ollama__schemas__Message"][];
+            messages?: components["schemas"]["OllamaMessage"][];
             /** Model */
             model: string;
             /** Options */
@@ -2015,6 +2083,28 @@ export interface components {
             tools?: {
                 [key: string]: unknown;
             }[] | null;
+        };
+        /** ChatTool */
+        ChatTool: {
+            function: components["schemas"]["FunctionDefinition"];
+            /**
+             * Type
+             * @default function
+             * @constant
+             */
+            type: "function";
+        } & {
+            [key: string]: unknown;
+        };
+        /** ChosenFunction */
+        ChosenFunction: {
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "function";
         };
         /**
          * CircuitRequest
@@ -2049,7 +2139,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["ChatMessage"][] | null;
             /**
              * Raw
              * @default false
@@ -2250,6 +2340,25 @@ export interface components {
             /** Source */
             source: string;
         };
+        /**
+         * CountedRequest
+         * @description POST /v1/messages/count_tokens: what a prompt is made of.
+         */
+        CountedRequest: {
+            /** Messages */
+            messages: components["schemas"]["AnthropicMessage"][];
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            /** System */
+            system?: string | components["schemas"]["TextBlock"][] | null;
+            thinking?: components["schemas"]["Thinking"] | null;
+            tool_choice?: components["schemas"]["ToolChoice"] | null;
+            /** Tools */
+            tools?: components["schemas"]["AnthropicTool"][] | null;
+        } & {
+            [key: string]: unknown;
+        };
         Crumb: {
             label: string;
             path: string;
@@ -2444,7 +2553,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2560,7 +2669,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2576,15 +2685,6 @@ export interface components {
             /** Target */
             target?: string | null;
         };
-        /** Function */
-        Function: {
-            /** Arguments */
-            arguments?: {
-                [key: string]: unknown;
-            };
-            /** Name */
-            name: string;
-        };
         /** FunctionDefinition */
         FunctionDefinition: {
             /** Description */
@@ -2599,6 +2699,11 @@ export interface components {
             strict?: boolean | null;
         } & {
             [key: string]: unknown;
+        };
+        /** FunctionName */
+        FunctionName: {
+            /** Name */
+            name: string;
         };
         /** FunctionTool */
         FunctionTool: {
@@ -2722,7 +2827,7 @@ export interface components {
              */
             position: number | string;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2879,7 +2984,7 @@ export interface components {
              */
             position: number;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -3104,7 +3209,7 @@ export interface components {
             /** Positions */
             positions?: (number | string)[] | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -3157,6 +3262,14 @@ export interface components {
             /** @enum {unknown} */
             tokens: "last" | "all";
         };
+        /**
+         * MessageBatchCreation
+         * @description POST /v1/messages/batches
+         */
+        MessageBatchCreation: {
+            /** Requests */
+            requests: components["schemas"]["BatchedRequest"][];
+        };
         /** MessageToolCall */
         MessageToolCall: {
             function: components["schemas"]["CalledFunction"];
@@ -3179,7 +3292,7 @@ export interface components {
             /** Max Tokens */
             max_tokens: number;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
+            messages: components["schemas"]["AnthropicMessage"][];
             /** Model */
             model: string;
             output_config?: components["schemas"]["OutputConfig"] | null;
@@ -3194,7 +3307,7 @@ export interface components {
             thinking?: components["schemas"]["Thinking"] | null;
             tool_choice?: components["schemas"]["ToolChoice"] | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
+            tools?: components["schemas"]["AnthropicTool"][] | null;
             /** Top K */
             top_k?: number | null;
             /** Top P */
@@ -3271,7 +3384,7 @@ export interface components {
         };
         /** NamedTool */
         NamedTool: {
-            function: components["schemas"]["glassformer__serving__http__openai__schemas__NamedFunction"];
+            function: components["schemas"]["FunctionName"];
             /**
              * Type
              * @default function
@@ -3310,6 +3423,42 @@ export interface components {
             label: string;
             path: string;
             value: number | null;
+        };
+        /** OllamaFunction */
+        OllamaFunction: {
+            /** Arguments */
+            arguments?: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+        };
+        /** OllamaMessage */
+        OllamaMessage: {
+            /**
+             * Content
+             * @default
+             */
+            content: string;
+            /** Images */
+            images?: unknown[] | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "user" | "assistant" | "tool";
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["OllamaToolCall"][] | null;
+            /** Tool Name */
+            tool_name?: string | null;
+        };
+        /** OllamaToolCall */
+        OllamaToolCall: {
+            function: components["schemas"]["OllamaFunction"];
+            /** Id */
+            id?: string | null;
         };
         /** OutputConfig */
         OutputConfig: {
@@ -3878,6 +4027,39 @@ export interface components {
             right: number | null;
         };
         /**
+         * PromptRequest
+         * @description POST /glass/look
+         */
+        PromptRequest: {
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+        };
+        /**
          * PullRequest
          * @description POST /api/pull
          */
@@ -3979,7 +4161,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4138,7 +4320,7 @@ export interface components {
             temperature?: number | null;
             text?: components["schemas"]["TextOptions"] | null;
             /** Tool Choice */
-            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["glassformer__serving__http__openai__responses__NamedFunction"] | null;
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ChosenFunction"] | null;
             /** Tools */
             tools?: components["schemas"]["FunctionTool"][] | null;
             /** Top Logprobs */
@@ -4214,7 +4396,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4298,7 +4480,7 @@ export interface components {
             /** Position */
             position?: number | string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4628,11 +4810,11 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            messages: components["schemas"]["ChatMessage"][];
             /** Model */
             model?: string | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__openai__schemas__Tool"][] | null;
+            tools?: components["schemas"]["ChatTool"][] | null;
         };
         /** TextBlock */
         TextBlock: {
@@ -4832,12 +5014,6 @@ export interface components {
             /** Text */
             text: string;
         };
-        /** ToolCall */
-        ToolCall: {
-            function: components["schemas"]["Function"];
-            /** Id */
-            id?: string | null;
-        };
         /** ToolChoice */
         ToolChoice: {
             /**
@@ -4948,7 +5124,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -5028,182 +5204,6 @@ export interface components {
             expected: string;
             place: string;
             source: string;
-        };
-        /**
-         * BatchRequest
-         * @description POST /v1/messages/batches
-         */
-        glassformer__serving__http__anthropic__batches__BatchRequest: {
-            /** Requests */
-            requests: components["schemas"]["BatchedRequest"][];
-        };
-        /** Message */
-        glassformer__serving__http__anthropic__schemas__Message: {
-            /** Content */
-            content: string | components["schemas"]["ContentBlock"][];
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "user" | "assistant";
-        };
-        /**
-         * PromptRequest
-         * @description POST /v1/messages/count_tokens: what a prompt is made of.
-         */
-        glassformer__serving__http__anthropic__schemas__PromptRequest: {
-            /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
-            /** Model */
-            model: string;
-            output_config?: components["schemas"]["OutputConfig"] | null;
-            /** System */
-            system?: string | components["schemas"]["TextBlock"][] | null;
-            thinking?: components["schemas"]["Thinking"] | null;
-            tool_choice?: components["schemas"]["ToolChoice"] | null;
-            /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
-        } & {
-            [key: string]: unknown;
-        };
-        /**
-         * Tool
-         * @description A tool of the client's; those that run at the provider are of other types, and not here.
-         */
-        glassformer__serving__http__anthropic__schemas__Tool: {
-            /** Description */
-            description?: string | null;
-            /** Input Schema */
-            input_schema: {
-                [key: string]: unknown;
-            };
-            /** Name */
-            name: string;
-            /** Type */
-            type?: "custom" | null;
-        };
-        /** Message */
-        glassformer__serving__http__ollama__schemas__Message: {
-            /**
-             * Content
-             * @default
-             */
-            content: string;
-            /** Images */
-            images?: unknown[] | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "user" | "assistant" | "tool";
-            /** Tool Call Id */
-            tool_call_id?: string | null;
-            /** Tool Calls */
-            tool_calls?: components["schemas"]["ToolCall"][] | null;
-            /** Tool Name */
-            tool_name?: string | null;
-        };
-        /**
-         * BatchRequest
-         * @description POST /v1/batches
-         */
-        glassformer__serving__http__openai__batches__BatchRequest: {
-            /**
-             * Completion Window
-             * @default 24h
-             */
-            completion_window: string;
-            /**
-             * Endpoint
-             * @enum {string}
-             */
-            endpoint: "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" | "/v1/responses";
-            /** Input File Id */
-            input_file_id: string;
-            /** Metadata */
-            metadata?: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /** NamedFunction */
-        glassformer__serving__http__openai__responses__NamedFunction: {
-            /** Name */
-            name: string;
-            /**
-             * Type
-             * @constant
-             */
-            type: "function";
-        };
-        /** Message */
-        glassformer__serving__http__openai__schemas__Message: {
-            /** Content */
-            content?: string | {
-                [key: string]: unknown;
-            }[] | null;
-            /** Name */
-            name?: string | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "developer" | "user" | "assistant" | "tool";
-            /** Tool Call Id */
-            tool_call_id?: string | null;
-            /** Tool Calls */
-            tool_calls?: components["schemas"]["MessageToolCall"][] | null;
-        } & {
-            [key: string]: unknown;
-        };
-        /** NamedFunction */
-        glassformer__serving__http__openai__schemas__NamedFunction: {
-            /** Name */
-            name: string;
-        };
-        /** Tool */
-        glassformer__serving__http__openai__schemas__Tool: {
-            function: components["schemas"]["FunctionDefinition"];
-            /**
-             * Type
-             * @default function
-             * @constant
-             */
-            type: "function";
-        } & {
-            [key: string]: unknown;
-        };
-        /**
-         * PromptRequest
-         * @description POST /glass/look
-         */
-        glassformer__serving__http__views__PromptRequest: {
-            /**
-             * Change
-             * @default {}
-             */
-            change: {
-                [key: string]: components["schemas"]["SiteChange"];
-            };
-            /** Chat Template Kwargs */
-            chat_template_kwargs?: {
-                [key: string]: unknown;
-            } | null;
-            /** Model */
-            model?: string | null;
-            /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
-            /**
-             * Raw
-             * @default false
-             */
-            raw: boolean;
-            /**
-             * Steer
-             * @default []
-             */
-            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
-            /** System */
-            system?: string | null;
         };
     };
     responses: never;
@@ -6760,7 +6760,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__views__PromptRequest"];
+                "application/json": components["schemas"]["PromptRequest"];
             };
         };
         responses: {
@@ -7570,7 +7570,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__views__PromptRequest"];
+                "application/json": components["schemas"]["PromptRequest"];
             };
         };
         responses: {
@@ -8017,7 +8017,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__openai__batches__BatchRequest"];
+                "application/json": components["schemas"]["BatchCreation"];
             };
         };
         responses: {
@@ -8841,7 +8841,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__anthropic__batches__BatchRequest"];
+                "application/json": components["schemas"]["MessageBatchCreation"];
             };
         };
         responses: {
@@ -9142,7 +9142,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__anthropic__schemas__PromptRequest"];
+                "application/json": components["schemas"]["CountedRequest"];
             };
         };
         responses: {

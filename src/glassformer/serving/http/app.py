@@ -21,18 +21,14 @@ from starlette.routing import BaseRoute
 from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
-    anthropic,
     circuit_views,
     feature_views,
     gradient_views,
     monitoring,
-    ollama,
     patching_views,
-    rerank,
     site_views,
     steering_views,
     studio,
-    text,
     text_views,
     view_list,
     views,
@@ -40,10 +36,11 @@ from glassformer.serving.http import (
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.body import FirstMistake
 from glassformer.serving.http.context import ServingContext
-from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
+from glassformer.serving.http.dialects import DIALECTS
+from glassformer.serving.http.dialects import ROUTERS as DIALECT_ROUTERS
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, problem_of
 from glassformer.serving.http.json_bodies import JsonBodies
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai import batches, chat, completions, embeddings, errors, files, models, responses
 from glassformer.serving.http.openapi import DocumentedApp
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
@@ -52,18 +49,10 @@ from glassformer.serving.permissions import Permissions
 from glassformer.serving.registry import STOPPING, Registry
 
 ROUTERS = (
-    models.router, chat.router, completions.router, embeddings.router, responses.router, files.router, batches.router,
-    *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, site_views.router, circuit_views.router,
-    gradient_views.router, patching_views.router, text_views.router, steering_views.router, feature_views.router,
-    view_list.router, training_routes.router, monitoring.router, studio.router,
+    *DIALECT_ROUTERS, views.router, site_views.router, circuit_views.router, gradient_views.router, patching_views.router,
+    text_views.router, steering_views.router, feature_views.router, view_list.router, training_routes.router,
+    monitoring.router, studio.router,
 )  # fmt: skip
-DIALECTS = (  # the first that fits a path
-    Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),
-    Dialect("/api/", ollama.error_body, lambda problem, _: ollama.error_line(problem)),
-    Dialect("/v1/responses", errors.error_body, responses.error_event),
-    Dialect("", errors.error_body, lambda problem, _: errors.error_event(problem)),
-)
 log = logging.getLogger("glassformer")
 
 
