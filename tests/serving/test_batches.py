@@ -23,8 +23,7 @@ from glassformer.serving.http.app import create_app
 from glassformer.serving.http.multipart import parts_of
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource, Permissions, Registry
 from tests.serving.conftest import KEY, serving
 
 CHAT = "/v1/chat/completions"

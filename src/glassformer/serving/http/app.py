@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Form
 from fastapi.routing import APIRoute
@@ -24,7 +23,6 @@ from glassformer.serving.http import (
     circuit_views,
     feature_views,
     gradient_views,
-    monitoring,
     patching_views,
     site_views,
     steering_views,
@@ -35,25 +33,24 @@ from glassformer.serving.http import (
 )
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.body import FirstMistake
-from glassformer.serving.http.context import ServingContext
+from glassformer.serving.http.context import ServingContext, context_of
 from glassformer.serving.http.dialects import DIALECTS
 from glassformer.serving.http.dialects import ROUTERS as DIALECT_ROUTERS
-from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, problem_of
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Json, problem_of
 from glassformer.serving.http.json_bodies import JsonBodies
-from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openapi import DocumentedApp
+from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics
+from glassformer.serving.http.openapi import DocumentedApp, example_answer, text_answer
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import STOPPING, Registry
+from glassformer.serving.registry import STOPPING, Permissions, Registry
 
+router = APIRouter(tags=["monitoring"])
 ROUTERS = (
     *DIALECT_ROUTERS, views.router, site_views.router, circuit_views.router, gradient_views.router, patching_views.router,
     text_views.router, steering_views.router, feature_views.router, view_list.router, training_routes.router,
-    monitoring.router, studio.router,
+    router, studio.router,
 )  # fmt: skip
-log = logging.getLogger("glassformer")
 
 
 def create_app(
@@ -121,3 +118,18 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_nobody(request: Request, error: Exception) -> Response:
     """The client has left; the status is for the metrics alone."""
     return Response(status_code=CLIENT_CLOSED)
+
+
+@router.get("/health", responses=example_answer({"status": "ok"}))
+async def health(request: Request) -> Json:
+    """Whether the server runs; 503 while it stops."""
+    if context_of(request).registry.closed:
+        return Json({"status": "stopping"}, 503)
+    return Json({"status": "ok"})
+
+
+@router.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
+async def metrics(request: Request) -> Response:
+    """Counts and times for Prometheus."""
+    context = context_of(request)
+    return Response(context.metrics.text(context.registry), media_type=CONTENT_TYPE)

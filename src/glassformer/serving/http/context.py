@@ -25,8 +25,7 @@ from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import STOPPING, Registry, ServedModel
+from glassformer.serving.registry import STOPPING, Permissions, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")

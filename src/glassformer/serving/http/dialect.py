@@ -27,7 +27,7 @@ from glassformer.serving.http.answers import (
     ServedAnswer,
     start_generation,
 )
-from glassformer.serving.http.errors import Json, Problem
+from glassformer.serving.http.errors import Json, Problem, dialect_of
 from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream
 from glassformer.serving.limits import Limits
@@ -104,9 +104,10 @@ class AnswerForm(ABC, Generic[Body]):
     def end(self) -> Iterator[bytes]:
         """What a stream ends with."""
 
-    @abstractmethod
     def failed(self, problem: Problem) -> bytes:
         """The last chunk of a stream that failed in the middle."""
+        request = self.answer.request
+        return dialect_of(request.url.path, request.app.dialects).last_event(problem, 0)
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         for chunk in self.start():

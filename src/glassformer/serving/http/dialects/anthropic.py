@@ -256,9 +256,6 @@ class MessageForm(BlockForm[MessagesRequest]):
         yield _event("message_delta", delta=self._ending, usage=self._usage(self.answer.completion_tokens))
         yield _event("message_stop")
 
-    def failed(self, problem: Problem) -> bytes:
-        return error_event(problem)
-
     def opened(self, delta: Delta) -> Iterator[bytes]:
         self._index += 1
         match delta:

@@ -222,9 +222,6 @@ class LinesForm(AnswerForm[OllamaRequest]):
     def end(self) -> Iterator[bytes]:
         yield self.line(self.fields(), self._ending)
 
-    def failed(self, problem: Problem) -> bytes:
-        return error_line(problem)
-
     def line(self, fields: dict[str, Any], ending: dict[str, Any]) -> bytes:
         return to_json({**head(self.body), **fields, **ending}) + b"\n"
 

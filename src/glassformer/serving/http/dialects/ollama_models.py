@@ -33,9 +33,7 @@ from glassformer.serving.http.dialects.openai_models import embed_inputs
 from glassformer.serving.http.errors import HttpError, Json, to_json
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import EventStream
-from glassformer.serving.model_facts import ModelFacts, facts_of
-from glassformer.serving.permissions import Pull
-from glassformer.serving.registry import ModelSource, ServedModel
+from glassformer.serving.registry import ModelFacts, ModelSource, Pull, ServedModel, facts_of
 
 router = APIRouter(tags=["Ollama"])
 HUB_HOSTS = re.compile(r"^(hf\.co|huggingface\.co)/")

@@ -236,9 +236,6 @@ class ChoiceForm(AnswerForm[Sampled]):
             yield self.chunk([], usage=self.usage)
         yield sse(b"[DONE]")
 
-    def failed(self, problem: Problem) -> bytes:
-        return error_event(problem)
-
     @property
     def completion_tokens(self) -> int:
         return self.answer.completion_tokens
