@@ -505,7 +505,7 @@ def job_row(folder: Path) -> Target:
     from glassformer.ground.errors import GlassError
     from glassformer.jobs.formats.openai_batch import OpenAIBatch
     from glassformer.jobs.formats.plain_rows import PlainRows
-    from glassformer.jobs.formats.row_format import Row, RowFormat
+    from glassformer.jobs.formats.row_format import InputRow, RowFormat
     from glassformer.jobs.row_workers import TextWorker
 
     model = glassformer.load(write_llama(folder), executor="cpu")
@@ -514,7 +514,7 @@ def job_row(folder: Path) -> Target:
 
     def read(raw: Any) -> str:
         row_format: RowFormat = openai if openai.recognizes(raw) else ours
-        row = Row(0, row_format.id_of(raw) or 0, raw)
+        row = InputRow(0, row_format.id_of(raw) or 0, raw)
         worker = TextWorker(model, row_format, {"max_new_tokens": 2}, 1, 4, lambda count: None)
         ((_, answer),) = worker.answers([row], ())
         if isinstance(answer, GlassError):

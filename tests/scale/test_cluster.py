@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.ground.errors import MissingExtra, SettingError
-from glassformer.jobs.formats.row_format import Row
+from glassformer.jobs.formats.row_format import InputRow
 from glassformer.scale.cluster import Allotment, Machine, allot, check_address, connect, import_ray
 from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
 
@@ -92,7 +92,7 @@ def test_a_cluster_without_room_is_refused(machines: Any, workers: Any, gpus: An
 
 
 def groups_of(total: int, finished: Any = (), **shape: int) -> RowGroups:
-    rows = (Row(number, number, None) for number in range(total))
+    rows = (InputRow(number, number, None) for number in range(total))
     return RowGroups(rows, finished, total=total, **{"workers": 4, "chunk": 1, "least": 8, **shape})
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from glassformer.ground.errors import InputError
-from glassformer.serving.http.anthropic.schemas import MessagesRequest
+from glassformer.serving.http.dialects.anthropic import MessagesRequest
 from tests.patience import patience
 from tests.serving.tools import CITIES, NOW, WEATHER
 

@@ -18,13 +18,12 @@ from fastapi import FastAPI
 
 from glassformer.serving.batches import Batches
 from glassformer.serving.file_store import FileStore
-from glassformer.serving.http import own_requests
+from glassformer.serving.http import batch_routes
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.multipart import parts_of
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource, Permissions, Registry
 from tests.serving.conftest import KEY, serving
 
 CHAT = "/v1/chat/completions"
@@ -139,7 +138,7 @@ def test_a_row_that_cannot_be_honoured_fails_alone(client: openai.OpenAI) -> Non
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No row is answered before the event is set."""
-    released, asking = threading.Event(), own_requests._Answer.receive
+    released, asking = threading.Event(), batch_routes._Exchange.receive
 
     async def receive(self: Any) -> Any:
         import asyncio
@@ -148,7 +147,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return await asking(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(own_requests._Answer, "receive", receive)
+        patch.setattr(batch_routes._Exchange, "receive", receive)
         yield released
         released.set()
 

@@ -119,7 +119,7 @@ def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSourc
     async def burst(address: str) -> list[bytes]:
         """The scheduler waits for its turn until all that the queue cannot hold have been answered."""
         (await exchange(address, request)).index(b"200 OK")
-        turns = app.state.context.registry.served()["tiny"].scheduler._turns
+        turns = app.state.context.registry.served()["tiny"].scheduler._lock
         with turns:
             answers = [asyncio.create_task(exchange(address, request)) for _ in range(count)]
             while sum(task.done() for task in answers) < count - queued:
@@ -138,11 +138,11 @@ def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSourc
 def paused(scheduler: Scheduler) -> Iterator[Callable[[], None]]:
     """A scheduler that stands still between two passes; yields what lets it do one more, if it has come for it."""
     with ExitStack() as turn:
-        turn.enter_context(scheduler._turns)
+        turn.enter_context(scheduler._lock)
 
         def do_one_pass() -> None:
             turn.close()
-            turn.enter_context(scheduler._turns)  # turns are given in the order in which they were asked for
+            turn.enter_context(scheduler._lock)  # turns are given in the order in which they were asked for
 
         yield do_one_pass
 

@@ -16,10 +16,9 @@ from glassformer.checkpoint import local_cache
 from glassformer.ground.errors import FetchError, InputError, ModelNotFound
 from glassformer.ground.progress import NamedProgress
 from glassformer.serving.http.app import create_app
-from glassformer.serving.http.ollama.management import fetched_name
+from glassformer.serving.http.dialects.ollama_models import fetched_name
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions, Pull
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource, Permissions, Pull, Registry
 from tests.patience import patience
 from tests.serving.conftest import serving
 

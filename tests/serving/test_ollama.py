@@ -11,8 +11,7 @@ import pytest
 
 from glassformer.ground.errors import InputError, SettingError
 from glassformer.serving.http.answers import Piece
-from glassformer.serving.http.ollama.generation import chat_delta
-from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
+from glassformer.serving.http.dialects.ollama import ChatLinesForm, ChatRequest, GenerateRequest
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls import ParsedMessage, ToolCallFormat, ToolCallParser
 from tests.serving.tools import TOOLS
@@ -112,18 +111,18 @@ def test_calls_come_when_they_are_whole() -> None:
     assert call_format is not None
     parser = ToolCallParser(call_format, TOOLS)
     text: Any = SimpleNamespace(message=ParsedMessage("", ()))
-    fields = chat_delta(SimpleNamespace(texts=[text]))  # type: ignore[arg-type]
+    form = ChatLinesForm(SimpleNamespace(texts=[text]), ChatRequest(model="tiny"))  # type: ignore[arg-type]
 
     def add(piece: str) -> Any:
         deltas = tuple(parser.feed(piece))
         text.message = parser.message()
-        return fields(Piece(0, piece, (), None, deltas))
+        return [json.loads(line)["message"] for line in form.piece(Piece(0, piece, (), None, deltas))]
 
-    assert add("See: ")["message"] == {"role": "assistant", "content": "See:"}
-    assert add('<tool_call>{"name": "weather", "arguments": {"city": ') is None
-    (call,) = add('"Rome"}}</tool_call>')["message"]["tool_calls"]
+    assert add("See: ") == [{"role": "assistant", "content": "See:"}]
+    assert add('<tool_call>{"name": "weather", "arguments": {"city": ') == []
+    ((call,),) = (message["tool_calls"] for message in add('"Rome"}}</tool_call>'))
     assert call["function"] == {"index": 0, "name": "weather", "arguments": {"city": "Rome"}}
-    (call,) = add('<tool_call>{"name": "now"}</tool_call>')["message"]["tool_calls"]
+    ((call,),) = (message["tool_calls"] for message in add('<tool_call>{"name": "now"}</tool_call>'))
     assert call["function"] == {"index": 1, "name": "now", "arguments": {}}
 
 
@@ -177,4 +176,4 @@ def test_what_models_here_cannot_do_is_refused() -> None:
         ChatRequest.model_validate({"model": "tiny", "tools": [{"type": "function"}]}).functions()
     for name, value in (("suffix", "."), ("template", "{{ .Prompt }}"), ("context", [1])):
         with pytest.raises(SettingError, match=f"{name} cannot be honoured"):
-            GenerateRequest.model_validate({"model": "tiny", "prompt": "a", name: value}).check()
+            GenerateRequest.model_validate({"model": "tiny", "prompt": "a", name: value}).refuse()

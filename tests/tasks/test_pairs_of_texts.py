@@ -10,7 +10,7 @@ import transformers
 
 from glassformer import load, pipeline
 from glassformer.ground.errors import InputError, InputTypeError, SettingError, UnknownArgument
-from glassformer.serving.http.rerank import relevance
+from glassformer.serving.http.dialects.rerank import relevance
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")

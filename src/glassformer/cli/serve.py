@@ -152,8 +152,7 @@ def serve(
     from glassformer.serving.http.app import create_app
     from glassformer.serving.http.security import Security
     from glassformer.serving.http.server import GlassServer, bound_socket
-    from glassformer.serving.permissions import Permissions
-    from glassformer.serving.registry import Registry
+    from glassformer.serving.registry import Permissions, Registry
 
     if cluster.ray is not None and permissions != PermissionsGroup():
         raise SettingError("replicas on a cluster keep nothing and fetch nothing for clients. Leave out what allows it.")
@@ -239,8 +238,7 @@ def model_source(
 ) -> ModelSource:
     """A model to serve, located and opened."""
     from glassformer.model_files import open_model
-    from glassformer.serving.model_facts import facts_of
-    from glassformer.serving.registry import ModelSource
+    from glassformer.serving.registry import ModelSource, facts_of
 
     opened = open_model(name, progress=progress)
     _ = opened.config

@@ -13,9 +13,9 @@ import numpy as np
 
 from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.device_tokens import DeviceTokens, needed_draws
+from glassformer.decoding.fair_prompt_queue import FairPromptQueue
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.decoding.prompt_turns import PromptTurns
 from glassformer.engine.protocol import Choice, ChosenTokens, DeviceSampler, Draws, Executor, Feed, Logits
 from glassformer.ground.errors import GlassError
 from glassformer.ground.sites import Watch
@@ -60,7 +60,7 @@ class Loop:
         self._drafts = drafts
         self._unchecked: dict[int, Sequence[int]] = {}  # what is left of the drafts that were fed in this pass
         self._prompt_chunk = prompt_chunk
-        self._turns = PromptTurns(prompt_chunk)
+        self._prompt_queue = FairPromptQueue(prompt_chunk)
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
@@ -93,7 +93,7 @@ class Loop:
             raise
         self._lanes.update(lanes)
         for key in lanes:
-            self._turns.join(key, client)
+            self._prompt_queue.join(key, client)
         self._policies.update({id(policy): policy for policy in policies})
         self._waiting.update({id(other): id(first) for first, *others in groups for other in others})
 
@@ -105,7 +105,7 @@ class Loop:
             self._drafts.forget(id(policy))
         self._forget_queued(id(policy))
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
-        lane, client = self._lanes.pop(id(policy), None), self._turns.leave(id(policy))
+        lane, client = self._lanes.pop(id(policy), None), self._prompt_queue.leave(id(policy))
         if lane is not None:
             lane.close()
         if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
@@ -140,7 +140,7 @@ class Loop:
 
     def close(self) -> None:
         """Take all texts out."""
-        self._turns = PromptTurns(self._prompt_chunk)
+        self._prompt_queue = FairPromptQueue(self._prompt_chunk)
         close_all(self._lanes.values())
         if self._drafts is not None:
             for key in self._policies:
@@ -257,14 +257,14 @@ class Loop:
         """
         feeds: list[tuple[int, list[Feed]]] = []
         room = self._prompt_chunk
-        for key in self._turns.order(lanes):
+        for key in self._prompt_queue.order(lanes):
             if any(lanes[key].can_take_over(lanes[other]) for other, _ in feeds):
                 continue
             tokens = lanes[key].next_tokens(self._prompt_chunk)
             if room is not None and feeds and tokens > room:
                 continue
             feeds.append((key, lanes[key].next_feeds(self._prompt_chunk)))
-            self._turns.read(key, tokens)
+            self._prompt_queue.read(key, tokens)
             if room is not None:
                 room -= tokens
                 if room <= 0:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from glassformer.ground.errors import GlassError, InputError, SettingError
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat
-from glassformer.jobs.row_workers import CHUNK, Answer, make_worker
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat
+from glassformer.jobs.row_workers import CHUNK, RowAnswer, make_worker
 from glassformer.observe.fingerprint import model_fingerprint, plain_settings
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
@@ -56,7 +56,7 @@ class RowEngine(ABC):
 
     @abstractmethod
     def records(
-        self, rows: Iterable[Row], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
+        self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
         """The records of the rows whose numbers are not among the finished, in whatever order."""
 
@@ -102,7 +102,7 @@ class LocalEngine(RowEngine):
         return {**fingerprint, "settings": plain_settings(self.keywords)}
 
     def records(
-        self, rows: Iterable[Row], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
+        self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
         row_format = self._format(plan)
         batch_size = plan.batch_size or self.default_batch_size
@@ -120,9 +120,9 @@ class LocalEngine(RowEngine):
         return PlainRows()
 
 
-def _record(row_format: RowFormat, row: Row, answer: Answer | GlassError) -> JsonObject:
+def _record(row_format: RowFormat, row: InputRow, answer: RowAnswer | GlassError) -> JsonObject:
     """What the ledger keeps of a finished row."""
-    if isinstance(answer, Answer):
+    if isinstance(answer, RowAnswer):
         try:
             to_json(answer.output, allow_nan=False)
         except ValueError:

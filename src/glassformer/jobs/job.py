@@ -22,7 +22,7 @@ from glassformer.ground.typecheck import brief
 from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
 from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import Row, RowFormat, RowId
+from glassformer.jobs.formats.row_format import InputRow, RowFormat, RowId
 from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile, row_problem
 from glassformer.jobs.ledger import Ledger
 from glassformer.observe.fingerprint import differences
@@ -210,13 +210,13 @@ class _Job:
                 file.writelines(f"{to_json(row)}\n" for row in rows())
 
 
-def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[Row]:
+def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[InputRow]:
     """The rows with their ids, each of which must be a row's own."""
     ids = set()
     for number, value in enumerate(source.values()):
         row_id: RowId = number
         if isinstance(value, GlassError):
-            yield Row(number, row_id, None, value)
+            yield InputRow(number, row_id, None, value)
             continue
         problem: GlassError | None = row_problem(value)
         held = value if problem is None else None
@@ -228,4 +228,4 @@ def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[Row]:
             ids.add(row_id)
         except GlassError as error:
             problem = problem or error
-        yield Row(number, row_id, held, problem)
+        yield InputRow(number, row_id, held, problem)

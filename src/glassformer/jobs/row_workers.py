@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from glassformer.decoding import Policy
 from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
-from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest
 from glassformer.runtime.model import Model, load
 from glassformer.runtime.prompt import PromptOptions
 from glassformer.runtime.run import Run, TextStream
@@ -32,7 +32,7 @@ JOB_ONLY = ("assistant_model", "generation_config")  # settings that no row can 
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowAnswer:
     """A row of the output, and what it took."""
 
     output: JsonObject
@@ -40,15 +40,15 @@ class Answer:
     completion_tokens: int = 0
 
 
-Prepared: TypeAlias = tuple[TextRequest, Run]
-RowAnswers: TypeAlias = Generator[tuple[Row, Answer | GlassError], None, None]
+Prepared: TypeAlias = tuple[RowRequest, Run]
+RowAnswers: TypeAlias = Generator[tuple[InputRow, RowAnswer | GlassError], None, None]
 
 
 class RowWorker(ABC):
     """What answers rows."""
 
     @abstractmethod
-    def answers(self, rows: Iterable[Row], finished: Container[int]) -> RowAnswers:
+    def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         """The answers to the rows whose numbers are not among the finished, in whatever order."""
 
 
@@ -68,11 +68,11 @@ class TextWorker(RowWorker):
         self.format = row_format
         self.keywords = {name: value for name, value in keywords.items() if name != "seed"}
         self.seed = seed
-        self.batch = ContinuousBatch[tuple[Row, Prepared | None]](model, batch_size, count_tokens)
+        self.batch = ContinuousBatch[tuple[InputRow, Prepared | None]](model, batch_size, count_tokens)
         if isinstance(assistant := self.keywords.get("assistant_model"), str):
             self.keywords["assistant_model"] = load(assistant)
 
-    def answers(self, rows: Iterable[Row], finished: Container[int]) -> RowAnswers:
+    def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         for (row, prepared), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
             if isinstance(texts, GlassError):
                 yield row, texts
@@ -80,7 +80,7 @@ class TextWorker(RowWorker):
                 assert prepared is not None
                 yield row, self._answer(row, *prepared, texts)
 
-    def _start(self, row: Row) -> tuple[tuple[Row, Prepared | None], Sequence[Policy] | GlassError]:
+    def _start(self, row: InputRow) -> tuple[tuple[InputRow, Prepared | None], Sequence[Policy] | GlassError]:
         try:
             request = self.format.text_request(_value(row))
             run = self._prepare(row, request)
@@ -89,7 +89,7 @@ class TextWorker(RowWorker):
             return (row, None), error
         return (row, (request, run)), policies
 
-    def _prepare(self, row: Row, request: TextRequest) -> Run:
+    def _prepare(self, row: InputRow, request: RowRequest) -> Run:
         if forbidden := [name for name in JOB_ONLY if name in request.keywords]:
             raise InputError(f"{forbidden[0]} is for all rows or none. Set it for the whole job.")
         for name in ("num_return_sequences", "num_beams"):
@@ -108,7 +108,7 @@ class TextWorker(RowWorker):
                 )
             return self.model.prepare(request.prompt, **keywords)
 
-    def _answer(self, row: Row, request: TextRequest, run: Run, texts: Texts) -> Answer:
+    def _answer(self, row: InputRow, request: RowRequest, run: Run, texts: Texts) -> RowAnswer:
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in texts[1:])]
         visible = () if request.tool_use is None else request.tool_use.visible_tokens
         for each, steps in zip(runs, texts, strict=True):
@@ -116,7 +116,7 @@ class TextWorker(RowWorker):
             for step in steps:
                 stream.add(step, 0.0)
         generated = sum(len(each.steps) for each in runs)
-        return Answer(self.format.text_answer(row, request, runs), len(run.prompt_ids), generated)
+        return RowAnswer(self.format.text_answer(row, request, runs), len(run.prompt_ids), generated)
 
 
 class GenerationTaskWorker(RowWorker):
@@ -130,13 +130,13 @@ class GenerationTaskWorker(RowWorker):
         self.seed = seed
         self.settings = task.model.settings.merged(task.options.settings)
         self.recipe = task.model.recipe(self.settings)
-        self.batch = ContinuousBatch[tuple[Row, Any]](task.model, batch_size, count_tokens)
+        self.batch = ContinuousBatch[tuple[InputRow, Any]](task.model, batch_size, count_tokens)
 
-    def answers(self, rows: Iterable[Row], finished: Container[int]) -> RowAnswers:
+    def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         for (row, item), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
             yield row, texts if isinstance(texts, GlassError) else self._answer(row, item, texts)
 
-    def _start(self, row: Row) -> tuple[tuple[Row, Any], Sequence[Policy] | GlassError]:
+    def _start(self, row: InputRow) -> tuple[tuple[InputRow, Any], Sequence[Policy] | GlassError]:
         task = self.task
         try:
             (value,) = self.format.task_inputs(_value(row), task.name)
@@ -146,12 +146,12 @@ class GenerationTaskWorker(RowWorker):
         except GlassError as error:
             return (row, None), error
 
-    def _answer(self, row: Row, item: Any, texts: Texts) -> Answer:
+    def _answer(self, row: InputRow, item: Any, texts: Texts) -> RowAnswer:
         policies = [outcome.policy for steps in texts if (outcome := steps[-1].outcome) is not None]
         answer = self.task.collect_texts(item, policies, self.task.options)
         prompt = policies[0].prompt if policies[0].source is None else policies[0].source
         output = self.format.task_answer(row, [answer], len(prompt))
-        return Answer(output, len(prompt), sum(len(steps) for steps in texts))
+        return RowAnswer(output, len(prompt), sum(len(steps) for steps in texts))
 
 
 class ForwardTaskWorker(RowWorker):
@@ -162,13 +162,13 @@ class ForwardTaskWorker(RowWorker):
         self.format = row_format
         self.count_tokens = count_tokens
 
-    def answers(self, rows: Iterable[Row], finished: Container[int]) -> RowAnswers:
+    def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         remaining = iter(rows)
         while chunk := list(islice(remaining, CHUNK)):
             if any(row.number not in finished for row in chunk):
                 yield from ((row, answer) for row, answer in self._chunk(chunk) if row.number not in finished)
 
-    def _chunk(self, rows: Sequence[Row]) -> RowAnswers:
+    def _chunk(self, rows: Sequence[InputRow]) -> RowAnswers:
         """The answers to the rows of a chunk, in their order."""
         requests = [self._inputs(row) for row in rows]
         answers = self.task.stream([value for inputs in requests if isinstance(inputs, list) for value in inputs])
@@ -182,9 +182,9 @@ class ForwardTaskWorker(RowWorker):
                 continue
             tokens = sum(self._token_count(value) for value in inputs)
             self.count_tokens(tokens)
-            yield row, Answer(self.format.task_answer(row, [*map(json_value, own)], tokens), tokens)
+            yield row, RowAnswer(self.format.task_answer(row, [*map(json_value, own)], tokens), tokens)
 
-    def _inputs(self, row: Row) -> list[Any] | GlassError:
+    def _inputs(self, row: InputRow) -> list[Any] | GlassError:
         try:
             return self.format.task_inputs(_value(row), self.task.name)
         except GlassError as error:
@@ -227,7 +227,7 @@ def json_spelling(name: str, *value: Any) -> str:
     return f'"{name}": {json.dumps(value[0], ensure_ascii=False, default=str)}' if value else name
 
 
-def _value(row: Row) -> Any:
+def _value(row: InputRow) -> Any:
     """What a row holds; its error is raised, if it has one."""
     if row.error is not None:
         raise row.error

@@ -23,7 +23,7 @@ from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.jobs.engines import JobPlan, LocalEngine
 from glassformer.jobs.formats.parquet import import_pyarrow, schema_of, table_of, without_nulls
 from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import JsonObject, Row
+from glassformer.jobs.formats.row_format import InputRow, JsonObject
 from glassformer.runtime.model import load
 from glassformer.scale.cluster import Machine, allot, import_ray, machines, use_assigned_cores
 from glassformer.scale.worker import Load
@@ -100,15 +100,17 @@ def _with_spare_core(available: list[Machine]) -> list[Machine]:
     return [*others, replace(largest, cores=max(1, largest.cores - 1))]
 
 
-def _row(number: int, value: JsonObject) -> Row:
+def _row(number: int, value: JsonObject) -> InputRow:
     """A row of a dataset. It needs an id of its own: there is no order that could number it."""
     try:
         row_id = PlainRows.id_of(value)
     except InputError as error:
-        return Row(number, None, value, error)
+        return InputRow(number, None, value, error)
     if row_id is None:
-        return Row(number, None, value, InputError("the row has no id, by which its answer could be found. Give it one."))
-    return Row(number, row_id, value)
+        return InputRow(
+            number, None, value, InputError("the row has no id, by which its answer could be found. Give it one.")
+        )
+    return InputRow(number, row_id, value)
 
 
 def _values(batch: Any) -> list[JsonObject]:

@@ -34,8 +34,8 @@ from glassformer.scale.cluster import NAMESPACE, Allotment
 from glassformer.scale.prefix_router import PrefixRouter
 from glassformer.scale.prefixes import prefix_keys
 from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
-from glassformer.serving.http.app import DIALECTS
 from glassformer.serving.http.clients import cache_salt
+from glassformer.serving.http.dialects import DIALECTS
 from glassformer.serving.http.errors import dialect_of, problem_of
 from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
 from glassformer.serving.http.request_log import RequestLog

@@ -17,7 +17,7 @@ from typing import Any
 from glassformer.ground.arguments import checked
 from glassformer.ground.errors import ExecutorError, GlassError, current_spelling
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
-from glassformer.jobs.formats.row_format import Row
+from glassformer.jobs.formats.row_format import InputRow
 from glassformer.jobs.job import JobProgress, JobSummary, answer_file
 from glassformer.observe.fingerprint import differences
 from glassformer.scale.cluster import Allotment, allot, connect, machines
@@ -110,7 +110,7 @@ class RayEngine(RowEngine):
         return self.profile.fingerprint
 
     def records(
-        self, rows: Iterable[Row], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
+        self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
         least = plan.batch_size or self.profile.batch_size
         groups = RowGroups(

@@ -16,8 +16,7 @@ from glassformer.scale.cluster import import_ray, use_assigned_cores
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.clients import CLIENT_KEY
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import ModelSource, Registry
+from glassformer.serving.registry import ModelSource, Permissions, Registry
 
 Message = MutableMapping[str, Any]
 SCOPE_FIELDS = (  # what of a request's scope goes to a replica: plain data

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from glassformer.ground.errors import ExecutorError
-from glassformer.jobs.formats.row_format import Row
+from glassformer.jobs.formats.row_format import InputRow
 
 MAX_ROWS = 1024  # of a group, so that memory and messages stay small
 MAX_LOSSES = 3  # of workers, by a row
@@ -23,7 +23,7 @@ MAX_LOSSES = 3  # of workers, by a row
 class RowGroup:
     """Consecutive rows."""
 
-    rows: list[Row]
+    rows: list[InputRow]
     losses: int = 0  # of workers that had it, since it could not be divided any more
 
 
@@ -31,7 +31,7 @@ class RowGroups:
     """What is left to be answered. A group has whole chunks of rows, and about `least` of them at the end."""
 
     def __init__(
-        self, rows: Iterable[Row], finished: Container[int], *, total: int, workers: int, chunk: int, least: int
+        self, rows: Iterable[InputRow], finished: Container[int], *, total: int, workers: int, chunk: int, least: int
     ) -> None:
         self._rows = iter(rows)
         self._finished = finished

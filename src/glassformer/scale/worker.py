@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from glassformer.ground.errors import Spelling, spelled_by
 from glassformer.jobs.engines import JobPlan, LocalEngine
-from glassformer.jobs.formats.row_format import JsonObject, Row
+from glassformer.jobs.formats.row_format import InputRow, JsonObject
 from glassformer.runtime.model import Model
 from glassformer.scale.cluster import import_ray, use_assigned_cores
 from glassformer.tasks.task import Task
@@ -56,7 +56,7 @@ class Worker:
             engine.start()
         return WorkerProfile(engine.fingerprint(), engine.seed, engine.chunk, engine.default_batch_size)
 
-    def answer(self, rows: list[Row], unfinished: list[int], plan: JobPlan) -> Iterator[Delivery]:
+    def answer(self, rows: list[InputRow], unfinished: list[int], plan: JobPlan) -> Iterator[Delivery]:
         """The records of the unfinished rows, as they come."""
         tokens = 0
 

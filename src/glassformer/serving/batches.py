@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from glassformer.ground.errors import GlassError, InputError, QueueFull
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
-from glassformer.jobs.formats.row_format import Row
+from glassformer.jobs.formats.row_format import InputRow
 from glassformer.jobs.job import LEDGER_SUFFIX, JobProgress, answer_file
 from glassformer.serving.file_store import FileStore
 
@@ -38,7 +38,7 @@ log = logging.getLogger("glassformer")
 JsonObject: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[str, JsonObject], Awaitable[tuple[int, JsonObject]]]  # a path and a body → status and answer
 Outcome: TypeAlias = tuple[int, JsonObject] | GlassError | Reason  # of a row
-Output: TypeAlias = Callable[[Row, Outcome], JsonObject]  # the row of the output file
+Output: TypeAlias = Callable[[InputRow, Outcome], JsonObject]  # the row of the output file
 
 
 @dataclass
@@ -179,10 +179,10 @@ class RouteEngine(RowEngine):
         return {"batch": self._batch.id}
 
     def records(
-        self, rows: Iterable[Row], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
+        self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
         remaining = iter(row for row in rows if row.number not in finished)
-        pending: dict[Future[Outcome], Row] = {}
+        pending: dict[Future[Outcome], InputRow] = {}
         while True:
             while len(pending) < ROWS_AT_ONCE and (row := next(remaining, None)) is not None:
                 if (outcome := self._known_outcome(row)) is None:
@@ -196,7 +196,7 @@ class RouteEngine(RowEngine):
                 answered = pending.pop(future)
                 yield answered.number, self._record(answered, future.result())
 
-    def _known_outcome(self, row: Row) -> Outcome | None:
+    def _known_outcome(self, row: InputRow) -> Outcome | None:
         """What becomes of a row without being asked, if that is known."""
         if self._batch.stopping.is_set():
             return CANCELLED
@@ -220,7 +220,7 @@ class RouteEngine(RowEngine):
             await asyncio.sleep(RETRY_SECONDS)
         return CANCELLED
 
-    def _record(self, row: Row, outcome: Outcome) -> JsonObject:
+    def _record(self, row: InputRow, outcome: Outcome) -> JsonObject:
         """What the ledger keeps."""
         output = self._batch.output(row, outcome)
         self._written += len(json.dumps(output))

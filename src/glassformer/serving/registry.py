@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.ground.errors import (
     CheckpointError,
     GlassError,
@@ -21,9 +23,11 @@ from glassformer.ground.errors import (
     Unavailable,
     did_you_mean,
 )
+from glassformer.ground.progress import NamedProgress
+from glassformer.model_files import ModelFiles
+from glassformer.runtime.in_memory import InMemory
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
-from glassformer.serving.model_facts import ModelFacts
 from glassformer.serving.scheduler import Event, Scheduler
 from glassformer.steering.library import Library
 
@@ -31,6 +35,34 @@ Deliver = Callable[[Sequence[Event]], None]
 log = logging.getLogger("glassformer")
 MAX_ALIASES = 256  # of all models, which clients may add
 STOPPING = "the server is stopping, and takes no more requests."
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model's files say of it, before it is loaded; empty where it is not known."""
+
+    bytes: int = 0  # of its weights, as they are stored
+    parameters: int = 0
+    family: str = ""
+    kind: str = ""  # what its weights are stored in
+    format: str = ""  # gguf or safetensors
+
+
+def facts_of(opened: ModelFiles | InMemory) -> ModelFacts:
+    """The facts of a model; of one that cannot be read none, as who asks for it will hear why."""
+    if isinstance(opened, InMemory):
+        return ModelFacts(family=opened.config.model_type, kind=opened.kind)
+    try:
+        tensors = opened.tensors.values()
+        return ModelFacts(
+            bytes=sum(tensor.size for tensor in tensors),
+            parameters=opened.blueprint().parameters,
+            family=opened.config.model_type,
+            kind=opened.kind_text,
+            format="gguf" if isinstance(opened.checkpoint, GgufCheckpoint) else "safetensors",
+        )
+    except GlassError:
+        return ModelFacts()
 
 
 @dataclass(frozen=True)
@@ -44,6 +76,19 @@ class ModelSource:
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
     fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
     facts: ModelFacts = field(default_factory=ModelFacts)  # what is known of it before it is loaded
+
+
+Pull: TypeAlias = Callable[[str, NamedProgress], ModelSource]
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What clients may do beyond asking models; by default only what leaves nothing behind."""
+
+    pull: Pull | None = None  # fetches a model by its name in the catalogue or on the hub
+    delete: bool = False  # models, from the disk too; and give them further names
+    files: bool = True  # leave files and have batches answered, until the server stops
+    store_responses: bool = False  # keep answers of /v1/responses, so that requests can go on from them
 
 
 @dataclass(eq=False)

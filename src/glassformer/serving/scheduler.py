@@ -32,8 +32,8 @@ from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.client_queues import ClientQueues
+from glassformer.serving.executor_lock import ExecutorLock, LockedExecutor
 from glassformer.serving.job_threads import JobThreads
-from glassformer.serving.turns import Turns, TurnTakingExecutor
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_SHARE = 1 / 3  # for all rows together, of the memory that is free when the first request comes
@@ -131,7 +131,7 @@ class Scheduler:
         self._queue: ClientQueues[Generation] = ClientQueues()
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
         self._removals: deque[Generation] = deque()  # cancelled, and not taken out yet
-        self._turns = Turns()
+        self._lock = ExecutorLock()
         self._jobs = JobThreads(model.name, most=self.limits.queued)
         self._alone = JobThreads(f"beams and drafts of {model.name}")
         self._end: float | None = None  # when everything is to be over
@@ -177,7 +177,7 @@ class Scheduler:
     def call(self, job: Callable[[Model], Result], client: str = "") -> Future[Result]:
         """Do something else with the model: its passes take turns with those of the batch, and the clients' jobs with each
         other. QueueFull as for `submit`."""
-        return self._jobs.submit(lambda: job(self._turn_taking_model), client)
+        return self._jobs.submit(lambda: job(self._locked_model), client)
 
     def statistics(self) -> SchedulerStatistics:
         with self._changed:
@@ -202,7 +202,7 @@ class Scheduler:
             self._thread.join()
         for thread in (self._jobs, self._alone):
             thread.close(self._unloading(), max(0.0, self._end - time.perf_counter()))
-        self._turns.close(self._unloading())  # a job that is being done ends with its next pass
+        self._lock.close(self._unloading())  # a job that is being done ends with its next pass
         for thread in (self._jobs, self._alone):
             thread.close(self._unloading(), JOB_SECONDS)
 
@@ -219,7 +219,7 @@ class Scheduler:
         while self._wait_for_work():
             events: list[Event] = []
             began = time.perf_counter()
-            with self._turns:
+            with self._lock:
                 try:
                     if loop is None:
                         loop = self._new_loop()
@@ -235,7 +235,7 @@ class Scheduler:
                 self._pass_seconds.append(time.perf_counter() - began)
             self._deliver(events)
         events = self._abandon(self._unloading(), waiting=True)
-        with self._turns:
+        with self._lock:
             self._close_loop(loop)
         self._deliver(events)
 
@@ -338,7 +338,7 @@ class Scheduler:
     def _run_alone(self, generation: Generation) -> None:
         """Beams and drafts, on a thread of their own: their passes take turns with the batch's."""
         try:
-            executor = self._turn_taking_model.executor
+            executor = self._locked_model.executor
             for number, step in generate(executor, generation.policies, watch=generation.watch):
                 if generation.cancelled:
                     return
@@ -375,10 +375,10 @@ class Scheduler:
             yield policy
 
     @property
-    def _turn_taking_model(self) -> Model:
+    def _locked_model(self) -> Model:
         if not self.model.writes:
             return self.model
-        return self.model.with_executor(TurnTakingExecutor(self.model.executor, self._turns))
+        return self.model.with_executor(LockedExecutor(self.model.executor, self._lock))
 
     @property
     def _prompt_chunk(self) -> int:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
-from glassformer.decoding import Finish, Step
 from glassformer.ground.errors import GlassError, InputError, InputTypeError, did_you_mean
 from glassformer.ground.typecheck import brief
-from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
+from glassformer.jobs.formats.openai_answers import CompletionLogprobs, chat_logprobs, finish_reason
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest, check_id, usage
 from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings, template_variables
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
@@ -40,7 +39,6 @@ CHAT_FIELDS = (  # of a chat completion's body, beside those
     "messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "tools", "tool_choice",
     "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs",
 )  # fmt: skip
-FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
 
 
 class OpenAIBatch(RowFormat):
@@ -62,13 +60,13 @@ class OpenAIBatch(RowFormat):
 
     # Requests ---------------------------------------------------------------------------------------------------
 
-    def text_request(self, value: Any) -> TextRequest:
+    def text_request(self, value: Any) -> RowRequest:
         url, body = self._request(value)
         if url == EMBEDDINGS:
             raise InputError(f"{url} is no request for text. Use the task embed: glass task embed --file … --out ….")
         return self._chat_request(body) if url == CHAT else self._completion_request(body)
 
-    def _chat_request(self, body: Mapping[str, Any]) -> TextRequest:
+    def _chat_request(self, body: Mapping[str, Any]) -> RowRequest:
         settings = chat_settings(body)
         messages, tools, parallel = (body.get(name) for name in ("messages", "tools", "parallel_tool_calls"))
         if not isinstance(messages, list):
@@ -83,17 +81,17 @@ class OpenAIBatch(RowFormat):
             template=template_variables(body.get("chat_template_kwargs"), body.get("reasoning_effort")),
         )  # fmt: skip
         keywords = {**settings, **prompt.settings, **({"template": prompt.template} if prompt.template else {})}
-        return TextRequest(prompt.messages, keywords, tool_use=prompt.tool_use)
+        return RowRequest(prompt.messages, keywords, tool_use=prompt.tool_use)
 
-    def _completion_request(self, body: Mapping[str, Any]) -> TextRequest:
+    def _completion_request(self, body: Mapping[str, Any]) -> RowRequest:
         settings, prompt = completion_settings(body), body.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:
             (prompt,) = prompt if isinstance(prompt[0], (str, list)) else (prompt,)
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-            return TextRequest(prompt, settings, is_ids=True)
+            return RowRequest(prompt, settings, is_ids=True)
         if not isinstance(prompt, str):
             raise InputTypeError("prompt must be a text, or token ids. Several prompts are several rows.")
-        return TextRequest(prompt, {"raw": True, **settings})
+        return RowRequest(prompt, {"raw": True, **settings})
 
     def task_inputs(self, value: Any, task: str) -> list[Any]:
         url, body = self._request(value)
@@ -125,7 +123,7 @@ class OpenAIBatch(RowFormat):
 
     # Responses --------------------------------------------------------------------------------------------------
 
-    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
+    def text_answer(self, row: InputRow, request: RowRequest, runs: Sequence[Run]) -> JsonObject:
         if is_chat := row.value["url"] == CHAT:
             choices = [self._chat_choice(run, *_parse(row, request, number, run)) for number, run in enumerate(runs)]
         else:
@@ -140,12 +138,12 @@ class OpenAIBatch(RowFormat):
         }
         return self._response(row, 200, body)
 
-    def task_answer(self, row: Row, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
+    def task_answer(self, row: InputRow, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
         data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(answers)]
         tokens = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return self._response(row, 200, {"object": "list", "data": data, "model": self.model, "usage": tokens})
 
-    def error_answer(self, row: Row, error: GlassError) -> JsonObject:
+    def error_answer(self, row: InputRow, error: GlassError) -> JsonObject:
         if not isinstance(row.value, Mapping):  # there is no request that could have a response
             failure = {"code": "invalid_request", "message": str(error)}
             custom_id = row.id if isinstance(row.id, str) else None
@@ -153,41 +151,22 @@ class OpenAIBatch(RowFormat):
         body = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
         return self._response(row, 400, body)
 
-    def _response(self, row: Row, status: int, body: JsonObject) -> JsonObject:
+    def _response(self, row: InputRow, status: int, body: JsonObject) -> JsonObject:
         response = {"status_code": status, "request_id": f"req_{_digest(row)}", "body": body}
         return {"id": _request_id(row), "custom_id": row.value.get("custom_id"), "response": response, "error": None}
 
     def _chat_choice(self, run: Run, message: ParsedMessage, called: bool) -> JsonObject:
-        logprobs = None
-        if run.settings.logprobs is not None:
-            logprobs = {"content": self._token_logprobs(run), "refusal": None}
-        reason = "tool_calls" if called else _finish_reason(run)
-        return {"message": message.to_dict(), "logprobs": logprobs, "finish_reason": reason}
-
-    def _token_logprobs(self, run: Run) -> list[JsonObject]:
-        """Of each token; the one that ended the text is no part of it."""
-        return [self._token_logprob(step) for step in run.steps if step.finish is not Finish.EOS]
-
-    def _token_logprob(self, step: Step) -> JsonObject:
-        best = [] if step.candidates is None else zip(step.candidates.ids, step.candidates.logprobs, strict=True)
-        top = [{**self._token(int(token)), "logprob": float(logprob)} for token, logprob in best]
-        return {**self._token(step.id), "logprob": step.logprob, "top_logprobs": top}
-
-    def _token(self, token: int) -> JsonObject:
-        data = self.tokenizer.token_bytes(token)
-        return {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+        count = run.settings.logprobs
+        return {
+            "message": message.to_dict(),
+            "logprobs": None if count is None else chat_logprobs(self.tokenizer, run.steps, count),
+            "finish_reason": "tool_calls" if called else finish_reason(run.finish),
+        }
 
     def _completion_choice(self, run: Run) -> JsonObject:
-        logprobs: JsonObject | None = None
-        if run.settings.logprobs is not None:
-            steps = self._token_logprobs(run)
-            logprobs = {
-                "tokens": [step["token"] for step in steps],
-                "token_logprobs": [step["logprob"] for step in steps],
-                "top_logprobs": [{top["token"]: top["logprob"] for top in step["top_logprobs"]} for step in steps],
-                "text_offset": list(accumulate((len(step["token"]) for step in steps), initial=0))[:-1],
-            }
-        return {"text": run.text, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
+        count = run.settings.logprobs
+        logprobs = None if count is None else CompletionLogprobs(self.tokenizer, count).of(run.steps)
+        return {"text": run.text, "logprobs": logprobs, "finish_reason": finish_reason(run.finish)}
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
@@ -232,11 +211,7 @@ def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
             raise InputError(f"{name} is not supported in a batch. Leave it out.")
 
 
-def _finish_reason(run: Run) -> str:
-    return FINISH_REASONS.get(run.finish, "stop") if run.finish else "stop"
-
-
-def _parse(row: Row, request: TextRequest, number: int, run: Run) -> tuple[ParsedMessage, bool]:
+def _parse(row: InputRow, request: RowRequest, number: int, run: Run) -> tuple[ParsedMessage, bool]:
     """A row's text of this number as content and tool calls, and whether it calls tools completely."""
     if request.tool_use is None:
         return ParsedMessage(run.text, ()), False
@@ -246,10 +221,10 @@ def _parse(row: Row, request: TextRequest, number: int, run: Run) -> tuple[Parse
     return parser.message(), parser.called
 
 
-def _digest(row: Row, *numbers: int) -> str:
+def _digest(row: InputRow, *numbers: int) -> str:
     """The same for a row, or for the part of its answer with these numbers, whenever the job runs."""
     return hashlib.sha256(json.dumps([row.number, row.id, *numbers]).encode()).hexdigest()[:24]
 
 
-def _request_id(row: Row) -> str:
+def _request_id(row: InputRow) -> str:
     return f"batch_req_{_digest(row)}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from glassformer.ground.errors import GlassError, InputError, InputTypeError
 from glassformer.ground.typecheck import brief
-from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest, check_id, usage
 from glassformer.runtime.request_settings import template_variables
 from glassformer.runtime.run import Run, logprob_data
 
@@ -31,7 +31,7 @@ class PlainRows(RowFormat):
     def id_of(value: Any) -> RowId | None:
         return check_id(value.get("id"), "id") if isinstance(value, Mapping) else None
 
-    def text_request(self, value: Any) -> TextRequest:
+    def text_request(self, value: Any) -> RowRequest:
         if isinstance(value, str):
             value = {"prompt": value}
         if not isinstance(value, Mapping):
@@ -48,12 +48,12 @@ class PlainRows(RowFormat):
         template = keywords.get("template")
         if variables and isinstance(template, Mapping | None):
             keywords["template"] = variables | dict(template or {})
-        return TextRequest(value[kind], keywords, is_ids=kind == "ids")
+        return RowRequest(value[kind], keywords, is_ids=kind == "ids")
 
     def task_inputs(self, value: Any, task: str) -> list[Any]:
         return [value]
 
-    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
+    def text_answer(self, row: InputRow, request: RowRequest, runs: Sequence[Run]) -> JsonObject:
         answer: JsonObject = {"id": row.id, **_text_data(runs[0]), "usage": usage(runs), "error": None}
         if len(runs) > 1:
             answer["choices"] = [_text_data(run) for run in runs]
@@ -61,10 +61,10 @@ class PlainRows(RowFormat):
             answer["prompt_logprobs"] = [logprob_data(step) for step in runs[0].prompt_steps]
         return answer | _metadata(row)
 
-    def task_answer(self, row: Row, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
+    def task_answer(self, row: InputRow, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
         return {"id": row.id, "output": answers[0], "error": None} | _metadata(row)
 
-    def error_answer(self, row: Row, error: GlassError) -> JsonObject:
+    def error_answer(self, row: InputRow, error: GlassError) -> JsonObject:
         return {"id": row.id, "error": str(error)} | _metadata(row)
 
 
@@ -77,5 +77,5 @@ def _text_data(run: Run) -> JsonObject:
     return data
 
 
-def _metadata(row: Row) -> JsonObject:
+def _metadata(row: InputRow) -> JsonObject:
     return {"metadata": row.value["metadata"]} if isinstance(row.value, Mapping) and "metadata" in row.value else {}

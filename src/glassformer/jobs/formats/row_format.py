@@ -17,7 +17,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """A row of the input."""
 
     number: int  # from 0
@@ -27,7 +27,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class TextRequest:
+class RowRequest:
     """A prompt, and how it goes on."""
 
     prompt: Any  # a text, messages, or token ids
@@ -47,7 +47,7 @@ class RowFormat(ABC):
         """The row's own id, if it has one."""
 
     @abstractmethod
-    def text_request(self, value: Any) -> TextRequest:
+    def text_request(self, value: Any) -> RowRequest:
         """What a row asks of a model that writes."""
 
     @abstractmethod
@@ -55,15 +55,15 @@ class RowFormat(ABC):
         """What a row asks of a task: one input, or several."""
 
     @abstractmethod
-    def text_answer(self, row: Row, request: TextRequest, runs: Sequence[Run]) -> JsonObject:
+    def text_answer(self, row: InputRow, request: RowRequest, runs: Sequence[Run]) -> JsonObject:
         """The row for generated texts: one, or as many as the request asked for."""
 
     @abstractmethod
-    def task_answer(self, row: Row, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
+    def task_answer(self, row: InputRow, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
         """The row for a task's answers, one for each input, as JSON can represent them."""
 
     @abstractmethod
-    def error_answer(self, row: Row, error: GlassError) -> JsonObject:
+    def error_answer(self, row: InputRow, error: GlassError) -> JsonObject:
         """The row for a request without an answer."""
 
 

@@ -1,6 +1,6 @@
-"""Texts for a request, whatever its dialect: submitted to the model's scheduler, read as they grow, ended with the client.
+"""One request and one answer for all dialects: submitted to the model's scheduler, read as it grows, ended with the client.
 
-A route translates its request to messages or prompts and settings, gets an `Answer`, and translates its pieces back.
+A dialect makes a `GenerationRequest` of a body, and chunks of the answer's pieces (`dialect.py`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
@@ -33,6 +34,7 @@ from glassformer.text.chat.thoughts import OPENING, ThoughtReader
 from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
+    ToolCall,
     ToolCallDelta,
     ToolCallParser,
     ToolUse,
@@ -43,6 +45,34 @@ Messages = Sequence[Mapping[str, Any]]
 PROMPT_END = 8  # tokens in which the mark before thoughts may stand
 
 
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What a request asks for, whatever its dialect: the answer to a conversation, or what follows prompts."""
+
+    model: str | None
+    settings: Mapping[str, Any]  # as `Model.prepare` takes them
+    messages: Messages | None = None  # a conversation; without one there are prompts
+    prompts: Sequence[str | Sequence[int]] = ()
+    n: int = 1  # texts for each prompt
+    tools: Sequence[Mapping[str, Any]] = ()  # these four as `chat_prompt` takes them
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    template: Mapping[str, Any] | None = None
+    thoughts: bool = False  # whether they are told from the answer
+    inspection: Inspection | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtDelta:
+    """A further piece of the model's thoughts."""
+
+    text: str
+
+
+Delta: TypeAlias = ThoughtDelta | ContentDelta | ToolCallDelta
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What has come of one of an answer's texts since the last piece of it."""
@@ -51,7 +81,15 @@ class Piece:
     text: str
     steps: tuple[Step, ...]
     finish: Finish | None
-    deltas: tuple[ContentDelta | ToolCallDelta, ...]  # the same text as content and tool calls
+    deltas: tuple[Delta, ...]  # the same text as thoughts, content and tool calls
+
+    @property
+    def content(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, ThoughtDelta))
 
 
 @dataclass(eq=False)
@@ -61,7 +99,12 @@ class GrowingText:
     run: Run
     stream: TextStream
     parser: ToolCallParser | None = None  # where the request has tools
+    new_reader: Callable[[], ThoughtReader] | None = None  # where thoughts are told from the answer
     finish: Finish | None = None
+    _reader: ThoughtReader | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = None if self.new_reader is None else self.new_reader()
 
     @property
     def text(self) -> str:
@@ -82,6 +125,13 @@ class GrowingText:
         return ParsedMessage(self.text, ()) if self.parser is None else self.parser.message()
 
     @property
+    def parts(self) -> tuple[str, str, tuple[ToolCall, ...]]:
+        """The whole text as thoughts, the rest of its content, and tool calls."""
+        content, calls = self.message.content, self.message.calls
+        thoughts, content = ("", content) if self.new_reader is None else self.new_reader().feed(content, last=True)
+        return thoughts, content, calls
+
+    @property
     def called(self) -> bool:
         """Whether it calls tools, and calls them completely."""
         return self.parser is not None and self.parser.called
@@ -98,12 +148,33 @@ class GrowingText:
 
     def _piece(self, number: int, text: str, steps: tuple[Step, ...], finish: Finish | None) -> Piece:
         self.finish = finish
+        return Piece(number, text, steps, finish, tuple(self._deltas(text, finish is not None)))
+
+    def _deltas(self, text: str, last: bool) -> Iterator[Delta]:
+        """A piece of the text by its kinds; a call ends the thoughts."""
+        for delta in self._parsed(text, last):
+            if self._reader is None:
+                yield delta
+            elif isinstance(delta, ContentDelta):
+                yield from _told_apart(self._reader.feed(delta.text))
+            else:
+                yield from _told_apart(self._reader.feed("", last=True))
+                yield delta
+        if last and self._reader is not None:
+            yield from _told_apart(self._reader.feed("", last=True))
+
+    def _parsed(self, text: str, last: bool) -> Sequence[ContentDelta | ToolCallDelta]:
         if self.parser is None:
-            return Piece(number, text, steps, finish, (ContentDelta(text),) if text else ())
-        deltas = self.parser.feed(text)
-        if finish is not None:
-            deltas += self.parser.finish()
-        return Piece(number, text, steps, finish, tuple(deltas))
+            return [ContentDelta(text)] if text else []
+        return [*self.parser.feed(text), *(self.parser.finish() if last else ())]
+
+
+def _told_apart(read: tuple[str, str]) -> Iterator[Delta]:
+    thoughts, content = read
+    if thoughts:
+        yield ThoughtDelta(thoughts)
+    if content:
+        yield ContentDelta(content)
 
 
 @dataclass(frozen=True)
@@ -114,16 +185,25 @@ class Submission:
     look: int = 0
     watch: Watch | None = None
     tool_use: ToolUse | None = None  # where the request has tools
+    thoughts: bool = False  # whether they are told from the answer
 
     def growing_texts(self, tokenizer: Tokenizer) -> list[GrowingText]:
-        if self.tool_use is None:
-            return [GrowingText(run, TextStream(run, tokenizer)) for run in self.runs]
-        visible = self.tool_use.visible_tokens
-        return [GrowingText(run, TextStream(run, tokenizer, visible), self.tool_use.parser()) for run in self.runs]
+        visible = () if self.tool_use is None else self.tool_use.visible_tokens
+        reader = partial(ThoughtReader, begun=self._thinks_already(tokenizer)) if self.thoughts else None
+        return [
+            GrowingText(
+                run, TextStream(run, tokenizer, visible), None if self.tool_use is None else self.tool_use.parser(), reader
+            )
+            for run in self.runs
+        ]
+
+    def _thinks_already(self, tokenizer: Tokenizer) -> bool:
+        """Whether the prompt has begun the thoughts."""
+        return str(tokenizer.decode(self.runs[0].prompt_ids[-PROMPT_END:])).rstrip().endswith(OPENING)
 
 
 @dataclass(eq=False)
-class Answer:
+class ServedAnswer:
     """All texts of a request. Iterate over its pieces, or `collect` it; `close` it in the end."""
 
     request: Request
@@ -273,12 +353,6 @@ def _timed_out(context: ServingContext) -> Unavailable:
     return Unavailable(f"the answer did not begin within {context.limits.seconds:g} seconds. Try again later.")
 
 
-def thoughts_of(answer: Answer) -> ThoughtReader:
-    """What tells the thoughts of an answer's first text from the rest; the prompt may have begun them."""
-    ends = answer.model.tokenizer.decode(answer.texts[0].run.prompt_ids[-PROMPT_END:])
-    return ThoughtReader(begun=str(ends).rstrip().endswith(OPENING))
-
-
 def new_id(prefix: str) -> str:
     """An identifier as clients expect it.
 
@@ -288,32 +362,29 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
-async def start_chat(
-    request: Request,
-    model_name: str | None,
-    messages: Messages,
-    settings: Mapping[str, Any],
-    *,
-    n: int = 1,
-    tools: Sequence[Mapping[str, Any]] = (),
-    tool_choice: str = "auto",
-    parallel_tool_calls: bool = True,
-    template: Mapping[str, Any] | None = None,
-    inspection: Inspection | None = None,
-) -> Answer:
-    """The answer to a conversation, begun; the tools and the template's variables as `chat_prompt` takes them."""
-    check_conversation(request, messages, tools)
+async def start_generation(request: Request, wanted: GenerationRequest) -> ServedAnswer:
+    """The answer to a request, begun."""
+    if wanted.messages is not None:
+        check_conversation(request, wanted.messages, wanted.tools)
 
     def prepare(model: Model) -> list[Submission]:
+        changed, look, watch = inspected(request, model, wanted.inspection)
+        if wanted.messages is None:
+            runs = [
+                changed.prepare(prompt, raw=True, **wanted.settings)
+                if isinstance(prompt, str)
+                else changed.prepare_ids(prompt, **wanted.settings)
+                for prompt in wanted.prompts
+            ]
+            return [Submission(copies(run, wanted.n), look, watch, thoughts=wanted.thoughts) for run in runs]
         prompt = chat_prompt(
-            model.tokenizer, messages, tools=tools, tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls,
-            template=template,
+            model.tokenizer, wanted.messages, tools=wanted.tools, tool_choice=wanted.tool_choice,
+            parallel_tool_calls=wanted.parallel_tool_calls, template=wanted.template,
         )  # fmt: skip
-        model, look, watch = inspected(request, model, inspection)
-        run = model.prepare(prompt.messages, template=prompt.template, **{**settings, **prompt.settings})
-        return [Submission(copies(run, n), look, watch, prompt.tool_use)]
+        run = changed.prepare(prompt.messages, template=prompt.template, **{**wanted.settings, **prompt.settings})
+        return [Submission(copies(run, wanted.n), look, watch, prompt.tool_use, wanted.thoughts)]
 
-    return await start(request, model_name, prepare)
+    return await start(request, wanted.model, prepare)
 
 
 def check_conversation(request: Request, messages: Sequence[Any], tools: Sequence[Any] = ()) -> None:
@@ -329,32 +400,10 @@ def check_listed(request: Request, tokens: int) -> None:
         raise HttpError(400, f"the text has {tokens:,} tokens; this server lists {most:,} at most. Send it in parts.")
 
 
-async def start_completion(
-    request: Request,
-    model_name: str | None,
-    prompts: Sequence[str | Sequence[int]],
-    settings: Mapping[str, Any],
-    *,
-    n: int = 1,
-    inspection: Inspection | None = None,
-) -> Answer:
-    """What follows texts, or token ids, begun."""
-
-    def prepare(model: Model) -> list[Submission]:
-        model, look, watch = inspected(request, model, inspection)
-        runs = [
-            model.prepare(prompt, raw=True, **settings) if isinstance(prompt, str) else model.prepare_ids(prompt, **settings)
-            for prompt in prompts
-        ]
-        return [Submission(copies(run, n), look, watch) for run in runs]
-
-    return await start(request, model_name, prepare)
-
-
-async def start(request: Request, model_name: str | None, prepare: Callable[[Model], list[Submission]]) -> Answer:
+async def start(request: Request, model_name: str | None, prepare: Callable[[Model], list[Submission]]) -> ServedAnswer:
     """Submit what `prepare` makes of a model, and wait for the first token."""
     context = context_of(request)
-    answer = Answer(request, context, await context.acquire(model_name))
+    answer = ServedAnswer(request, context, await context.acquire(model_name))
 
     def submissions() -> list[Submission]:
         with spelled_by(request_spelling):

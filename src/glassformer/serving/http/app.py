@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Form
 from fastapi.routing import APIRoute
@@ -21,47 +20,33 @@ from starlette.routing import BaseRoute
 from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
-    anthropic,
     gradient_views,
-    monitoring,
-    ollama,
     operation_routes,
     patching_views,
-    rerank,
     studio,
-    text,
     text_views,
     view_list,
     views,
 )
 from glassformer.serving.http import training as training_routes
 from glassformer.serving.http.body import FirstMistake
-from glassformer.serving.http.context import ServingContext
-from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Dialect, problem_of
+from glassformer.serving.http.context import ServingContext, context_of
+from glassformer.serving.http.dialects import DIALECTS
+from glassformer.serving.http.dialects import ROUTERS as DIALECT_ROUTERS
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Json, problem_of
 from glassformer.serving.http.json_bodies import JsonBodies
-from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai import batches, chat, completions, embeddings, errors, files, models, responses
-from glassformer.serving.http.openapi import DocumentedApp
+from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics
+from glassformer.serving.http.openapi import DocumentedApp, example_answer, text_answer
 from glassformer.serving.http.request_log import RequestLog
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import STOPPING, Registry
+from glassformer.serving.registry import STOPPING, Permissions, Registry
 
+router = APIRouter(tags=["monitoring"])
 ROUTERS = (
-    models.router, chat.router, completions.router, embeddings.router, responses.router, files.router, batches.router,
-    *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, views.router, operation_routes.router,
-    gradient_views.router, patching_views.router, text_views.router, view_list.router, training_routes.router,
-    monitoring.router, studio.router,
+    *DIALECT_ROUTERS, views.router, operation_routes.router, gradient_views.router, patching_views.router,
+    text_views.router, view_list.router, training_routes.router, router, studio.router,
 )  # fmt: skip
-DIALECTS = (  # the first that fits a path
-    Dialect("/v1/messages", anthropic.error_body, lambda problem, _: anthropic.error_event(problem)),
-    Dialect("/api/", ollama.error_body, lambda problem, _: ollama.error_line(problem)),
-    Dialect("/v1/responses", errors.error_body, responses.error_event),
-    Dialect("", errors.error_body, lambda problem, _: errors.error_event(problem)),
-)
-log = logging.getLogger("glassformer")
 
 
 def create_app(
@@ -129,3 +114,18 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_nobody(request: Request, error: Exception) -> Response:
     """The client has left; the status is for the metrics alone."""
     return Response(status_code=CLIENT_CLOSED)
+
+
+@router.get("/health", responses=example_answer({"status": "ok"}))
+async def health(request: Request) -> Json:
+    """Whether the server runs; 503 while it stops."""
+    if context_of(request).registry.closed:
+        return Json({"status": "stopping"}, 503)
+    return Json({"status": "ok"})
+
+
+@router.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
+async def metrics(request: Request) -> Response:
+    """Counts and times for Prometheus."""
+    context = context_of(request)
+    return Response(context.metrics.text(context.registry), media_type=CONTENT_TYPE)

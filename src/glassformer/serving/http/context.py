@@ -20,13 +20,12 @@ from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai.response_store import ResponseStore
+from glassformer.serving.http.response_store import ResponseStore
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
-from glassformer.serving.permissions import Permissions
-from glassformer.serving.registry import STOPPING, Registry, ServedModel
+from glassformer.serving.registry import STOPPING, Permissions, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")

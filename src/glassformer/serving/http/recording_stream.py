@@ -24,10 +24,10 @@ from glassformer.ground.sites import Watch
 from glassformer.observe.recording import CANDIDATES, record_lenses, record_steps, start_recording
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
-from glassformer.serving.http.answers import Answer, Submission, start
+from glassformer.serving.http.answers import ServedAnswer, Submission, start
 from glassformer.serving.http.clients import client_of
+from glassformer.serving.http.dialects.openai_chat import error_body
 from glassformer.serving.http.errors import Problem
-from glassformer.serving.http.openai.errors import error_body
 from glassformer.serving.http.streaming import EventStream, sse
 from glassformer.views.recording import RecordedLens
 from glassformer.views.view import plain_data
@@ -47,7 +47,7 @@ async def stream_recording(request: Request, model_name: str | None, prepare: Ca
     return EventStream(answer, _events(answer), _error_event)
 
 
-async def _events(answer: Answer) -> AsyncGenerator[bytes]:
+async def _events(answer: ServedAnswer) -> AsyncGenerator[bytes]:
     (text,) = answer.texts
     run = text.run
     yield sse((await asyncio.to_thread(start_recording, run)).to_dict(), "start")

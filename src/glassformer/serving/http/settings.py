@@ -65,6 +65,12 @@ def check_count(name: str, values: Any, most: int, what: str = "entries") -> Non
         raise HttpError(400, f"{name} has {len(values)} {what}; this server allows {most} at most.", param=name)
 
 
+def check_inputs(name: str, texts: Sequence[Any], limits: Limits) -> None:
+    """Refuse no texts, and more than a server reads for one request."""
+    if not 0 < len(texts) <= limits.inputs:
+        raise HttpError(400, f"{name} has {len(texts)} texts; it may have from 1 to {limits.inputs}.", param=name)
+
+
 def limited_settings(
     limits: Limits,
     *,

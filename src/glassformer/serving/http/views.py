@@ -23,6 +23,7 @@ from glassformer.runtime.prompt import PromptKeywords
 from glassformer.runtime.run import Run
 from glassformer.serving.http.answers import check_conversation
 from glassformer.serving.http.context import call_in_parts, call_model, context_of
+from glassformer.serving.http.dialects.openai_chat import ChatMessage
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.inspection import (
     DEFAULT_CANDIDATES,
@@ -32,7 +33,6 @@ from glassformer.serving.http.inspection import (
     changed_model,
     served_receipt,
 )
-from glassformer.serving.http.openai.schemas import Message
 from glassformer.serving.http.openapi import schema_answer, view_reference, view_response
 from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
@@ -75,7 +75,7 @@ TASK_ANSWER = {
     },
     "required": ["task", "outputs"],
 }
-Prompt: TypeAlias = str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[Message], Field(min_length=1)]
+Prompt: TypeAlias = str | Annotated[list[TokenId], Field(min_length=1)] | Annotated[list[ChatMessage], Field(min_length=1)]
 
 
 class ModelRequest(BaseModel):
@@ -200,11 +200,11 @@ class TaskRequest(BaseModel):
     options: dict[str, Any] = {}
 
 
-def resolve_prompt(prompt: str | Sequence[int | Message], model: Model) -> Any:
+def resolve_prompt(prompt: str | Sequence[int | ChatMessage], model: Model) -> Any:
     """The text, the token ids, or the conversation as the model's template takes it."""
     if isinstance(prompt, str):
         return prompt
-    messages = [part.model_dump(exclude_none=True) for part in prompt if isinstance(part, Message)]
+    messages = [part.model_dump(exclude_none=True) for part in prompt if isinstance(part, ChatMessage)]
     return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
@@ -218,7 +218,7 @@ async def respond_with_view(
     """
     form = ViewForm.of(request, body, python)
     if isinstance(prompt := getattr(body, "prompt", None), list):
-        check_conversation(request, [part for part in prompt if isinstance(part, Message)])
+        check_conversation(request, [part for part in prompt if isinstance(part, ChatMessage)])
 
     def work(model: Model) -> dict[str, Any]:
         with spelled_by(request_spelling):

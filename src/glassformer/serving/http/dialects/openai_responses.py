@@ -5,33 +5,47 @@ Then an answer is stored, as OpenAI does it, where the request does not say othe
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.decoding import Finish
 from glassformer.ground.errors import InputError, SettingError
+from glassformer.jobs.formats.openai_answers import finish_reason
 from glassformer.runtime.request_settings import template_variables
-from glassformer.serving.http.answers import Answer, new_id, start_chat
+from glassformer.serving.http.answers import Delta, GenerationRequest, ServedAnswer, new_id
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.errors import HttpError, Json, Problem
-from glassformer.serving.http.openai.files import page_of
-from glassformer.serving.http.openai.response_store import ResponseStore, StoredResponse
-from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
+from glassformer.serving.http.dialect import BlockForm, Refusal, RequestBody, Settings, respond, unless_zero
+from glassformer.serving.http.dialects.openai_batches import page_of
+from glassformer.serving.http.dialects.openai_chat import NEUTRAL, error_body
+from glassformer.serving.http.errors import Dialect, HttpError, Json, Problem
 from glassformer.serving.http.openapi import example_answer
-from glassformer.serving.http.settings import engine_settings, limited_settings
-from glassformer.serving.http.streaming import EventStream, sse
+from glassformer.serving.http.response_store import ResponseStore, StoredResponse
+from glassformer.serving.http.streaming import sse
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
 
 router = APIRouter(tags=["OpenAI"])
-ALSO_NEUTRAL = (*NEUTRAL, "include", "max_tool_calls", "stream_options", "prompt_cache_options")
 NOT_STORED = "nothing is kept between requests."
+STATELESS = Refusal(f"cannot be honoured: {NOT_STORED} Send the whole conversation as input.")
 TEXT_PARTS = ("input_text", "output_text", "text")
+RESPONSE = {
+    "id": "resp_1", "object": "response", "created_at": 1700000000, "model": "smollm2", "status": "completed",
+    "output": [{"type": "message"}], "usage": {"input_tokens": 30, "output_tokens": 9, "total_tokens": 39},
+}  # fmt: skip
+
+
+def error_event(problem: Problem, number: int) -> bytes:
+    """The event of this number, after which none comes."""
+    error = {"code": problem.code, "message": problem.message, "param": problem.param}
+    return sse({"type": "error", "sequence_number": number, **error}, "error")
+
+
+DIALECT = Dialect("/v1/responses", error_body, error_event)
 
 
 class FunctionTool(BaseModel):
@@ -45,7 +59,7 @@ class FunctionTool(BaseModel):
         return {"type": "function", "function": self.model_dump(exclude={"type", "strict"}, exclude_none=True)}
 
 
-class NamedFunction(BaseModel):
+class ChosenFunction(BaseModel):
     type: Literal["function"]
     name: str
 
@@ -64,6 +78,12 @@ class TextOptions(BaseModel):
     format: TextFormat = Field(default_factory=TextFormat)
     verbosity: str | None = None
 
+    def settings(self) -> Settings:
+        if self.format.type == "json_schema" and self.format.json_schema is None:
+            raise SettingError("text.format of type json_schema needs a schema.")
+        schemas = {"json_object": {"type": "object"}, "json_schema": self.format.json_schema}
+        return {"json_schema": schemas[self.format.type]} if self.format.type in schemas else {}
+
 
 class Reasoning(BaseModel):
     model_config = ConfigDict(extra="allow")
@@ -71,7 +91,7 @@ class Reasoning(BaseModel):
     effort: str | None = None
 
 
-class ResponsesRequest(ApiRequest):
+class ResponsesRequest(RequestBody):
     """POST /v1/responses"""
 
     model: str
@@ -81,7 +101,7 @@ class ResponsesRequest(ApiRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -94,6 +114,21 @@ class ResponsesRequest(ApiRequest):
     prompt: Any = None
     top_logprobs: int | None = None
 
+    NEUTRAL: ClassVar = (*NEUTRAL, "include", "max_tool_calls", "stream_options", "prompt_cache_options")
+    REFUSED: ClassVar = {
+        "conversation": STATELESS,
+        "prompt": STATELESS,
+        "background": Refusal("cannot be honoured: answers come with their requests. Leave it out."),
+        "top_logprobs": Refusal("cannot be honoured: ask /v1/chat/completions for log-probabilities."),
+        "truncation": Refusal("cannot be 'auto': a prompt that does not fit is refused. Leave it out.", (None, "disabled")),
+    }
+    SETTINGS: ClassVar = {
+        "max_output_tokens": "max_tokens",
+        "temperature": "temperature",
+        "top_p": unless_zero("top_p"),
+        "text": TextOptions.settings,
+    }
+
     def items(self) -> list[dict[str, Any]]:
         return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
 
@@ -104,37 +139,20 @@ class ResponsesRequest(ApiRequest):
             _add_item(messages, item, f"input item {number}")
         return messages
 
-    def with_instructions(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{"role": "system", "content": self.instructions}, *messages] if self.instructions else messages
-
-    def functions(self) -> list[dict[str, Any]]:
-        return [tool.as_function() for tool in self.tools or []]
-
     @property
     def choice(self) -> str:
-        return self.tool_choice.name if isinstance(self.tool_choice, NamedFunction) else self.tool_choice or "auto"
+        return self.tool_choice.name if isinstance(self.tool_choice, ChosenFunction) else self.tool_choice or "auto"
 
-    def settings(self, limits: Limits) -> dict[str, Any]:
-        stateless = f"{NOT_STORED} Send the whole conversation as input."
-        self.refuse("conversation", "prompt", reason=stateless)
-        self.refuse("background", reason="answers come with their requests. Leave it out.")
-        self.refuse("top_logprobs", reason="ask /v1/chat/completions for log-probabilities.")
-        if self.truncation == "auto":
-            raise SettingError("truncation cannot be 'auto': a prompt that does not fit is refused. Leave it out.")
-        extra = engine_settings(self.model_extra, ALSO_NEUTRAL, type(self).model_fields)
-        shape = TextFormat() if self.text is None else self.text.format
-        if shape.type == "json_object":
-            extra["json_schema"] = {"type": "object"}
-        elif shape.type == "json_schema":
-            if shape.json_schema is None:
-                raise SettingError("text.format of type json_schema needs a schema.")
-            extra["json_schema"] = shape.json_schema
-        return limited_settings(
-            limits, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p or None, **extra
-        )
-
-    def template_variables(self) -> dict[str, Any]:
-        return template_variables(reasoning_effort=None if self.reasoning is None else self.reasoning.effort)
+    def generation(self, limits: Limits, messages: Sequence[Mapping[str, Any]]) -> GenerationRequest:
+        """What it asks for, after these messages."""
+        instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return GenerationRequest(
+            self.model, self.settings(limits), [*instructions, *messages],
+            tools=[tool.as_function() for tool in self.tools or ()], tool_choice=self.choice,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            template=template_variables(reasoning_effort=None if self.reasoning is None else self.reasoning.effort),
+            stream=bool(self.stream),
+        )  # fmt: skip
 
 
 def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
@@ -178,32 +196,13 @@ def _content(content: Any, where: str) -> Any:
     return [{**part, "type": "text"} if part.get("type") in TEXT_PARTS else part for part in content]
 
 
-RESPONSE = {
-    "id": "resp_1", "object": "response", "created_at": 1700000000, "model": "smollm2", "status": "completed",
-    "output": [{"type": "message"}], "usage": {"input_tokens": 30, "output_tokens": 9, "total_tokens": 39},
-}  # fmt: skip
-
-
 @router.post("/v1/responses", responses=example_answer(RESPONSE, streams=True))
 async def create_response(request: Request, body: ResponsesRequest) -> Response:
     """The answer to an input, whole or as a stream of server-sent events."""
-    settings, parallel = body.settings(context_of(request).limits), body.parallel_tool_calls is not False
-    conversation = Conversation(body, context_of(request).responses)
-    answer = await start_chat(
-        request, body.model, body.with_instructions(conversation.messages), settings, tools=body.functions(),
-        tool_choice=body.choice, parallel_tool_calls=parallel, template=body.template_variables(),
-    )  # fmt: skip
-    if body.stream:
-        stream = ResponseStream(answer, body, conversation)
-        return EventStream(answer, stream.events(), stream.failed)
-    try:
-        await answer.collect()
-        parsed, status = answer.texts[0].message, _status(answer)
-        output = [message_item(new_id("msg_"), parsed.content, status)] if parsed.content or not parsed.calls else []
-        output += [call_item(new_id("fc_"), call.id, call.name, call.arguments, "completed") for call in parsed.calls]
-        return Json(conversation.keep(response_body(new_id("resp_"), answer, body, status, output), answer))
-    finally:
-        await answer.close()
+    context = context_of(request)
+    conversation = Conversation(body, context.responses)
+    wanted = body.generation(context.limits, conversation.messages)
+    return await respond(request, body, wanted, partial(ResponseForm, conversation=conversation))
 
 
 @router.get("/v1/responses/{response_id}", responses=example_answer(RESPONSE))
@@ -252,19 +251,13 @@ class Conversation:
     def kept(self) -> bool:
         return self._store is not None
 
-    def keep(self, response: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    def keep(self, response: dict[str, Any], answer: ServedAnswer) -> dict[str, Any]:
         """The response, which is stored if it is to be."""
         response = {**response, "store": self.kept}
         if self._store is not None:
             messages = [*self.messages, answer.texts[0].message.to_dict()]
             self._store.add(StoredResponse(response, self._body.items(), messages))
         return response
-
-
-def error_event(problem: Problem, number: int) -> bytes:
-    """The event of this number, after which none comes."""
-    error = {"code": problem.code, "message": problem.message, "param": problem.param}
-    return sse({"type": "error", "sequence_number": number, **error}, "error")
 
 
 def message_item(item_id: str, text: str, status: str) -> dict[str, Any]:
@@ -281,133 +274,119 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
     }  # fmt: skip
 
 
-def response_body(
-    response_id: str, answer: Answer, body: ResponsesRequest, status: str, output: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """A response object, finished or not."""
-    choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedFunction) else body.tool_choice or "auto"
-    text = TextOptions() if body.text is None else body.text
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": answer.created,
-        "status": status,
-        "background": False,
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "metadata": (body.model_extra or {}).get("metadata") or {},
-        "model": body.model,
-        "output": output,
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
-        "store": False,
-        "temperature": body.temperature,
-        "text": text.model_dump(by_alias=True, exclude_none=True),
-        "tool_choice": choice,
-        "tools": [tool.model_dump() for tool in body.tools or []],
-        "top_p": body.top_p,
-        "truncation": "disabled",
-        "usage": None if status == "in_progress" else usage(answer),
-    }
+class ResponseForm(BlockForm[ResponsesRequest]):
+    """Output items, which grow in a stream; each event is numbered."""
 
-
-def usage(answer: Answer) -> dict[str, Any]:
-    return {
-        "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens},
-        "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
-
-
-def _status(answer: Answer) -> str:
-    return "incomplete" if answer.texts[0].finish in (Finish.LENGTH, Finish.TIME) else "completed"
-
-
-class ResponseStream:
-    """A streamed response: its output items as they grow, each event numbered."""
-
-    def __init__(self, answer: Answer, body: ResponsesRequest, conversation: Conversation) -> None:
-        self._answer, self._body, self._id, self._conversation = answer, body, new_id("resp_"), conversation
+    def __init__(self, answer: ServedAnswer, body: ResponsesRequest, conversation: Conversation) -> None:
+        super().__init__(answer, body)
+        self._id, self._conversation = new_id("resp_"), conversation
         self._output: list[dict[str, Any]] = []
-        self._open: int | str | None = None  # the index of the open call, or 'text'
         self._number = 0
 
-    async def events(self) -> AsyncGenerator[bytes]:
+    def whole(self) -> dict[str, Any]:
+        _, content, calls = self.answer.texts[0].parts
+        self._output = [message_item(new_id("msg_"), content, self._status)] if content or not calls else []
+        self._output += [call_item(new_id("fc_"), call.id, call.name, call.arguments, "completed") for call in calls]
+        return self._kept()
+
+    def start(self) -> Iterator[bytes]:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress"))
-        async for piece in self._answer:
-            for delta in piece.deltas:
-                for event in self._add(delta):
-                    yield event
+
+    def end(self) -> Iterator[bytes]:
         if not self._output:
-            for event in self._add(ContentDelta("")):
-                yield event
-        status = _status(self._answer)
-        for event in self._close("completed" if self._answer.texts[0].called else status):
-            yield event
-        yield self._event(f"response.{status}", response=self._conversation.keep(self._response(status), self._answer))
+            yield from self.add(ContentDelta(""))
+        yield from self.close(last=True)
+        yield self._event(f"response.{self._status}", response=self._kept())
 
     def failed(self, problem: Problem) -> bytes:
-        """The last event of a stream that failed."""
         error = {"code": problem.code or "server_error", "message": problem.message}
         failed = {**self._response("failed"), "error": error}
         return self._event("response.failed", response=failed) + error_event(problem, self._number)
 
-    def _response(self, status: str) -> dict[str, Any]:
-        response = response_body(self._id, self._answer, self._body, status, list(self._output))
-        return {**response, "store": self._conversation.kept}
+    def opened(self, delta: Delta) -> Iterator[bytes]:
+        if isinstance(delta, ToolCallDelta):
+            item = call_item(new_id("fc_"), delta.id, delta.name or "", "", "in_progress")
+        else:
+            item = message_item(new_id("msg_"), "", "in_progress")
+        self._output.append(item)
+        shown = item if isinstance(delta, ToolCallDelta) else {**item, "content": []}
+        yield self._event("response.output_item.added", output_index=len(self._output) - 1, item=shown)
+        if item["type"] == "message":
+            yield self._event("response.content_part.added", **self._place, content_index=0, part=text_part(""))
+
+    def grown(self, delta: Delta) -> Iterator[bytes]:
+        item = self._output[-1]
+        if isinstance(delta, ToolCallDelta):
+            item["arguments"] += delta.arguments
+            if delta.arguments:
+                yield self._event("response.function_call_arguments.delta", **self._place, delta=delta.arguments)
+        elif delta.text:
+            item["content"][0]["text"] += delta.text
+            yield self._event("response.output_text.delta", **self._place, content_index=0, delta=delta.text, logprobs=[])
+
+    def closed(self, last: bool) -> Iterator[bytes]:
+        item = self._output[-1]
+        item["status"] = self._status if last and not self.answer.texts[0].called else "completed"
+        if item["type"] == "function_call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event("response.function_call_arguments.done", **self._place, **done)
+        else:
+            part = item["content"][0]
+            yield self._event("response.output_text.done", **self._place, content_index=0, text=part["text"], logprobs=[])
+            yield self._event("response.content_part.done", **self._place, content_index=0, part=part)
+        yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if finish_reason(self.answer.texts[0].finish) == "length" else "completed"
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         event = sse({"type": kind, "sequence_number": self._number, **fields}, kind)
         self._number += 1
         return event
 
-    def _add(self, delta: ContentDelta | ToolCallDelta) -> Iterator[bytes]:
-        which = "text" if isinstance(delta, ContentDelta) else delta.index
-        if self._open != which:
-            yield from self._close("completed")
-            self._open = which
-            yield from self._begin(delta)
-        item, place = self._output[-1], self._place()
-        if isinstance(delta, ToolCallDelta):
-            item["arguments"] += delta.arguments
-            if delta.arguments:
-                yield self._event("response.function_call_arguments.delta", **place, delta=delta.arguments)
-        elif delta.text:
-            item["content"][0]["text"] += delta.text
-            yield self._event("response.output_text.delta", **place, content_index=0, delta=delta.text, logprobs=[])
+    def _kept(self) -> dict[str, Any]:
+        return self._conversation.keep(self._response(self._status), self.answer)
 
-    def _begin(self, delta: ContentDelta | ToolCallDelta) -> Iterator[bytes]:
-        index = len(self._output)
-        if isinstance(delta, ToolCallDelta):
-            item = call_item(new_id("fc_"), delta.id, delta.name or "", "", "in_progress")
-            self._output.append(item)
-            yield self._event("response.output_item.added", output_index=index, item=item)
-            return
-        item = message_item(new_id("msg_"), "", "in_progress")
-        self._output.append(item)
-        yield self._event("response.output_item.added", output_index=index, item={**item, "content": []})
-        yield self._event("response.content_part.added", **self._place(), content_index=0, part=text_part(""))
-
-    def _close(self, status: str) -> Iterator[bytes]:
-        if self._open is None:
-            return
-        self._open = None
-        item, place = self._output[-1], self._place()
-        item["status"] = status
-        if item["type"] == "function_call":
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            yield self._event("response.function_call_arguments.done", **place, **done)
-        else:
-            part = item["content"][0]
-            yield self._event("response.output_text.done", **place, content_index=0, text=part["text"], logprobs=[])
-            yield self._event("response.content_part.done", **place, content_index=0, part=part)
-        yield self._event("response.output_item.done", output_index=place["output_index"], item=item)
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+    def _response(self, status: str) -> dict[str, Any]:
+        """A response object, finished or not."""
+        body, answer = self.body, self.answer
+        choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, ChosenFunction) else body.choice
+        text = TextOptions() if body.text is None else body.text
+        usage = {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens},
+            "output_tokens": answer.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        }
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": answer.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": (body.model_extra or {}).get("metadata") or {},
+            "model": body.model,
+            "output": [*self._output],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+            "store": self._conversation.kept,
+            "temperature": body.temperature,
+            "text": text.model_dump(by_alias=True, exclude_none=True),
+            "tool_choice": choice,
+            "tools": [tool.model_dump() for tool in body.tools or []],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None if status == "in_progress" else usage,
+        }

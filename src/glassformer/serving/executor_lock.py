@@ -1,4 +1,4 @@
-"""Turns: several threads use one executor, a pass each in the order in which they came."""
+"""Several threads use one executor, a pass each in the order in which they came."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.ground.candidates import Candidates, top
 from glassformer.ground.errors import ExecutorError, GlassError
 
 
-class Turns:
+class ExecutorLock:
     """A lock that is given to those who wait for it in the order in which they came; Python's own gives no such promise."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Turns:
         self._closing: GlassError | None = None
 
     def close(self, error: GlassError) -> None:
-        """Give no more turns: whoever waits or comes for one gets the error."""
+        """Give it to nobody any more: whoever waits or comes for it gets the error."""
         with self._changed:
             self._closing = error
             self._changed.notify_all()
@@ -47,17 +47,17 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class TurnTakingExecutor(WrappedExecutor):
+class LockedExecutor(WrappedExecutor):
     """An executor whose passes take turns with those of other threads; its scores stay valid."""
 
-    turns: Turns
+    lock: ExecutorLock
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
-        with self.turns:
+        with self.lock:
             return [CopiedScores.of(scores, feed) for scores, feed in zip(self.executor.run(feeds), feeds, strict=True)]
 
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        with self.turns:
+        with self.lock:
             return self.executor.unembed(states)
 
     @property

@@ -12,8 +12,8 @@ from glassformer.engine.checks import check_ids
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import check_conversation, check_listed
 from glassformer.serving.http.context import call_model
+from glassformer.serving.http.dialects.openai_chat import ChatMessage, ChatTool, dumped
 from glassformer.serving.http.errors import Json
-from glassformer.serving.http.openai.schemas import Message, Tool
 from glassformer.serving.http.openapi import example_answer, schema_answer
 from glassformer.text.chat.tool_calls import chat_prompt
 
@@ -40,8 +40,8 @@ class TemplateRequest(BaseModel):
     """POST /apply-template"""
 
     model: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)]
-    tools: list[Tool] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    tools: list[ChatTool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -82,8 +82,7 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
 @router.post("/apply-template", responses=example_answer({"prompt": "<|im_start|>user\n"}))
 async def apply_template(request: Request, body: TemplateRequest) -> Json:
     """A conversation as the model reads it."""
-    messages = [message.model_dump(exclude_none=True) for message in body.messages]
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    messages, tools = dumped(body.messages), dumped(body.tools)
     check_conversation(request, messages, tools)
 
     def work(model: Model) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from glassformer.decoding.prompt_turns import PromptTurns
+from glassformer.decoding.fair_prompt_queue import FairPromptQueue
 
 CHUNK = 128
 
@@ -17,7 +17,7 @@ CHUNK = 128
 class Simulation:
     """Passes that read prompts as a loop does: whole chunks, those that fit."""
 
-    turns: PromptTurns = field(default_factory=lambda: PromptTurns(CHUNK))
+    queue: FairPromptQueue = field(default_factory=lambda: FairPromptQueue(CHUNK))
     left: dict[int, int] = field(default_factory=dict)  # tokens of each prompt that are to be read
     clients: dict[int, str] = field(default_factory=dict)
     joined: dict[int, int] = field(default_factory=dict)
@@ -28,23 +28,23 @@ class Simulation:
     def join(self, tokens: int, client: str) -> int:
         key = len(self.clients)
         self.left[key], self.clients[key], self.joined[key] = tokens, client, self.passes
-        self.turns.join(key, client)
+        self.queue.join(key, client)
         return key
 
     def run_pass(self) -> None:
         self.passes += 1
         room = CHUNK
-        for key in self.turns.order([*self.left]):
+        for key in self.queue.order([*self.left]):
             tokens = min(self.left[key], CHUNK)
             if tokens > room:
                 continue
-            self.turns.read(key, tokens)
+            self.queue.read(key, tokens)
             self.tokens[self.clients[key]] += tokens
             self.left[key] -= tokens
             room -= tokens
             if not self.left[key]:
                 del self.left[key]
-                self.turns.leave(key)
+                self.queue.leave(key)
                 self.waits[key] = self.passes - self.joined[key]
 
 

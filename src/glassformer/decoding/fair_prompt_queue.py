@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable
 WAIT = 2  # passes that a whole chunk puts a prompt back: half of the passes are left to newcomers
 
 
-class PromptTurns:
+class FairPromptQueue:
     """Prompts by a key, each of some client."""
 
     def __init__(self, chunk: int | None) -> None:

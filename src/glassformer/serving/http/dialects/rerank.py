@@ -12,8 +12,9 @@ from starlette.requests import Request
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import new_id
 from glassformer.serving.http.context import call_in_parts, context_of
-from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import example_answer
+from glassformer.serving.http.settings import check_inputs
 from glassformer.tasks.embeddings import SimilarityTask
 from glassformer.tasks.registry import check_head
 from glassformer.tasks.rerank import RerankTask
@@ -43,9 +44,7 @@ RERANKED = {
 @router.post("/v1/rerank", responses=example_answer(RERANKED))
 async def rerank(request: Request, body: RerankRequest) -> Json:
     """The documents, best first. A model with one label reads query and document together; others compare vectors."""
-    most = context_of(request).limits.inputs
-    if not 0 < len(body.documents) <= most:
-        raise HttpError(400, f"documents has {len(body.documents)} texts; it may have from 1 to {most}.", param="documents")
+    check_inputs("documents", body.documents, context_of(request).limits)
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     parts = await call_in_parts(request, body.model, texts, lambda model, part: relevance(model, body.query, part))
     scores, tokens = [score for scores, _ in parts for score in scores], sum(tokens for _, tokens in parts)

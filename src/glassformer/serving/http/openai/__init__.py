@@ -1,1 +1,0 @@
-"""OpenAI's API: the routes and bodies that its clients know."""
