@@ -14,8 +14,7 @@ import glassformer
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
-from glassformer.observe.compare import compare
-from glassformer.observe.compare_runs import compare_runs
+from glassformer.observe.compare import compare, compare_runs
 from tests.observe.models import TEXT, both, encoder
 from tests.observe.test_reading import fits, valid
 

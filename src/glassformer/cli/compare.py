@@ -60,9 +60,8 @@ def compare(
     output: OutputGroup,
 ) -> None:
     """Compare two texts, two settings, or two models on one text: where they diverge, and how far."""
+    from glassformer.observe.compare import compare_runs, compare_texts
     from glassformer.observe.compare_models import compare_models, labels
-    from glassformer.observe.compare_runs import compare_runs
-    from glassformer.observe.compare_texts import compare_texts
 
     load_overrides = settings.drop_unset(
         weights=other_weights, executor=other_executor, cache=other_cache, activations=other_activations

@@ -1,4 +1,4 @@
-"""Activations of many texts, written to a folder (`activation_folder.py`) shard by shard.
+"""Activations of many texts, written to a folder (`recorded_activations.py`) shard by shard.
 
 A shard is written whole or not at all, and counts once the index names it. Which texts a shard has, and how they are
 read, follows from its first text alone; so a recording that was killed goes on after its last whole shard, and ends with the
@@ -23,7 +23,9 @@ from glassformer.ground.errors import CheckpointError, InputError, SettingError,
 from glassformer.ground.files import write_error
 from glassformer.ground.locks import try_lock
 from glassformer.ground.progress import Progress
-from glassformer.observe.activation_folder import (
+from glassformer.observe.fingerprint import differences, model_fingerprint
+from glassformer.observe.protocols import ModelLike
+from glassformer.observe.recorded_activations import (
     INDEX,
     Index,
     Kept,
@@ -33,8 +35,6 @@ from glassformer.observe.activation_folder import (
     read_index,
     shard_path,
 )
-from glassformer.observe.fingerprint import differences, model_fingerprint
-from glassformer.observe.protocols import ModelLike
 from glassformer.observe.tensor_files import save_tensors
 from glassformer.observe.text_batches import EncodedText, encode_texts, read_texts, token_sites
 

@@ -26,7 +26,7 @@ from glassformer.ground.errors import InputError, SiteError, did_you_mean, reaso
 from glassformer.ground.progress import Progress
 from glassformer.ground.typecheck import brief
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
+from glassformer.observe.tensor_files import load_tensors, model_metadata, save_maps
 from glassformer.observe.text_batches import batches_of_texts, token_sites
 from glassformer.page.format import pluralize
 from glassformer.views.probes import LabelCount, Probes, SiteProbe
@@ -97,15 +97,8 @@ class TrainedProbes:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as safetensors, with the digest of the model's weights."""
-        target = Path(path)
-        if target.suffix != ".safetensors":
-            raise InputError(f"{target} must end in .safetensors.")
-        arrays = {
-            f"{site}.{name}": getattr(probe, name) for site, probe in self.probes.items() for name in ("weight", "bias")
-        }
         more = {"labels": json.dumps(self.labels), "position": self.position}
-        save_tensors(target, arrays, model_metadata(self.model, FORMAT, **more))
-        return target
+        return save_maps(path, self.probes, model_metadata(self.model, FORMAT, **more))
 
 
 def load_probes(path: str | os.PathLike[str], model: ModelLike) -> TrainedProbes:

@@ -16,11 +16,10 @@ from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.progress import Progress
 from glassformer.ground.typecheck import OWN_CHECK, brief
 from glassformer.observe.activation_files import write_activations
-from glassformer.observe.activation_folder import Kept, StoredDtype
 from glassformer.observe.activation_statistics import TextStatistics, text_statistics
 from glassformer.observe.probes import Pooling, TrainedProbes, train_probes
 from glassformer.observe.protocols import ModelLike
-from glassformer.observe.recorded_activations import RecordedActivations
+from glassformer.observe.recorded_activations import Kept, RecordedActivations, StoredDtype
 from glassformer.observe.tuned_lens import TunedLens
 
 

@@ -31,6 +31,16 @@ def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
         raise InputError(f"{str(path)!r} cannot be written: {reason_of(error)}.") from error
 
 
+def save_maps(path: str | os.PathLike[str], maps: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
+    """Linear maps by name, each with a weight and a bias; returns the path."""
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InputError(f"{target} must end in .safetensors.")
+    parts = ("weight", "bias")
+    save_tensors(target, {f"{name}.{part}": getattr(own, part) for name, own in maps.items() for part in parts}, metadata)
+    return target
+
+
 def model_metadata(model: ModelLike, kind: str, **more: str) -> dict[str, str]:
     """What a file of a model's says of itself."""
     return {"format": kind, "model": model.name, "weights": model.weights_digest, **more}

@@ -19,7 +19,7 @@ from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError
 from glassformer.observe.activations import residual_sites
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.observe.tensor_files import load_tensors, model_metadata, save_tensors
+from glassformer.observe.tensor_files import load_tensors, model_metadata, save_maps
 from glassformer.views.lens_training import LensTraining
 
 FORMAT = "glassformer.tuned-lens/1"
@@ -60,14 +60,7 @@ class TunedLens:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as safetensors, with the digest of the model's weights."""
-        target = Path(path)
-        if target.suffix != ".safetensors":
-            raise InputError(f"{target} must end in .safetensors.")
-        arrays = {
-            f"{layer}.{name}": getattr(one, name) for layer, one in self.translators.items() for name in ("weight", "bias")
-        }
-        save_tensors(target, arrays, model_metadata(self.model, FORMAT))
-        return target
+        return save_maps(path, self.translators, model_metadata(self.model, FORMAT))
 
 
 def load_tuned_lens(path: str | os.PathLike[str], model: ModelLike) -> TunedLens:
