@@ -11,7 +11,7 @@ from typing import Any
 
 from glassformer.blueprints import Blueprint, Op
 from glassformer.engine.lowering.weight_refs import norm_ref
-from glassformer.engine.program import BufferShape, MatrixRef, NormRef, Program, SiteLocation, Step, StepKind
+from glassformer.engine.program import BufferShape, MatrixRef, NormRef, Program, ProgramStep, SiteLocation, StepKind
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ProgramWriter:
         self._last_watched_step = 0
 
     def _emit(self, kind: StepKind, **fields: Any) -> None:
-        self.program.steps.append(Step(kind, **fields))
+        self.program.steps.append(ProgramStep(kind, **fields))
 
     def _allocate(self, width: int) -> int:
         """A buffer of this width: one that is free again, or a new one."""
