@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail, policies
-from glassformer.decoding.rules.guidance import log_softmax
-from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.shortlist import Shortlist, log_softmax
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import NO_EXTRAS, Capabilities, Description, Feed, Want
 from glassformer.ground.candidates import Candidates, top

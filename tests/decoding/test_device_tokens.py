@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from glassformer.decoding import Finish, Policy, StepDetail
 from glassformer.decoding.loop import Loop, loop
 from glassformer.decoding.policy import pick
-from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import (
     BEST,
@@ -28,7 +27,7 @@ from glassformer.engine.protocol import (
     DeviceSampler,
     Feed,
 )  # fmt: skip
-from glassformer.engine.wrapped_executor import WrappedExecutor
+from glassformer.engine.wrapped_executor import ChangedExecutor, WrappedExecutor
 from glassformer.ground.errors import ExecutorError, NotNumbers
 from tests.capabilities import offering
 from tests.decoding.oracle import Oracle, recipe

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.cpu import executor as cpu
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BlockInput, Feed, Want
+from glassformer.engine.wrapped_executor import ChangedExecutor
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, SiteError
 from tests.engine.executors import Subject

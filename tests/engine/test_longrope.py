@@ -16,10 +16,9 @@ from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.speculative import ModelDrafter, speculate
 from glassformer.engine import wrapped_executor
-from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Feed, Want
-from glassformer.engine.wrapped_executor import ReportingExecutor
+from glassformer.engine.wrapped_executor import ChangedExecutor, ReportingExecutor
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError
 from tests.capabilities import offering

@@ -19,7 +19,7 @@ import torch
 from glassformer.engine.gpu.split_executor import stored_part
 from glassformer.engine.protocol import Choice, Feed
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
-from glassformer.engine.tensor_parallel.ranks import Ranks, _start
+from glassformer.engine.tensor_parallel.ranks import RankProcesses, _start
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
@@ -53,15 +53,15 @@ class SplitSubject(Subject):
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
+def ranks() -> Iterator[RankProcesses]:
     """Two processes for all tests of this file: starting one takes seconds."""
-    started = Ranks(2, timeout=patience(60))
+    started = RankProcesses(2, timeout=patience(60))
     yield started
     started.close()
 
 
 @pytest.fixture(scope="module")
-def subject(tiny: Callable[..., Subject], ranks: Ranks) -> SplitSubject:
+def subject(tiny: Callable[..., Subject], ranks: RankProcesses) -> SplitSubject:
     return SplitSubject(tiny("qwen3").folder, ranks=ranks)
 
 
@@ -75,7 +75,9 @@ def greedy_ids(executor: Any, prompts: list[list[int]], sources: list[list[int]]
 @pytest.mark.parametrize(
     "family", [family for family in (*reference.DENSE, *reference.PAIRS) if family not in ("olmo2", "olmo3")]
 )
-def test_ids_scores_and_sites_are_those_of_one_process(family: str, tiny: Callable[..., Subject], ranks: Ranks) -> None:
+def test_ids_scores_and_sites_are_those_of_one_process(
+    family: str, tiny: Callable[..., Subject], ranks: RankProcesses
+) -> None:
     subject = SplitSubject(tiny(family).folder, ranks=ranks)
     executor, (prompts, sources) = subject.executor(), subject.rows()
     verdict = subject.verdict(executor)
@@ -84,7 +86,7 @@ def test_ids_scores_and_sites_are_those_of_one_process(family: str, tiny: Callab
     assert greedy_ids(executor, prompts, sources) == greedy_ids(subject.plain(), prompts, sources)
 
 
-def test_heads_need_not_divide(tmp_path: Path, ranks: Ranks) -> None:
+def test_heads_need_not_divide(tmp_path: Path, ranks: RankProcesses) -> None:
     """Three groups of two heads, 81 neurons and 151 tokens on two ranks; and one group, whose key both ranks have."""
     odd = {"num_attention_heads": 6, "intermediate_size": 81, "vocab_size": 151}
     for groups in (3, 1):
@@ -94,14 +96,14 @@ def test_heads_need_not_divide(tmp_path: Path, ranks: Ranks) -> None:
         assert subject.verdict(subject.executor()).agrees(FLOATS)
 
 
-def test_stored_half_precision_stays_close(tmp_path: Path, ranks: Ranks) -> None:
+def test_stored_half_precision_stays_close(tmp_path: Path, ranks: RankProcesses) -> None:
     write_checkpoint(tmp_path, "qwen2", dtype=torch.bfloat16)
     executor = TensorParallelExecutor(ranks, SplitModel(str(tmp_path)))
     assert executor.describe().dtype == "bfloat16"
     assert SplitSubject(tmp_path).verdict(executor).worst.error < 0.1
 
 
-def test_packed_weights_are_divided_too(tiny: Callable[..., Subject], ranks: Ranks) -> None:
+def test_packed_weights_are_divided_too(tiny: Callable[..., Subject], ranks: RankProcesses) -> None:
     """Q8_0 in a GGUF file, with rows that llama.cpp interleaves."""
     subject = tiny("Q8_0")
     executor = TensorParallelExecutor(ranks, SplitModel(str(subject.folder), dtype="float32"))
@@ -177,7 +179,7 @@ class TestFailures:
     """Each breaks its ranks, and so starts its own."""
 
     def test_a_rank_that_is_killed_ends_the_pass_with_an_error(self, tiny: Callable[..., Subject]) -> None:
-        ranks = Ranks(2, timeout=patience(60))
+        ranks = RankProcesses(2, timeout=patience(60))
         executor = SplitSubject(tiny("qwen3").folder, ranks=ranks).executor()
         row = executor.open()
 
@@ -196,7 +198,7 @@ class TestFailures:
                 act()
 
     def test_a_rank_that_does_not_answer_ends_the_pass_with_an_error(self, tiny: Callable[..., Subject]) -> None:
-        ranks = Ranks(2, timeout=patience(1))  # in which the first pass is to be done
+        ranks = RankProcesses(2, timeout=patience(1))  # in which the first pass is to be done
         executor = SplitSubject(tiny("qwen3").folder, ranks=ranks).executor()
         row = executor.open()
         executor.run([Feed(row, [3, 1, 4])])
@@ -217,13 +219,13 @@ class TestFailures:
     def test_gpus_need_nccl(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
         with pytest.raises(ExecutorError, match="this PyTorch has no NCCL, so GPUs cannot work together"):
-            Ranks(2, "cuda")
+            RankProcesses(2, "cuda")
 
 
 class TestGpuEngine:
     @pytest.mark.parametrize("family", ["qwen3", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("gpt2", "t5"))])
     def test_ids_scores_and_sites_are_those_of_one_process(
-        self, family: str, tiny: Callable[..., Subject], ranks: Ranks
+        self, family: str, tiny: Callable[..., Subject], ranks: RankProcesses
     ) -> None:
         subject = tiny(family)
         executor, (prompts, sources) = TensorParallelExecutor(ranks, SplitGpuModel(str(subject.folder))), subject.rows()
@@ -232,7 +234,7 @@ class TestGpuEngine:
         assert verdict.agrees(FLOATS), verdict
         assert greedy_ids(executor, prompts, sources) == greedy_ids(subject.plain(), prompts, sources)
 
-    def test_changes_of_divided_sites_are_refused(self, tiny: Callable[..., Subject], ranks: Ranks) -> None:
+    def test_changes_of_divided_sites_are_refused(self, tiny: Callable[..., Subject], ranks: RankProcesses) -> None:
         subject, ids = tiny("qwen3"), [[5, 9, 14]]
         executor = TensorParallelExecutor(ranks, SplitGpuModel(str(subject.folder)))
         change = subject.watch(changes={"blocks.0.attention.heads": Change(scale=0)})

@@ -36,7 +36,7 @@ from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.plain.torch_threads import fastest_threads
-from glassformer.engine.tensor_parallel.tensor_part import take_part
+from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.base import WatchLike
 from glassformer.families.shared.encoder import Encoder

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from glassformer.decoding.lane import Lane, close_all, run_lanes, with_sites
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
-from glassformer.decoding.rules.guidance import log_softmax
-from glassformer.decoding.shortlist import Floats, Shortlist
+from glassformer.decoding.shortlist import Floats, Shortlist, log_softmax
 from glassformer.decoding.stopping import Finish
 from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from glassformer.decoding.rules import NamedRule, Rule, TextIds, constraints, custom, guidance, penalties, sampling
+from glassformer.decoding.rules import NamedRule, Rule, TextIds, constraints, custom, penalties, sampling
 from glassformer.decoding.setting_info import SettingInfo, setting
 from glassformer.ground.errors import SettingError
 
@@ -114,7 +114,7 @@ class SettingsTable:
         neutral=1.0,
         title="guidance",
         example=1.5,
-        rule=lambda s, ids: guidance.guided(s.guidance_scale),
+        rule=lambda s, ids: penalties.guided(s.guidance_scale),
     )
     negative_prompt: str | None = setting(
         None, "guidance: the text to lead away from", needs="guidance_scale", empty_counts=True, per_call=True

@@ -18,6 +18,13 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 
+def log_softmax(scores: Floats) -> Floats:
+    """Log-probabilities of scores."""
+    shifted = scores - scores.max()
+    log_probabilities: Floats = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    return log_probabilities
+
+
 class Shortlist(NamedTuple):
     scores: Floats
     ids: Ids | None = None  # None: the whole vocabulary

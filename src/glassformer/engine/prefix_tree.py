@@ -22,16 +22,16 @@ Ids: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Node(Generic[Value]):
+class PrefixNode(Generic[Value]):
     """Where texts go on after some whole blocks."""
 
-    children: dict[Ids, Node[Value]] = field(default_factory=dict)
+    children: dict[Ids, PrefixNode[Value]] = field(default_factory=dict)
     blocks: list[Ids] = field(default_factory=list)  # the children's, sorted
     ends: list[tuple[Ids, Value]] = field(default_factory=list)  # texts with no other whole block: their rests, sorted
 
-    def add_child(self, block: Ids) -> Node[Value]:
+    def add_child(self, block: Ids) -> PrefixNode[Value]:
         insort(self.blocks, block)
-        self.children[block] = Node()
+        self.children[block] = PrefixNode()
         return self.children[block]
 
     def remove_child(self, block: Ids) -> None:
@@ -50,11 +50,11 @@ class PrefixTree(Generic[Value]):
     """
 
     def __init__(self) -> None:
-        self._roots: dict[Hashable, Node[Value]] = {}  # by salt
+        self._roots: dict[Hashable, PrefixNode[Value]] = {}  # by salt
         self.tokens = 0  # in all edges and rests: each shared beginning counts once
 
     def add(self, ids: Sequence[int], value: Value, salt: Hashable = None) -> None:
-        node = self._roots.setdefault(salt, Node())
+        node = self._roots.setdefault(salt, PrefixNode())
         blocks, rest = _blocks(ids)
         for block in blocks:
             if block in node.children:
@@ -116,7 +116,7 @@ def _blocks(ids: Sequence[int]) -> tuple[list[Ids], Ids]:
     return [tuple(ids[start : start + BLOCK]) for start in range(0, whole, BLOCK)], tuple(ids[whole:])
 
 
-def _values(node: Node[Value]) -> Iterator[Value]:
+def _values(node: PrefixNode[Value]) -> Iterator[Value]:
     """The values at a node and behind it."""
     while not node.ends:
         node = next(iter(node.children.values()))

@@ -136,7 +136,7 @@ class DistanceBias(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class ProgramStep:
     """One step of a program; each kind uses a part of the fields."""
 
     kind: StepKind
@@ -221,7 +221,7 @@ class PatternChange(NamedTuple):
 
 @dataclass
 class Program:
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProgramStep] = field(default_factory=list)
     buffers: list[BufferShape] = field(default_factory=list)
     sites: dict[str, SiteLocation] = field(default_factory=dict)
     changed_sites: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that are changed there

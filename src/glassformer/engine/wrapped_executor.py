@@ -1,15 +1,20 @@
-"""Executors around another one: the same model and rows, with something done to every pass."""
+"""Executors around another one: the same model and rows, with something done to every pass.
+
+Drivers (the loop, beams, a draft, a tree, a view) use them like any other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import Capabilities, Description, Executor, Feed, Logits, Row, Want, read_length
+from glassformer.ground.changes import Change
 from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
 
@@ -51,6 +56,29 @@ class WrappedExecutor:
 
     def describe(self) -> Description:
         return self.executor.describe()
+
+
+@dataclass(frozen=True)
+class ChangedExecutor(WrappedExecutor):
+    """An executor under a change: the same model, with some of its values zeroed, scaled or replaced in every pass."""
+
+    changes: Mapping[str, Change]  # by site, patterns expanded
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
+        return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Every pass is changed, so that none can be left to the executor; and what was read before was not changed."""
+        return replace(self.executor.capabilities, sampler=None, prefix_cache=None)
+
+    def _with_changes(self, watch: Watch | None) -> Watch:
+        """Where a feed's watch changes the same site, that change wins."""
+        return Watch(changes=self.changes) if watch is None else Watch(watch.reads, {**self.changes, **watch.changes})
+
+    def describe(self) -> Description:
+        about = self.executor.describe()
+        return replace(about, notes=(*about.notes, f"changed: {', '.join(self.changes)}"))
 
 
 @dataclass(frozen=True)

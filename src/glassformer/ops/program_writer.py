@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.engine.program import BufferShape, MatrixRef, NormRef, Program, SiteLocation, Step, StepKind
+from glassformer.engine.program import BufferShape, MatrixRef, NormRef, Program, ProgramStep, SiteLocation, StepKind
 from glassformer.ops.op import Op
 
 
@@ -54,7 +54,7 @@ class ProgramWriter:
         return any(reader.takes_part for reader in self.readers(index))
 
     def emit(self, kind: StepKind, **fields: Any) -> None:
-        self.program.steps.append(Step(kind, **fields))
+        self.program.steps.append(ProgramStep(kind, **fields))
 
     def allocate(self, width: int) -> int:
         """A buffer of this width: one that is free again, or a new one."""

@@ -23,11 +23,10 @@ from glassformer.decoding.policy import SHOWN_CANDIDATES
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
 from glassformer.decoding.stopping import after_tokens, when_cancelled
 from glassformer.decoding.text_warnings import remedy
-from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import BlockInput, Executor
-from glassformer.engine.wrapped_executor import ReportingExecutor
+from glassformer.engine.wrapped_executor import ChangedExecutor, ReportingExecutor
 from glassformer.ground.arguments import checked_class
 from glassformer.ground.candidates import EntropyStats, entropy_stats
 from glassformer.ground.changes import Change, SiteFunction, in_sequence

@@ -68,7 +68,7 @@ def split_over_ranks(opened: ModelFiles, part: SplitModel, ranks: int) -> Tensor
         import torch
 
     from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
-    from glassformer.engine.tensor_parallel.ranks import Ranks
+    from glassformer.engine.tensor_parallel.ranks import RankProcesses
 
     gpus = torch.cuda.device_count()
     if part.executor == "gpu" and gpus < ranks:
@@ -76,4 +76,4 @@ def split_over_ranks(opened: ModelFiles, part: SplitModel, ranks: int) -> Tensor
             f"{spell('tensor_parallel', ranks)} with {spell('executor', 'gpu')} needs {ranks} GPUs, and there are {gpus}. "
             f"Use {spell('executor', 'plain')}."
         )
-    return TensorParallelExecutor(Ranks(ranks, "cuda" if gpus >= ranks else "cpu"), part)
+    return TensorParallelExecutor(RankProcesses(ranks, "cuda" if gpus >= ranks else "cpu"), part)

@@ -24,7 +24,7 @@ from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import NO_EXTRAS, Executor, Feed
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
-from glassformer.engine.tensor_parallel.ranks import Ranks
+from glassformer.engine.tensor_parallel.ranks import RankProcesses
 from glassformer.model_files import ModelFiles, open_model
 from glassformer.observe.verification import FLOATS, verify
 from glassformer.runtime.executors import ExecutorOptions, Executors
@@ -92,7 +92,7 @@ def main() -> None:
     module = Executors(opened, ExecutorOptions("plain", "float32")).module.to(CARD)
     plain: Executor = PlainExecutor(module)
     gpu = GpuExecutor(opened.config, opened.blueprint(), opened.tensors, cache="f32", device=CARD, kernels=KERNELS)
-    shared = Ranks(2)
+    shared = RankProcesses(2)
     prove(
         "plain, two ranks on one card, gloo", plain, TensorParallelExecutor(shared, OnOneCard(str(folder), "plain")), opened
     )
@@ -100,7 +100,7 @@ def main() -> None:
         "GPU engine, two ranks on one card, gloo", gpu, TensorParallelExecutor(shared, OnOneCard(str(folder), "gpu")), opened
     )
     if torch.cuda.device_count() > 1:
-        ranks = Ranks(2, "cuda")
+        ranks = RankProcesses(2, "cuda")
         part = SplitModel(str(folder), dtype="float32")
         prove("plain, two cards, NCCL", plain, TensorParallelExecutor(ranks, part), opened)
         part = SplitModel(str(folder), executor="gpu", cache="f32")

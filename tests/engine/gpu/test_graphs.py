@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.engine.gpu.graphs import PassNumbers, Replay, capture
+from glassformer.engine.gpu.graphs import CapturedPass, PassNumbers, capture
 from glassformer.engine.gpu.passes import PassLayout
 
 
@@ -39,7 +39,7 @@ def test_a_pass_without_memory_for_its_graph_runs_without_one(monkeypatch: pytes
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     assert capture(run) == (None, 1)
-    replay = Replay(PassNumbers(PassLayout(1, 1, 1, 1), torch.device("cpu")), lambda numbers: [numbers + run()], None)
+    replay = CapturedPass(PassNumbers(PassLayout(1, 1, 1, 1), torch.device("cpu")), lambda numbers: [numbers + run()], None)
     for expected in (2, 3):  # without a graph, every call is a pass
         (result,) = replay()
         assert result is not None

@@ -12,7 +12,7 @@ from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.weights import DTYPES, PACKED_KINDS, DeviceWeights, _as_q8_0, device_bytes
 from glassformer.engine.lowering import Lowering
-from glassformer.engine.program import MatrixRef, Step, StepKind
+from glassformer.engine.program import MatrixRef, ProgramStep, StepKind
 from glassformer.ground.errors import CheckpointError
 from tests.engine.executors import Subject
 from tests.sweeps import mostly_swept
@@ -27,12 +27,12 @@ def weights_of(subject: Subject) -> DeviceWeights:
     return DeviceWeights(subject.opened.tensors, expected, torch.device("cpu"))
 
 
-def matmuls(subject: Subject) -> list[Step]:
+def matmuls(subject: Subject) -> list[ProgramStep]:
     program = Lowering(subject.blueprint, "", frozenset(), frozenset(), subject.config).lower()
     return [step for step in program.steps if step.kind is StepKind.MATMUL]
 
 
-def expected_rows(subject: Subject, weights: DeviceWeights, step: Step) -> np.ndarray:
+def expected_rows(subject: Subject, weights: DeviceWeights, step: ProgramStep) -> np.ndarray:
     """The rows of a step's matrices, one after another, in float32."""
     rows = []
     for table in step.matrices:

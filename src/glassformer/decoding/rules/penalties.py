@@ -1,4 +1,4 @@
-"""Rules against saying the same again: they lower the scores of what was said before, or ban it."""
+"""Rules that lead away from what was said before, whose scores they lower or ban, or from what a negative prompt gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.rules.constraints import BAN, added
-from glassformer.decoding.shortlist import Ids, Shortlist
+from glassformer.decoding.shortlist import Ids, Shortlist, log_softmax
 from glassformer.decoding.token_history import TokenHistory
 
 MOST = 1e12  # no penalty of `dry` is larger: as good as a ban, and the score is still a number
@@ -119,5 +119,24 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
             ends = ends[(ids[ends - back] == token) & (ends >= back)]
             lengths[ends] = back + 1
         return lengths
+
+    return rule
+
+
+def guided(scale: float) -> Rule:
+    """From the log-probabilities after the negative prompt, `scale` times the way to those after the prompt.
+
+    Classifier-free guidance (https://arxiv.org/abs/2306.17806).
+    """
+
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        assert history.negative_logits is not None
+        negative = log_softmax(history.negative_logits)
+        if shortlist.ids is not None:
+            negative = negative[shortlist.ids]
+        with np.errstate(invalid="ignore"):  # what is out on both sides
+            scores = negative + np.float32(scale) * (log_softmax(shortlist.scores) - negative)
+        scores[shortlist.scores == -np.inf] = -np.inf
+        return Shortlist(scores, shortlist.ids)
 
     return rule

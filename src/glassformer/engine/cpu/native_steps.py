@@ -7,10 +7,10 @@ from typing import Any
 
 from glassformer.engine.cpu.library import NO_BUFFER, NO_ROPE, MatrixKind, NativeMatrix, NativeNorm, NativeStep
 from glassformer.engine.cpu.weights import NativeWeights
-from glassformer.engine.program import NormRef, Program, SinusoidTable, Step, Table
+from glassformer.engine.program import NormRef, Program, ProgramStep, SinusoidTable, Table
 
 OPTIONAL = ("rope", "query_distances", "key_distances")
-NUMBERS = [step.name for step in fields(Step) if step.name in NativeStep.numbers and step.name not in OPTIONAL]
+NUMBERS = [step.name for step in fields(ProgramStep) if step.name in NativeStep.numbers and step.name not in OPTIONAL]
 
 
 def native_steps(program: Program, weights: NativeWeights) -> Any:
@@ -21,7 +21,7 @@ def native_steps(program: Program, weights: NativeWeights) -> Any:
     return steps
 
 
-def _fill(native: NativeStep, step: Step, weights: NativeWeights) -> None:
+def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None:
     """Write a step over one that is all zeros, so that only what differs needs to be written."""
     for name in NUMBERS:
         if value := getattr(step, name):

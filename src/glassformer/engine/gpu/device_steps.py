@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, padded_size
+from glassformer.engine.gpu.graphs import SIZES, CapturedPass, CapturedShape, padded_size
 from glassformer.engine.gpu.kernels.choosing import (
     FEW,
     MANY,
@@ -207,7 +207,7 @@ class StepDecoder:
 
     def __init__(
         self, kernels: Any, device: torch.device, program: Callable[[frozenset[str]], DeviceProgram],
-        captured: Callable[[CapturedShape, Any, PassInput, Finish], Replay],
+        captured: Callable[[CapturedShape, Any, PassInput, Finish], CapturedPass],
     ) -> None:  # fmt: skip
         """`program`: the one that reads these sites; `captured`: a pass of it over what is fed, with what finishes it."""
         self._kernels, self._device, self._program, self._captured = kernels, device, program, captured

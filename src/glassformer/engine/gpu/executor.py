@@ -1,9 +1,8 @@
 """The GPU executor: a blueprint's fused steps as Triton kernels, over weights and a paged KV cache on the device.
 
 Passes are of two kinds. A prompt pass has chunks of at least 64 tokens, with kernels for many; a step pass has everything
-else. Which of them a token goes through depends on its own feed alone, and both compute a token's numbers in an order that
-does not depend on the others: so what a row gets does not depend on what runs beside it. Steps of one token a row are
-captured as CUDA graphs.
+else. Which of them a token goes through depends on its own feed alone, and both are batch-invariant. Steps of one token a
+row are captured as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import blueprint_reason, device_errors, gpu, meanwhile, read_triton_key
 from glassformer.engine.gpu.device_steps import PendingTexts, StepDecoder, knows
-from glassformer.engine.gpu.graphs import CapturedShape, Replay, Replays, padded_prompt, padded_size
+from glassformer.engine.gpu.graphs import CapturedPass, CapturedShape, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageList
 from glassformer.engine.gpu.passes import (
@@ -231,7 +230,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
     def _captured(
         self, shape: CapturedShape, prepared: DeviceProgram, fed: PassInput,
         finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
-    ) -> Replay:  # fmt: skip
+    ) -> CapturedPass:  # fmt: skip
         """A captured pass with the numbers of what is fed; `finish`: what is read later, from its buffers and numbers."""
         layout = shape.layout
 

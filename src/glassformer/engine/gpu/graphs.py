@@ -107,7 +107,7 @@ def capture(run: Callable[[], Result], pool: Any = None) -> tuple[Any, Result]:
         return None, result
 
 
-class Replay:
+class CapturedPass:
     """A pass that can be run again and again over numbers at a fixed address."""
 
     def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor | None]], pool: Any) -> None:
@@ -131,7 +131,7 @@ class Replays:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._replays: dict[Any, Replay] = {}
+        self._replays: dict[Any, CapturedPass] = {}
         self._seen: dict[Any, None] = {}  # keys that were asked about
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._place = 0  # where the KV cache lay when they were captured
@@ -148,7 +148,7 @@ class Replays:
     def prepare(
         self, key: Any, place: int, layout: PassLayout, write: Callable[[Numbers], None],
         run: Callable[[Tensor], list[Tensor | None]],
-    ) -> Replay:  # fmt: skip
+    ) -> CapturedPass:  # fmt: skip
         """A pass that can be replayed: `write` says what its numbers are, `run` launches it where it is not captured yet."""
         if place != self._place:
             self._drop(list(self._replays))
@@ -158,7 +158,7 @@ class Replays:
         write(numbers.ready())
         numbers.send()
         if replay is None:
-            replay = Replay(numbers, run, self._pool)
+            replay = CapturedPass(numbers, run, self._pool)
             numbers.send()  # a pass may change its numbers
             if len(self._replays) >= MAX_GRAPHS:
                 self._drop([next(iter(self._replays))])

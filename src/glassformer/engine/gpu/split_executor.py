@@ -27,7 +27,7 @@ from glassformer.engine.protocol import Capabilities, Choice, DeviceSampler, Fee
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import split_model
-from glassformer.engine.tensor_parallel.tensor_part import take_part
+from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.ground.errors import ExecutorError, spell
 from glassformer.ops.split import Part
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels import product_dtype
 from glassformer.engine.gpu.passes import DevicePass
 from glassformer.engine.gpu.weights import DeviceWeights
-from glassformer.engine.program import Epilogue, Program, Step, StepKind, TokenScope
+from glassformer.engine.program import Epilogue, Program, ProgramStep, StepKind, TokenScope
 from glassformer.engine.program_pass import stops
 
 Launch: TypeAlias = Callable[[DevicePass], None]
@@ -91,7 +91,7 @@ def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes
     return dtypes
 
 
-def _can_round_output(step: Step, weights: DeviceWeights) -> bool:
+def _can_round_output(step: ProgramStep, weights: DeviceWeights) -> bool:
     """Whether a kernel writes all of a step's output once, and reads none of it back."""
     if step.kind is StepKind.MATMUL:
         gated = step.epilogue is Epilogue.GATE
@@ -109,11 +109,11 @@ def _readers(program: Program, writer: int) -> Iterator[int]:
             return
 
 
-def _has_second_input(step: Step) -> bool:
+def _has_second_input(step: ProgramStep) -> bool:
     return step.epilogue is Epilogue.ADD or step.kind in (StepKind.ADD, StepKind.WEIGHTED_VALUES)
 
 
-def _input_dtype(step: Step, buffer: int, weights: DeviceWeights) -> torch.dtype:
+def _input_dtype(step: ProgramStep, buffer: int, weights: DeviceWeights) -> torch.dtype:
     """What a step rounds a buffer to before it does anything else with it; float32 where it does not."""
     adds = _has_second_input(step) and step.second_input == buffer
     if step.kind is not StepKind.MATMUL or step.norm is not None or step.after_cache or adds:
@@ -138,11 +138,11 @@ def _rows(run: DevicePass, scope: TokenScope) -> tuple[Tensor | None, Tensor | N
     return run.scored, run.scored if scope is TokenScope.SCORED else None
 
 
-def _pool(run: DevicePass, step: Step) -> Tensor:
+def _pool(run: DevicePass, step: ProgramStep) -> Tensor:
     return run.source_pool if step.cross_attention else run.pool
 
 
-def _head_options(step: Step) -> dict[str, Any]:
+def _head_options(step: ProgramStep) -> dict[str, Any]:
     """Whose keys and values a step is about, for every kernel that knows heads."""
     return {
         "layer": step.layer, "heads": step.heads, "kv_heads": step.kv_heads, "head_size": step.head_size,
@@ -150,7 +150,7 @@ def _head_options(step: Step) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mask_options(step: Step, weights: DeviceWeights) -> dict[str, Any]:
+def _mask_options(step: ProgramStep, weights: DeviceWeights) -> dict[str, Any]:
     """How queries are scored against keys."""
     return {
         "scale": step.scale, "causal": step.causal, "window": step.window,
@@ -159,7 +159,7 @@ def _mask_options(step: Step, weights: DeviceWeights) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bind_embed(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_embed(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     tables = [weights.table(table) for table in step.matrices]
 
     def launch(run: DevicePass) -> None:
@@ -169,7 +169,7 @@ def _bind_embed(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Lau
     return launch
 
 
-def _bind_norm(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_norm(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     norm = weights.norm(step.norm)
     assert norm is not None
 
@@ -182,7 +182,7 @@ def _bind_norm(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Laun
     return launch
 
 
-def _bind_matmul(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_matmul(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     matrices = weights.matrices(step.matrices, gated=step.epilogue is Epilogue.GATE)
     norm = weights.norm(step.norm)
     epilogue, activation = step.epilogue.name.lower(), step.activation.name.lower()
@@ -199,7 +199,7 @@ def _bind_matmul(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> La
     return launch
 
 
-def _bind_rope_kv_store(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_rope_kv_store(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     query_norm, key_norm = weights.norm(step.query_norm), weights.norm(step.key_norm)
     options = _head_options(step)
 
@@ -215,7 +215,7 @@ def _bind_rope_kv_store(step: Step, weights: DeviceWeights, dtypes: PromptDtypes
     return launch
 
 
-def _bind_attention(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_attention(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     options = {**_head_options(step), **_mask_options(step, weights)}
 
     def launch(run: DevicePass) -> None:
@@ -229,7 +229,7 @@ def _bind_attention(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) ->
     return launch
 
 
-def _bind_attention_pattern(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_attention_pattern(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     options = {**_head_options(step), **_mask_options(step, weights)}
 
     def launch(run: DevicePass) -> None:
@@ -239,7 +239,7 @@ def _bind_attention_pattern(step: Step, weights: DeviceWeights, dtypes: PromptDt
     return launch
 
 
-def _bind_weighted_values(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_weighted_values(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     options = _head_options(step)
 
     def launch(run: DevicePass) -> None:
@@ -249,7 +249,7 @@ def _bind_weighted_values(step: Step, weights: DeviceWeights, dtypes: PromptDtyp
     return launch
 
 
-def _bind_add(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_add(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     def launch(run: DevicePass) -> None:
         first, second = run.buffers[step.input], run.buffers[step.second_input]
         run.kernels.add(first, second, run.buffers[step.output], rows=_rows(run, step.scope)[0])
@@ -257,7 +257,7 @@ def _bind_add(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launc
     return launch
 
 
-def _bind_activate(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_activate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     activation = step.activation.name.lower()
 
     def launch(run: DevicePass) -> None:
@@ -267,14 +267,14 @@ def _bind_activate(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> 
     return launch
 
 
-def _bind_copy(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_copy(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     def launch(run: DevicePass) -> None:
         run.kernels.copy(run.buffers[step.input], run.buffers[step.output], rows=_rows(run, step.scope)[0])
 
     return launch
 
 
-def _bind_sum_over_ranks(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+def _bind_sum_over_ranks(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     def launch(run: DevicePass) -> None:
         run.kernels.sum_over_ranks(run.buffers[step.output])
 
@@ -282,7 +282,7 @@ def _bind_sum_over_ranks(step: Step, weights: DeviceWeights, dtypes: PromptDtype
 
 
 IN_PLACE = (StepKind.ROPE, StepKind.ROPE_KV_STORE, StepKind.KV_STORE)  # they have no output
-BINDERS: dict[StepKind, Callable[[Step, DeviceWeights, PromptDtypes], Launch]] = {
+BINDERS: dict[StepKind, Callable[[ProgramStep, DeviceWeights, PromptDtypes], Launch]] = {
     StepKind.EMBED: _bind_embed,
     StepKind.NORM: _bind_norm,
     StepKind.MATMUL: _bind_matmul,

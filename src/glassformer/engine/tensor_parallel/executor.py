@@ -27,7 +27,7 @@ from glassformer.engine.protocol import (
     Row,
 )  # fmt: skip
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.engine.tensor_parallel.ranks import Ranks
+from glassformer.engine.tensor_parallel.ranks import RankProcesses
 from glassformer.ground.changes import Change, ComputedChange, as_array, in_sequence, parts_of
 from glassformer.ground.errors import ExecutorError, SiteError
 from glassformer.ground.sites import Watch
@@ -80,7 +80,7 @@ class FollowingExecutor:
 class TensorParallelExecutor:
     """An `Executor` over a model of which each rank has a part."""
 
-    def __init__(self, ranks: Ranks, part: LoadablePart) -> None:
+    def __init__(self, ranks: RankProcesses, part: LoadablePart) -> None:
         """Load a model on all ranks."""
         self.ranks = ranks
         self._model = next(ranks.model_numbers)

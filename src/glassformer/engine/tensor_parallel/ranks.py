@@ -77,7 +77,7 @@ class _RankFailed(Exception):
     """Another rank has failed, and said why."""
 
 
-class Ranks(Shared):
+class RankProcesses(Shared):
     """Rank 0 and the processes of the others. What is called on one of them is called on all."""
 
     def __init__(self, ranks: int, device: str = "cpu", timeout: float = TIMEOUT) -> None:

@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.split import ModelSplit
-from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.ground.sites import Observer, Tap
-from glassformer.ops.split import vocabulary_split
+from glassformer.ops.split import Part, vocabulary_split
+
+
+def take_part(whole: Tensor, part: Part) -> Tensor:
+    """A part of a tensor: a view where it is one range."""
+    parts = [whole.narrow(part.axis, indices.start, len(indices)) for indices in part.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, part.axis)
 
 
 def connect(model: CausalLM | Seq2SeqLM, split: ModelSplit, group: ProcessGroup) -> None:
