@@ -113,6 +113,8 @@ PYTHON_WORKS = (
 PYTHON_NEEDS_TORCH = {
     "glass.AutoModelForCausalLM": "AutoModelForCausalLM",
     "from glassformer import BertForMaskedLM": "BertForMaskedLM",
+    "import glassformer.scratch": "glassformer.scratch",
+    "from glassformer.modeling_outputs import ModelOutput": "glassformer.modeling_outputs",
     "glass.TopPLogitsWarper": "TopPLogitsWarper",
     "glass.DataCollatorWithPadding": "DataCollatorWithPadding",
     "loaded.module": "what is asked of MODEL",
