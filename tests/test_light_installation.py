@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.patience import patience
+from tests.views.test_views import make
 
 Outcome: TypeAlias = dict[str, Any]
 INSTALL = "pip install 'glassformer[torch]'"
@@ -112,6 +113,8 @@ PYTHON_WORKS = (
 PYTHON_NEEDS_TORCH = {
     "glass.AutoModelForCausalLM": "AutoModelForCausalLM",
     "from glassformer import BertForMaskedLM": "BertForMaskedLM",
+    "import glassformer.scratch": "glassformer.scratch",
+    "from glassformer.modeling_outputs import ModelOutput": "glassformer.modeling_outputs",
     "glass.TopPLogitsWarper": "TopPLogitsWarper",
     "glass.DataCollatorWithPadding": "DataCollatorWithPadding",
     "loaded.module": "what is asked of MODEL",
@@ -123,13 +126,18 @@ PYTHON_NEEDS_TORCH = {
 
 
 @pytest.fixture(scope="module")
-def filled(tiny_qwen3: Path, minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("gpt2"), "gpt2", "causal")
+
+
+@pytest.fixture(scope="module")
+def filled(model: Path, minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """A text with the paths that its capitals stand for."""
     folder = tmp_path_factory.mktemp("light")
     (folder / "lines.txt").write_text("how are you?\nI am well.\n")
     (folder / "pairs.csv").write_text("positive,negative\ngood,bad\nwarm,cold\n")
     (folder / "labels.csv").write_text("text,label\n" + "good,yes\nbad,no\n" * 8)
-    paths = {"FOLDER": folder, "MODEL": tiny_qwen3, "MINILM": minilm}
+    paths = {"FOLDER": folder, "MODEL": model, "MINILM": minilm}
 
     def fill(text: str) -> str:
         for word, path in paths.items():
@@ -140,11 +148,11 @@ def filled(tiny_qwen3: Path, minilm: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def outcomes(filled: Callable[[str], str], tiny_qwen3: Path) -> Mapping[str, Outcome]:
+def outcomes(filled: Callable[[str], str], model: Path) -> Mapping[str, Outcome]:
     words = {name: filled(line).split() for name, line in [*WORKS.items(), *((line, line) for line in NEEDS_TORCH)]}
-    work = json.dumps([words, [*PYTHON_WORKS, *PYTHON_NEEDS_TORCH], str(tiny_qwen3)])
+    work = json.dumps([words, [*PYTHON_WORKS, *PYTHON_NEEDS_TORCH], str(model)])
     done = subprocess.run(
-        [sys.executable, "-c", WORKER], input=work, capture_output=True, text=True, timeout=patience(600),
+        [sys.executable, "-c", WORKER], input=work, capture_output=True, text=True, timeout=patience(120),
         env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from glassformer.ground.errors import EXTRAS
 from tools import check_resolution
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,17 @@ def test_every_requirement_admits_its_pin() -> None:
     assert len(pinned) > 30
     refused = [str(one) for one in pinned if not one.specifier.contains(PINS[canonicalize_name(one.name)])]
     assert refused == []
+
+
+def test_pytorch_is_an_extra() -> None:
+    light = {Requirement(text).name for text in PROJECT["dependencies"]}
+    assert light == {"click", "gguf", "huggingface_hub", "jinja2", "numpy", "rich", "safetensors", "tokenizers"}
+    assert PROJECT["optional-dependencies"]["torch"] == ["torch>=2.6"]
+
+
+@pytest.mark.parametrize(("module", "extra"), EXTRAS.items())
+def test_every_extra_that_an_error_names_can_be_installed(module: str, extra: str) -> None:
+    assert extra in PROJECT["optional-dependencies"]
 
 
 def test_every_supported_python_is_resolved_for() -> None:

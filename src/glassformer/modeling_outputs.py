@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassformer.families.shared import outputs
+from glassformer.ground.errors import needed_for
+
+with needed_for(__name__):
+    from glassformer.families.shared import outputs
 
 
 def __getattr__(name: str) -> Any:
