@@ -21,7 +21,8 @@ from glassformer.ops.rope import Rope
 
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "config", "gpt", "layer_types", "multimodal", "other_fields", "rotary", "routed", "synonyms",
+        "blueprint", "bounds", "config", "family", "gpt", "layer_types", "multimodal", "other_fields", "rotary", "routed",
+        "synonyms",
     }
 )  # fmt: skip
 

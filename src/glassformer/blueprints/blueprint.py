@@ -27,7 +27,7 @@ from glassformer.ops.norm import build_norm
 from glassformer.ops.op import Op, Shape, Weight
 from glassformer.ops.pool import build_pool
 from glassformer.ops.position import build_distance_vectors, build_position, build_relative_bias
-from glassformer.ops.recorder import Recorder, Value
+from glassformer.ops.recorder import Part, Recorder, Value
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate, build_rotate
 from glassformer.ops.route import build_route
@@ -48,6 +48,7 @@ class Blueprint:
     blocks: int
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
     routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
+    parts: tuple[Part, ...] = ()  # what only PyTorch's modules have
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
@@ -123,7 +124,7 @@ class Builder(Recorder):
     def build(self, head: Head) -> Blueprint:
         c = self.config
         return Blueprint(
-            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers
+            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers, tuple(self.parts)
         )  # fmt: skip
 
     def build_with_head(self, x: Value, head: Head, token_head: str = "classifier", **options: Any) -> Blueprint:
@@ -134,7 +135,7 @@ class Builder(Recorder):
         elif head == "sequence":
             self.scores(self.pool(x, "last"), "score", c.label_count)
         elif head == "token":
-            self.scores(x, token_head, c.label_count, bias=True)
+            self.scores(x, token_head, c.label_count, bias=True, dropout=c.head_dropout)
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
         return self.build(head)

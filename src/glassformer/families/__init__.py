@@ -1,33 +1,30 @@
-"""How each family computes, in PyTorch: the specification. One file per `model_type`, found as blueprints are."""
+"""How models compute in PyTorch: the specification. Modules come from blueprints, under the checkpoints' names."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from types import ModuleType
+from functools import cache
 
 from glassformer.blueprints import module_for
 from glassformer.families.shared.base import BaseModel
+from glassformer.families.shared.derived_models import derived_class
 from glassformer.ground.errors import ConfigError
 
 
+@cache
 def base_class_for(model_type: str) -> type[BaseModel]:
     """The base model's class of a model type."""
-    family: type[BaseModel] | None = getattr(_module_for(model_type), "Model", None)
-    if family is None:
-        raise ConfigError(f"{model_type} has a blueprint, but no family: families/{model_type}.py must have a Model.")
-    return family
+    described = module_for(model_type)
+    if not hasattr(described, "FAMILY"):
+        raise ConfigError(f"{model_type} has a blueprint, but no names: blueprints/{model_type}.py must have a FAMILY.")
+    return derived_class(described.Config, described.FAMILY)
 
 
+@cache
 def encoder_class_for(model_type: str) -> type[BaseModel] | None:
     """The class of an encoder-decoder's encoder alone, in a family that has one."""
-    encoder: type[BaseModel] | None = getattr(_module_for(model_type), "EncoderModel", None)
-    return encoder
-
-
-def _module_for(model_type: str) -> ModuleType | None:
-    name = f"{__name__}.{module_for(model_type).__name__.rpartition('.')[2]}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+    described = module_for(model_type)
+    has_one = described.FAMILY.has_encoder_model
+    return derived_class(described.Config, described.FAMILY, encoder_alone=True) if has_one else None
 
 
 __all__ = ["BaseModel", "base_class_for", "encoder_class_for"]

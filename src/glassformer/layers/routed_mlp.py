@@ -8,15 +8,37 @@ has a slot for each expert that it goes to, in the order of the experts' numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.layers.activations import ActivationFunction
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import ForwardPass
 from glassformer.layers.linear import Linear
-from glassformer.layers.mlp import MLP
+
+
+class Expert(FamilyModule):
+    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there."""
+
+    def __init__(
+        self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
+    ) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self.act_fn = ActivationFunction(activation)
+        self.names, self.limit, self.offset = names, limit, offset
+
+    def neurons(self, x: Tensor) -> Tensor:
+        gate, up = (self._modules[name](x) for name in self.names[:2])  # type: ignore[misc]
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self.act_fn(gate) * (up + self.offset if self.offset else up)
+
+    def down(self, neurons: Tensor) -> Tensor:
+        return self._modules[self.names[2]](neurons)  # type: ignore[misc]
 
 
 class RoutedMLP(FamilyModule):
@@ -25,7 +47,7 @@ class RoutedMLP(FamilyModule):
     printed_name = "SparseMoeBlock"
 
     def __init__(
-        self, hidden: int, experts: Iterable[MLP], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
+        self, hidden: int, experts: Iterable[Expert], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
     ) -> None:
         super().__init__()
         modules = nn.ModuleList(experts)
@@ -67,7 +89,7 @@ class RoutedMLP(FamilyModule):
         return nn.functional.pad(shares, (0, 1)).gather(-1, experts), experts
 
     def _by_expert(
-        self, half: Callable[[MLP], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
+        self, half: Callable[[Expert], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
     ) -> Tensor:  # fmt: skip
         """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros."""
         *parts, unused = rows.split(counts)  # type: ignore[no-untyped-call]

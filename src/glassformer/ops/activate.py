@@ -102,5 +102,6 @@ class Activate(Op):
             splitter.set_result(index, divided)
 
 
-def build_activate(b: Recorder, x: Value, how: str, site: str | None = None) -> Value:
-    return b.record(Activate, "", (x,), x.shape, site, how=how)
+def build_activate(b: Recorder, x: Value, how: str, site: str | None = None, name: str = "") -> Value:
+    """An activation; `name`: of the module that it is in PyTorch, where it is one."""
+    return b.activation(b.record(Activate, "", (x,), x.shape, site, how=how), name)

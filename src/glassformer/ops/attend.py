@@ -411,12 +411,13 @@ def build_attend(
     b: Recorder, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
     scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
     softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
-    distance_query: Value | None = None,
+    distance_query: Value | None = None, dropout: float = 0.0, dropout_module: str = "",
 ) -> Value:  # fmt: skip
     """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
 
     `sinks`: a score for each head that takes its part of the attention weights, and has no value.
     `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
+    `dropout`: of the pattern, in training; `dropout_module`: its name in PyTorch, where it has one.
     """
     terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
     others = [value for value in (bias, *terms.values()) if value is not None]
@@ -429,7 +430,8 @@ def build_attend(
     inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
     joined = (batch, length, integer(heads) * integer(size))
     scale = integer(size) ** -0.5 if scale is None else scale
-    return b.record(
+    result = b.record(
         Attend, module, (query, key, value, *others), joined, None, {} if sinks is None else {sinks: (integer(heads),)},
         inner_sites, causal=causal, window=window, scale=scale, cross=cross, softcap=softcap, **options,
     )  # fmt: skip
+    return b.dropout(result, dropout, dropout_module)

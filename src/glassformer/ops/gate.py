@@ -123,12 +123,16 @@ class Gate(Op):
 
 
 def build_gate(
-    b: Recorder, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden"
+    b: Recorder, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden",
+    name: str = "act_fn",
+) -> Value:  # fmt: skip
+    """act(gate(x)) * up(x); `name`: of the activation in PyTorch, beside the two projections."""
+    weights, module = linear_weights(gate, x, inner, bias) | linear_weights(up, x, inner, bias), gate.rpartition(".")[0]
+    return b.activation(b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, weights, how=how), f"{module}.{name}")
+
+
+def build_fused_gate(
+    b: Recorder, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden", name: str = "activation_fn"
 ) -> Value:
-    weights = linear_weights(gate, x, inner, bias) | linear_weights(up, x, inner, bias)
-    return b.record(Gate, gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
-
-
-def build_fused_gate(b: Recorder, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden") -> Value:
     """A gate whose two products are one projection, `x`: first that of the gate."""
-    return b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, how=how)
+    return b.activation(b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, how=how), f"{module}.{name}")

@@ -30,12 +30,26 @@ class Value:
         return integer(self.shape[-1])
 
 
+UNUSED, UNREAD_MASK = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A module without weights, in PyTorch: an activation under its name there, or a dropout, which need not have one."""
+
+    op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read;
+    # UNUSED: nothing goes through it; UNREAD_MASK: it is no module, but a mask
+    module: str
+    rate: float | None = None  # of a dropout
+
+
 class Recorder:
     """Records ops. Names inside `block` are relative to that block."""
 
     def __init__(self, config: Sizes) -> None:
         self.config = config
         self.ops: list[Op] = []
+        self.parts: list[Part] = []
         self._block: int | None = None
         self._prefix = ""
         self._stack = ""
@@ -88,6 +102,25 @@ class Recorder:
             )
         )
         return Value(len(self.ops) - 1, shape)
+
+    def dropout(self, x: Value, rate: float, module: str = "") -> Value:
+        """Drop out what an op gives, in training: before it can be seen at the op's site. `module`: its name in PyTorch."""
+        self.parts.append(Part(x.op, self._prefix + module if module else "", rate))
+        return x
+
+    def activation(self, x: Value, module: str) -> Value:
+        """Give the activation of an op a name in PyTorch, where it has one."""
+        if module:
+            self.parts.append(Part(x.op, self._prefix + module))
+        return x
+
+    def unused(self, module: str, rate: float | None = None) -> None:
+        """A module that PyTorch has and nothing goes through: a dropout, or, without a rate, nothing at all."""
+        self.parts.append(Part(UNUSED, self._prefix + module, rate))
+
+    def unread_mask(self, module: str) -> None:
+        """A causal mask that files carry and nothing reads."""
+        self.parts.append(Part(UNREAD_MASK, self._prefix + module))
 
 
 def linear_weights(module: str, x: Value, out: int, bias: bool = False) -> dict[str, tuple[int, ...]]:

@@ -65,12 +65,15 @@ class Scores(Op):
 
 
 def build_scores(
-    b: Recorder, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
-) -> Value:
-    """The last layer; a tied one has no weight of its own, and some have a bias stored under another name."""
+    b: Recorder, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False,
+    dropout: float | None = None, dropout_module: str = "dropout", **options: Any,
+) -> Value:  # fmt: skip
+    """The last layer; a tied one has no weight of its own, and some have a bias stored under another name. `dropout`: of
+    what it reads, in training."""
     table = b.ops[0].weights[0].name if tied else f"{module}.weight"
     weights: dict[str, tuple[int, ...]] = {table: (out, x.width)}
     if bias:
         added = Weight(f"{module}.bias", (out,)) if bias is True else bias
         weights[added.name] = added.shape
-    return b.record(Scores, module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+    result = b.record(Scores, module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+    return result if dropout is None else b.dropout(result, dropout, dropout_module)

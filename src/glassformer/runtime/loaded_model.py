@@ -254,7 +254,7 @@ class LoadedModel(Shared):
         import torch
 
         with torch.inference_mode():
-            final = module.base_model.final_norm(torch.from_numpy(states))
+            final = module.base_model.final_states(torch.from_numpy(states))
             scores: Floats = module.head_module(final).float().numpy()
         return scores
 
