@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.ops.positions import DistanceBuckets
 from glassformer.layers.activations import ACTIVATIONS
 from glassformer.layers.attention import soft_cap
 from glassformer.layers.container import Path, Values, part
 from glassformer.layers.forward_pass import DistanceVectors, ForwardPass
 from glassformer.layers.positions import relative_buckets, sinusoidal_positions
+from glassformer.ops.positions import DistanceBuckets
 
 
 def scaled_linear(path: Path, scale: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:

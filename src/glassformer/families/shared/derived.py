@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Blueprint, Config, Op
-from glassformer.blueprints.blueprint import UNREAD_MASK, UNUSED, Part
 from glassformer.blueprints.family import Family
 from glassformer.ground.sites import ENCODER
 from glassformer.layers import (
@@ -48,6 +47,7 @@ from glassformer.layers.container import (
 )
 from glassformer.layers.linear import OutputLayer
 from glassformer.layers.routed_mlp import Expert
+from glassformer.ops.recorder import UNREAD_MASK, UNUSED, Part
 
 Value: TypeAlias = int  # an op's result by the op's index; before its dropout, minus the index minus one
 
