@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "model_files": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "model_files"},
     "layers": {*NUMBERS, "blueprints"},
-    "families": {*NUMBERS, "blueprints", "layers"},
+    "families": {"ops", "blueprints", "layers"},
     "engine.named_weights": {"checkpoint"},
     "engine": {"ops.split", *TORCH},
     "engine.tensor_parallel.split": {"ops", "blueprints"},
