@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from glassformer.engine.program import Epilogue, StepKind
-from glassformer.ops.op import Array, Backwards, Explanation, Op, Token, Weights
+from glassformer.ops.op import Array, Explanation, PassThrough, Token
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
 
-class Add(Op):
+class Add(PassThrough):
     __slots__ = ()
     kind = "add"
 
@@ -36,12 +36,6 @@ class Add(Op):
         e.step(self._names[0], f"x[{index}]", first)
         e.step(self._names[1], f"{self._names[1]}[{index}]", second)
         e.step("sum", self.formula(), first + second)
-
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
-        return x
-
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
-        return Backwards(g)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         first, second = (writer.buffer_of[operand] for operand in self.inputs)

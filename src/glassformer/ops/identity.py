@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from glassformer.engine.program import StepKind
-from glassformer.ops.op import Array, Backwards, Op, Weights
+from glassformer.ops.op import PassThrough
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
 
-class Identity(Op):
+class Identity(PassThrough):
     __slots__ = ()
     kind = "identity"
     keeps_heads = True
-
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
-        return x
-
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
-        return Backwards(g)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         if len(self.shape) == 4:

@@ -252,6 +252,18 @@ class Op:
         raise TypeError(f"{self.kind} has no matrices that updates stand beside")
 
 
+class PassThrough(Op):
+    """What every kind has whose result is its input, or the sum of its inputs."""
+
+    __slots__ = ()
+
+    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+        return x
+
+    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+        return Backwards(g)
+
+
 def integer(size: Dim) -> int:
     assert isinstance(size, int), size
     return size

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from glassformer.engine.program import StepKind
-from glassformer.ops.op import Array, Backwards, Op, Weights
+from glassformer.ops.op import PassThrough
 from glassformer.ops.program_writer import ProgramWriter
 
 
-class Sum(Op):
+class Sum(PassThrough):
     __slots__ = ()
     kind = "sum"
-
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
-        return x
-
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
-        return Backwards(g)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         buffer = writer.buffer_of[self.inputs[0]]
