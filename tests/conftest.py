@@ -215,7 +215,7 @@ def _large_tokenizers_are_read_once() -> Iterator[None]:
 
     def read_once(path: Path) -> tokenizers.Tokenizer:
         try:
-            raw = path.read_bytes() if path.stat().st_size > 2**20 else b""
+            raw = path.read_bytes() if path.stat().st_size > 2**18 else b""
         except OSError:
             raw = b""  # whatever is wrong, the function itself says it
         if raw and raw not in read:

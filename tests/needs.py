@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from inspect import unwrap
 from itertools import chain, combinations
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -48,8 +49,9 @@ PLACES = {  # folders and files of which every test needs the same
 }
 FIXTURES = {"open_page": "browser", "cluster": "cluster"}
 PARAMETERS = {"gpu": "interpreter"}  # an executor's name
-PROCESSES = {"fork", "multiprocessing", "pty", "subprocess"}  # names in the code of a test that starts some
-SHARED = ("tests.conftest", "tests.patience")  # may start one for itself, whoever calls them
+PROCESSES = ({"fork"}, {"multiprocessing"}, {"openpty"}, {"Popen"}, {"subprocess", "run"})  # what starts some has such names
+SHARED = ("tests.conftest", "tests.patience")  # may start one, whoever calls them
+MAYBE = ("tests.cli.test_cli.glass",)  # starts one for some that call it, which are marked by hand
 
 FILES, TESTS = pytest.StashKey[Counter[str]](), pytest.StashKey[Counter[str]]()  # what this run leaves out, by need
 
@@ -87,13 +89,20 @@ def _functions(item: pytest.Function) -> Iterator[FunctionType]:
 
 
 @cache
-def _starts_processes(function: FunctionType) -> bool:
-    """Whether a function of the tests starts processes, itself or in another that it calls."""
-    if not function.__module__.startswith(("tests.", "test_")) or function.__module__ in SHARED:
+def _starts_processes(code: FunctionType | type) -> bool:
+    """Whether a function or a class of the tests starts processes, itself or in what it calls."""
+    if not code.__module__.startswith(("tests.", "test_")) or code.__module__ in SHARED:
+        return False
+    if isinstance(code, type):
+        return any(_starts_processes(one) for one in vars(code).values() if isinstance(one, FunctionType))
+    function = unwrap(code)
+    if f"{function.__module__}.{function.__name__}" in MAYBE:
         return False
     names = set(_names(function.__code__))
     called = (function.__globals__.get(name) for name in names - {function.__name__})
-    return not names.isdisjoint(PROCESSES) or any(_starts_processes(one) for one in called if isinstance(one, FunctionType))
+    return any(one <= names for one in PROCESSES) or any(
+        _starts_processes(one) for one in called if isinstance(one, FunctionType | type)
+    )
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -127,7 +136,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     need = of_place(collection_path) if re.fullmatch(r"test_.*\.py", collection_path.name) else None
     if need is None or may_choose(config.option.markexpr, need):
         return None
-    config.stash[FILES][need] += 1
+    asked = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
+    config.stash[FILES][need] += any(map(collection_path.is_relative_to, asked))  # the others are none of this run's
     return True
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import unavailable
 from tools.changed_tests import Repository, changed_files
 
 FILES = {
@@ -59,6 +61,8 @@ def test_what_a_change_reaches(root: Path, changed: str, reached: str) -> None:
 
 @pytest.mark.processes
 def test_what_differs_from_a_commit(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        unavailable("git, which says what has changed")
     git = ["git", "-c", "user.name=Somebody", "-c", "user.email=somebody@localhost"]
     (tmp_path / "old.py").write_text("1")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "One"]):

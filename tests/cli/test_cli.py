@@ -27,7 +27,7 @@ from tests.sweeps import swept
 
 def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command: in this process, which has its modules already; in one of its own where the surroundings are others."""
-    ours = environment.keys() <= {"GLASS_HOME", "HF_HOME", "HF_HUB_OFFLINE"}
+    ours = environment.keys() <= {"COLUMNS", "GLASS_HOME", "HF_HOME", "HF_HUB_OFFLINE"}
     return (called if ours else spawned)(*words, stdin=stdin, **environment)
 
 
@@ -181,6 +181,7 @@ def test_status_line_names_the_weights_format(smollm2: Path, executor: str, said
     assert re.search(rf"raw text · greedy · {said} · 5 → 1 token, cut at the limit", done.stderr)
 
 
+@pytest.mark.processes
 def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:
     done = glass(
         "run",
@@ -275,6 +276,7 @@ def test_temperature_0_means_greedy(tiny_qwen3: Path) -> None:
     )
 
 
+@pytest.mark.processes
 def test_a_damaged_model_is_fetched_again(smollm2: Path, tmp_path: Path) -> None:
     """`pull` checks what is there by its hash; without an index it cannot fix it, and says so."""
     copy = tmp_path / smollm2.relative_to(smollm2.parents[2])
@@ -332,6 +334,7 @@ def test_wrong_calls_exit_with_2() -> None:
     assert "No such command" in failed(glass("rum", "Hi"), 2)
 
 
+@pytest.mark.processes
 def test_no_network_for_the_default_model(tmp_path: Path) -> None:
     done = glass("run", "Hi", GLASS_HOME=str(tmp_path / "home"), HF_HOME=str(tmp_path / "hf"), PIP_NO_INDEX="1")
     said = failed(done)
@@ -449,6 +452,7 @@ def test_an_unexpected_error_is_one_line_unless_it_is_debugged(tiny_qwen3: Path,
         glass("run", "x", "-m", str(tiny_qwen3))
 
 
+@pytest.mark.processes
 def test_threads_can_be_chosen(tiny_qwen3: Path) -> None:
     done = spawned("run", "Hi", "-m", str(tiny_qwen3), "-n", "1", "--threads", "2", GLASS_THREADS="1")
     assert "2 threads)" in done.stderr

