@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.ops import Weight
 
 
@@ -50,12 +51,36 @@ class Config(shared.Config):
         return self.max_position_embeddings - self.first_position
 
 
+FAMILY = Family(
+    name="Bert",
+    base="bert",
+    heads=("masked", "sequence", "token", "question"),
+    modules={
+        "embeddings": "Embeddings word_embeddings position_embeddings",
+        "encoder": "Encoder",
+        "encoder.layer.*": "Layer",
+        "attention": "Attention",
+        "attention.self": "SelfAttention",
+        "attention.output": "SelfOutput dense LayerNorm",
+        "intermediate": "Intermediate",
+        "output": "Output dense LayerNorm",
+        "pooler": "Pooler",
+        "cls": "OnlyMLMHead",
+        "cls.predictions": "LMPredictionHead",
+        "transform": "PredictionHeadTransform dense transform_act_fn",
+    },
+    types_first=True,
+    bias_name="cls.predictions.bias",
+)
+
+
 def embeddings(b: Builder, c: Config, base: str, size: int | None = None, site: str | None = "embedding") -> Value:
     """From ids to vectors of a size (by default the hidden one), with positions and token types."""
     x = b.embed(f"{base}embeddings.word_embeddings", site=None, size=size)
     x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings, first=c.first_position)
     x = b.position(x, f"{base}embeddings.token_type_embeddings", c.type_vocab_size, how="segments")
-    return b.norm(x, f"{base}embeddings.LayerNorm", c.layer_norm_eps, site=site, how="layer")
+    x = b.norm(x, f"{base}embeddings.LayerNorm", c.layer_norm_eps, site=site, how="layer")
+    return b.dropout(x, c.hidden_dropout_prob, f"{base}embeddings.dropout")
 
 
 def states(b: Builder, c: Config, x: Value, base: str) -> Value:
@@ -68,23 +93,32 @@ def states(b: Builder, c: Config, x: Value, base: str) -> Value:
                 b.heads(h, f"attention.self.{name}", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
             )
-            x = after_attention(b, c, x, b.attend(q, k, v, "attention.self", causal=False))
+            x = after_attention(b, c, x, b.attend(q, k, v, "attention.self", causal=False, **pattern_dropout(c)))
     return b.identity(x, "final")
+
+
+def pattern_dropout(c: Config) -> dict[str, Any]:
+    """Of a block's attention weights, in training."""
+    return {"dropout": c.attention_probs_dropout_prob, "dropout_module": "attention.self.dropout"}
 
 
 def after_attention(b: Builder, c: Config, x: Value, joined: Value) -> Value:
     """A block from its heads' outputs on: what they add to the stream, and the MLP."""
     a = b.linear(joined, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
+    a = b.dropout(a, c.hidden_dropout_prob, "attention.output.dropout")
     x = b.norm(b.add(x, a), "attention.output.LayerNorm", c.layer_norm_eps, site="middle", how="layer")
     h = b.identity(x, "mlp.input", "intermediate")
-    h = b.activate(b.linear(h, "intermediate.dense", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+    h = b.linear(h, "intermediate.dense", c.intermediate_size, bias=True)
+    h = b.activate(h, c.hidden_act, "mlp.hidden", "intermediate.intermediate_act_fn")
     h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
+    h = b.dropout(h, c.hidden_dropout_prob, "output.dropout")
     return b.norm(b.add(x, h), "output.LayerNorm", c.layer_norm_eps, site="residual", how="layer")
 
 
 def masked_scores(b: Builder, c: Config, x: Value) -> None:
     """The head that guesses hidden tokens."""
-    h = b.activate(b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True), c.hidden_act)
+    h = b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True)
+    h = b.activate(h, c.hidden_act, name="cls.predictions.transform.transform_act_fn")
     h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
     name = "cls.predictions.bias" if c.tie_word_embeddings else "cls.predictions.decoder.bias"
     bias = Weight(name, (c.vocab_size,))
@@ -92,7 +126,8 @@ def masked_scores(b: Builder, c: Config, x: Value) -> None:
 
 
 def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
-    return b.activate(b.linear(b.pool(x), f"{base}pooler.dense", c.hidden_size, bias=True), "tanh")
+    h = b.linear(b.pool(x), f"{base}pooler.dense", c.hidden_size, bias=True)
+    return b.activate(h, "tanh", name=f"{base}pooler.activation")
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
@@ -104,7 +139,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     elif head == "masked":
         masked_scores(b, c, x)
     elif head == "sequence":
-        b.scores(pooled(b, c, x, base), "classifier", c.label_count, bias=True)
+        b.scores(pooled(b, c, x, base), "classifier", c.label_count, bias=True, dropout=c.head_dropout)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

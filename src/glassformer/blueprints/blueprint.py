@@ -24,6 +24,15 @@ from glassformer.ground.sites import Synonyms
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A module without weights, in PyTorch: an activation under its name there, or a dropout, which need not have one."""
+
+    op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read
+    module: str
+    rate: float | None = None  # of a dropout
+
+
 @dataclass(frozen=True)
 class Blueprint:
     model_type: str
@@ -32,6 +41,7 @@ class Blueprint:
     blocks: int
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
     routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
+    parts: tuple[Part, ...] = ()  # what only PyTorch's modules have
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
@@ -87,6 +97,7 @@ class Builder:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.ops: list[Op] = []
+        self._parts: list[Part] = []
         self._block: int | None = None
         self._prefix = ""
         self._stack = ""
@@ -134,6 +145,16 @@ class Builder:
             )
         )
         return Value(len(self.ops) - 1, shape)
+
+    def dropout(self, x: Value, rate: float, module: str = "") -> Value:
+        """Drop out what an op gives, in training: before it can be seen at the op's site. `module`: its name in PyTorch."""
+        self._parts.append(Part(x.op, self._prefix + module if module else "", rate))
+        return x
+
+    def _activation(self, x: Value, module: str) -> Value:
+        if module:
+            self._parts.append(Part(x.op, self._prefix + module))
+        return x
 
     def embed(self, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None) -> Value:
         """Vectors of a size: by default the hidden one."""
@@ -204,12 +225,13 @@ class Builder:
         self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
         scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
         softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
-        distance_query: Value | None = None,
+        distance_query: Value | None = None, dropout: float = 0.0, dropout_module: str = "",
     ) -> Value:  # fmt: skip
         """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
 
         `sinks`: a score for each head that takes its part of the attention weights, and has no value.
         `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
+        `dropout`: of the pattern, in training; `dropout_module`: its name in PyTorch, where it has one.
         """
         terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
         others = [value for value in (bias, *terms.values()) if value is not None]
@@ -221,24 +243,31 @@ class Builder:
         inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
         joined = (batch, length, _integer(heads) * _integer(size))
         scale = _integer(size) ** -0.5 if scale is None else scale
-        return self._op(
+        result = self._op(
             "attend", module, (query, key, value, *others), joined, None,
             {} if sinks is None else {sinks: (_integer(heads),)}, inner_sites,
             causal=causal, window=window, scale=scale, cross=site_prefix == "cross", softcap=softcap, **options,
         )  # fmt: skip
+        return self.dropout(result, dropout, dropout_module)
 
-    def activate(self, x: Value, how: str, site: str | None = None) -> Value:
-        return self._op("activate", "", (x,), x.shape, site, how=how)
+    def activate(self, x: Value, how: str, site: str | None = None, name: str = "") -> Value:
+        """An activation; `name`: of the module that it is in PyTorch, where it is one."""
+        return self._activation(self._op("activate", "", (x,), x.shape, site, how=how), name)
 
     def gate(
-        self, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden"
-    ) -> Value:
-        weights = _linear(gate, x, inner, bias) | _linear(up, x, inner, bias)
-        return self._op("gate", gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
+        self, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden",
+        name: str = "act_fn",
+    ) -> Value:  # fmt: skip
+        """act(gate(x)) * up(x); `name`: of the activation in PyTorch, beside the two projections."""
+        weights, module = _linear(gate, x, inner, bias) | _linear(up, x, inner, bias), gate.rpartition(".")[0]
+        result = self._op("gate", module, (x,), (*x.shape[:-1], inner), site, weights, how=how)
+        return self._activation(result, f"{module}.{name}")
 
-    def fused_gate(self, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden") -> Value:
+    def fused_gate(
+        self, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden", name: str = "activation_fn"
+    ) -> Value:
         """A gate whose two products are one projection, `x`: first that of the gate."""
-        return self._op("gate", module, (x,), (*x.shape[:-1], inner), site, how=how)
+        return self._activation(self._op("gate", module, (x,), (*x.shape[:-1], inner), site, how=how), f"{module}.{name}")
 
     def route(self, scores: Value, module: str, chosen: int, normalized: bool) -> Value:
         """Each expert's share of a token's update: the softmax of the router's scores, and 0 for all but the best.
@@ -290,20 +319,23 @@ class Builder:
         return self._op("pool", "", (x,), (x.shape[0], 1, x.shape[-1]), how=how)
 
     def scores(
-        self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
-    ) -> Value:
-        """The last layer; a tied one has no weight of its own, and some have a bias stored under another name."""
+        self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False,
+        dropout: float | None = None, dropout_module: str = "dropout", **options: Any,
+    ) -> Value:  # fmt: skip
+        """The last layer; a tied one has no weight of its own, and some have a bias stored under another name. `dropout`: of
+        what it reads, in training."""
         table = self.ops[0].weights[0].name if tied else f"{module}.weight"
         weights: dict[str, tuple[int, ...]] = {table: (out, _integer(x.shape[-1]))}
         if bias:
             added = Weight(f"{module}.bias", (out,)) if bias is True else bias
             weights[added.name] = added.shape
-        return self._op("scores", module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+        result = self._op("scores", module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+        return result if dropout is None else self.dropout(result, dropout, dropout_module)
 
     def build(self, head: Head) -> Blueprint:
         c = self.config
         return Blueprint(
-            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers
+            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers, tuple(self._parts)
         )  # fmt: skip
 
     def build_with_head(self, x: Value, head: Head, token_head: str = "classifier", **options: Any) -> Blueprint:
@@ -314,7 +346,7 @@ class Builder:
         elif head == "sequence":
             self.scores(self.pool(x, "last"), "score", c.label_count)
         elif head == "token":
-            self.scores(x, token_head, c.label_count, bias=True)
+            self.scores(x, token_head, c.label_count, bias=True, dropout=c.head_dropout)
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
         return self.build(head)

@@ -218,6 +218,17 @@ class Config:
         return 0
 
     @property
+    def head_dropout(self) -> float:
+        """Of what the head that scores tokens reads."""
+        rates = (getattr(self, name, None) for name in ("classifier_dropout", "hidden_dropout"))
+        return next((rate for rate in rates if rate is not None), 0.1)
+
+    @property
+    def ropes(self) -> Mapping[str, Rope]:
+        """The kinds of RoPE, by the names that their tables have in PyTorch."""
+        return {}
+
+    @property
     def routed_layers(self) -> tuple[int, ...]:
         """The numbers of the blocks whose MLP is a mixture of experts."""
         return ()

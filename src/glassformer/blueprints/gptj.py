@@ -34,6 +34,10 @@ class Config(gpt.Config):
             )
 
     @property
+    def ropes(self) -> Mapping[str, Rope]:
+        return {"rotary_emb": self.rotation}
+
+    @property
     def rotation(self) -> Rope:
         return Rope(partial_rotary_factor=self.rotary_dim / self.head_dim, interleaved=True)
 

@@ -80,6 +80,10 @@ class TwoRopesConfig(Config):
         """The name of a layer's rotary tables."""
         return "local" if self.is_local(layer) else "default"
 
+    @property
+    def ropes(self) -> Mapping[str, Rope]:
+        return {"rotary_emb": self.rope, "rotary_emb_local": self.local_rope}
+
     def to_dict(self) -> dict[str, Any]:
         raw = super().to_dict()
         del raw["local_rope"]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import rotary
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
 
@@ -64,6 +65,17 @@ class Config(rotary.Config):
         return self.rope
 
 
+FAMILY = Family(
+    name="Llama",
+    heads=("causal", "sequence"),
+    modules={
+        "": "Model embed_tokens layers norm rotary_emb",
+        "layers.*": "DecoderLayer self_attn mlp",
+        "self_attn": "Attention q_proj k_proj v_proj o_proj",
+        "mlp": "MLP",
+    },
+)
+
 PrepareQueryKey = Callable[[Builder, Any, Value, Value], tuple[Value, Value]]
 MakeHeads = Callable[[Builder, Any, Value, str, int], Value]  # "q" or "k", and how many
 MakeMLP = Callable[[Builder, Any, Value], Value]  # of a block: its input to its update
@@ -98,7 +110,7 @@ def attention(
     q, k = make_heads(b, c, h, "q", c.num_attention_heads), make_heads(b, c, h, "k", groups)
     q, k = prepare_query_key(b, c, q, k)
     v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
-    return b.attend(q, k, v, "self_attn", window=c.window(b.layer), **options)
+    return b.attend(q, k, v, "self_attn", window=c.window(b.layer), dropout=c.attention_dropout, **options)
 
 
 def gated_mlp(b: Builder, c: Config, x: Value) -> Value:

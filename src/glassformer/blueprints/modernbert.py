@@ -99,6 +99,10 @@ class Config(shared.Config):
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def ropes(self) -> Mapping[str, Rope]:
+        return {"rotary_emb": self.rope, "rotary_emb_local": self.local_rope}
+
+    @property
     def head_dropout(self) -> float:
         return self.classifier_dropout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -30,6 +31,10 @@ class Config(shared.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_activation("hidden_act")
+
+    @property
+    def ropes(self) -> Mapping[str, Rope]:
+        return {"rotary_emb": self.rope}
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer looks; None: to the beginning."""

@@ -10,6 +10,7 @@ from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.ground.errors import ConfigError
 
 UNBOUNDED = 1 << 30  # tokens: relative positions have no end
@@ -103,6 +104,30 @@ class Config(shared.Config):
         return super().to_dict() | {"tie_word_embeddings": self.scale_decoder_outputs, "is_encoder_decoder": True}
 
 
+FAMILY = Family(
+    name="T5",
+    base="",
+    heads=("seq2seq",),
+    modules={
+        "": "Model shared encoder decoder",
+        "encoder": "Stack embed_tokens block final_layer_norm",
+        "decoder": "Stack embed_tokens block final_layer_norm",
+        "block.*": "Block",
+        "encoder.block.*.layer.0": "LayerSelfAttention SelfAttention",
+        "encoder.block.*.layer.1": "LayerFF DenseReluDense",
+        "decoder.block.*.layer.0": "LayerSelfAttention SelfAttention",
+        "decoder.block.*.layer.1": "LayerCrossAttention EncDecAttention",
+        "decoder.block.*.layer.2": "LayerFF DenseReluDense",
+        "SelfAttention": "Attention q k v o",
+        "EncDecAttention": "Attention q k v o",
+        "DenseReluDense": "DenseActDense wi wo dropout act",
+        "layer_norm": "LayerNorm",
+        "final_layer_norm": "LayerNorm",
+    },
+    has_encoder_model=True,
+)
+
+
 def attention(
     b: Builder, c: Config, x: Value, module: str, site_prefix: str, encoded: Value | None = None, **options: Any
 ) -> Value:
@@ -112,12 +137,13 @@ def attention(
     q = b.heads(h, f"{module}.q", heads, size, site=f"{site_prefix}.query")
     k = b.heads(encoded or h, f"{module}.k", heads, size, site=f"{site_prefix}.key")
     v = b.heads(encoded or h, f"{module}.v", heads, size, site=f"{site_prefix}.value")
-    a = b.attend(q, k, v, module, scale=1.0, site_prefix=site_prefix, **options)
-    return b.linear(a, f"{module}.o", c.hidden_size, site=f"{site_prefix}.update")
+    a = b.attend(q, k, v, module, scale=1.0, site_prefix=site_prefix, dropout=c.dropout_rate, **options)
+    a = b.linear(a, f"{module}.o", c.hidden_size, site=f"{site_prefix}.update")
+    return b.dropout(a, c.dropout_rate, f"{module.rpartition('.')[0]}.dropout")
 
 
 def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None = None) -> Value:
-    x = b.embed("shared")
+    x = b.dropout(b.embed("shared"), c.dropout_rate, f"{name}.dropout")
     table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"  # the first block's, for all
     bias = b.relative_bias(table, c.relative_attention_num_buckets, c.num_attention_heads)
     for layer in range(layers):
@@ -130,11 +156,14 @@ def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None =
             h = b.norm(x, f"{last}.layer_norm", c.layer_norm_epsilon, site="mlp.input")
             dense = f"{last}.DenseReluDense"
             if c.gated:
-                h = b.gate(h, f"{dense}.wi_0", f"{dense}.wi_1", c.intermediate_size, c.hidden_act)
+                h = b.gate(h, f"{dense}.wi_0", f"{dense}.wi_1", c.intermediate_size, c.hidden_act, name="act")
             else:
-                h = b.activate(b.linear(h, f"{dense}.wi", c.intermediate_size), c.hidden_act, "mlp.hidden")
-            x = b.add(x, b.linear(h, f"{dense}.wo", c.hidden_size, site="mlp.update"), site="residual")
-    return b.norm(x, f"{name}.final_layer_norm", c.layer_norm_epsilon, site="final")
+                h = b.activate(b.linear(h, f"{dense}.wi", c.intermediate_size), c.hidden_act, "mlp.hidden", f"{dense}.act")
+            h = b.dropout(h, c.dropout_rate, f"{dense}.dropout")
+            h = b.linear(h, f"{dense}.wo", c.hidden_size, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.dropout_rate, f"{last}.dropout"), site="residual")
+    x = b.norm(x, f"{name}.final_layer_norm", c.layer_norm_epsilon, site="final")
+    return b.dropout(x, c.dropout_rate, f"{name}.dropout")
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:

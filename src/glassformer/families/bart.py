@@ -104,7 +104,7 @@ class BartStack(FamilyModule):
         """Token vectors with their positions."""
         return self.layernorm_embedding(x + self.embed_positions(positions + FIRST))
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         """What happens to the last block's states; in a post-norm stack nothing."""
         return x
 
@@ -112,7 +112,7 @@ class BartStack(FamilyModule):
         x = self.at_site("embedding", self.dropout(self.placed(x, p.positions)), p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
 
 class BartLMHead(FamilyModule):

@@ -150,6 +150,7 @@ class DebertaV2Model(Encoder):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
+        self.pooler = None
         self.embeddings = DebertaV2Embeddings(c)
         self.encoder = DebertaV2Encoder(c)
         self.post_init(self.encoder.layer)

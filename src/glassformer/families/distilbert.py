@@ -140,6 +140,7 @@ class DistilBertModel(Encoder):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
+        self.pooler = None
         self.embeddings = DistilBertEmbeddings(c)
         self.transformer = Transformer(c)
         self.post_init(self.transformer.layer)

@@ -77,6 +77,7 @@ class ElectraModel(Encoder):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
+        self.pooler = None
         self.embeddings = bert.BertEmbeddings(c, c.embedding_size)
         self.embeddings_project = Linear(c.embedding_size, c.hidden_size) if c.embedding_size != c.hidden_size else None
         self.encoder = bert.BertEncoder(c)

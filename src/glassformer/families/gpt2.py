@@ -124,9 +124,9 @@ class GPT2Model(Decoder):
         x = self.at_site("embedding", self.drop(self.placed(x, p.positions)), p)
         for block in self.h:
             x = block(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         return self.ln_f(x)
 
 

@@ -103,9 +103,9 @@ class GPTNeoXModel(Decoder):
         x = self.at_site("embedding", self.emb_dropout(x), p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         return self.final_layer_norm(x)
 
 

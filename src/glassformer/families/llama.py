@@ -90,9 +90,9 @@ class LlamaModel(Decoder):
         x = self.at_site("embedding", x, p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
 

@@ -161,9 +161,10 @@ class ModernBertModel(Encoder):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
+        self.pooler = None
         self.embeddings = ModernBertEmbeddings(c)
         self.layers = nn.ModuleList(ModernBertEncoderLayer(c, number) for number in range(c.num_hidden_layers))
-        self._modules["final_norm"] = layer_norm(c)
+        self.final_norm = layer_norm(c)
         self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
         self.rotary_emb_local = RotaryEmbedding(c.local_rope, c.head_dim)
         self.post_init(self.layers)
@@ -176,11 +177,8 @@ class ModernBertModel(Encoder):
     def blocks(self) -> Iterable[nn.Module]:
         return self.layers
 
-    @property
-    def final_norm(self) -> nn.Module:  # called as the method is
-        norm = self._modules["final_norm"]
-        assert norm is not None
-        return norm
+    def final_states(self, x: Tensor) -> Tensor:
+        return self.final_norm(x)
 
     def check_positions(self, positions: Tensor) -> None:
         """Rotary positions have no table that would end."""

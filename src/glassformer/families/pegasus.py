@@ -32,7 +32,7 @@ class PegasusStack(marian.MarianStack):
         super().add_positions(c)
         self.layer_norm = LayerNorm(c.hidden_size, EPS)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         return self.layer_norm(x)
 
 
@@ -44,8 +44,8 @@ class PegasusModel(marian.MarianModel):
     encoder_layer = PegasusEncoderLayer
     decoder_layer = PegasusDecoderLayer
 
-    def final_norm(self, x: Tensor) -> Tensor:
-        return self.decoder.final_norm(x)
+    def final_states(self, x: Tensor) -> Tensor:
+        return self.decoder.final_states(x)
 
 
 Model = PegasusModel

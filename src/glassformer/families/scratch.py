@@ -134,9 +134,9 @@ class ScratchModel(Decoder):
         *blocks, _ = self.transformer_blocks
         for block in blocks:
             x = block(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         norm = self.transformer_blocks[-1]
         return norm(x)
 

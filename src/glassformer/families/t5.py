@@ -161,7 +161,7 @@ class T5Model(EncoderDecoder):
         self.post_init(self.decoder.block if self.has_decoder else ())
         label_modules(self.encoder, self.family, self.encoder.block, ENCODER)
 
-    def final_norm(self, x: Tensor) -> Tensor:
+    def final_states(self, x: Tensor) -> Tensor:
         return self.decoder.final_layer_norm(x)
 
     @property

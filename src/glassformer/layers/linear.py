@@ -55,6 +55,19 @@ class Linear(nn.Linear):
         return fast_linear(x, self.weight, self.bias)
 
 
+class OutputLayer(Linear):
+    """A head's last layer, printed as a Linear."""
+
+    reads = "states"  # what it takes, where it is the whole head
+
+    def _get_name(self) -> str:
+        return "Linear"
+
+    @property
+    def output(self) -> Linear:
+        return self
+
+
 class Conv1D(FamiliarClass, nn.Module):
     """A Linear whose weight is transposed, (in, out), as GPT-2's files have it."""
 

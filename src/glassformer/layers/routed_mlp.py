@@ -8,7 +8,7 @@ has a slot for each expert that it goes to, in the order of the experts' numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,29 @@ from torch import Tensor, nn
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import ForwardPass
 from glassformer.layers.linear import Linear
-from glassformer.layers.mlp import MLP
+from glassformer.layers.mlp import MLP, ActivationFunction
+
+
+class Expert(FamilyModule):
+    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added to that."""
+
+    def __init__(
+        self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
+    ) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self.act_fn = ActivationFunction(activation)
+        self.names, self.limit, self.offset = names, limit, offset
+
+    def neurons(self, x: Tensor) -> Tensor:
+        gate, up = (self._modules[name](x) for name in self.names[:2])  # type: ignore[misc]
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self.act_fn(gate) * (up + self.offset if self.offset else up)
+
+    def down(self, neurons: Tensor) -> Tensor:
+        return self._modules[self.names[2]](neurons)  # type: ignore[misc]
 
 
 class RoutedMLP(FamilyModule):

@@ -224,7 +224,7 @@ class _Unembedding:
 
     def __init__(self, model: ModelLike) -> None:
         self.module: Any = model.module
-        self.norm: Callable[[Tensor], Tensor] = self.module.base_model.final_norm
+        self.norm: Callable[[Tensor], Tensor] = self.module.base_model.final_states
         self.head: Any = self.module.head_module
         output = getattr(self.head, "output", None)
         self.dtype = self.module.base_model.token_embedding.weight.dtype

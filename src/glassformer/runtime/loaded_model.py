@@ -254,7 +254,7 @@ class LoadedModel(Shared):
         import torch
 
         with torch.inference_mode():
-            final = self.module.base_model.final_norm(torch.from_numpy(states))
+            final = self.module.base_model.final_states(torch.from_numpy(states))
             scores: Floats = self.module.head_module(final).float().numpy()
         return scores
 

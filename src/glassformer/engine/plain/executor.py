@@ -350,7 +350,7 @@ class PlainExecutor(NotCopied, RereadRows):
         weight = self.base.token_embedding.weight
         residual = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size))
         with checks.unchanged_weights(self.model):
-            normed = self.base.final_norm(residual.to(weight.device, weight.dtype))
+            normed = self.base.final_states(residual.to(weight.device, weight.dtype))
             scores: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
         return scores
 

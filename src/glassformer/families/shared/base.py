@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints import Config, blueprint
+from glassformer.blueprints import Config, Head, blueprint
 from glassformer.blueprints.blueprint import BlockCounts
 from glassformer.ground import sites
 from glassformer.ground.changes import Change, SiteFunction
@@ -107,9 +107,14 @@ class BaseModel(FamilyModule):
         """The family itself: embedded tokens to final states."""
         raise NotImplementedError
 
-    def final_norm(self, x: Tensor) -> Tensor:
-        """The norm after the last block, in families that have one."""
+    def final_states(self, x: Tensor) -> Tensor:
+        """What the norm after the last block makes of its states, in families that have one."""
         return x
+
+    def make_head(self, kind: Head) -> tuple[str, nn.Module]:
+        """A head's name in checkpoints, and its module; under no name, its children are at the top level."""
+        name, module = self.heads[kind]
+        return name, module(self.config)
 
     def new_pass(
         self,

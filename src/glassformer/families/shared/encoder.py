@@ -44,10 +44,7 @@ class Encoder(BaseModel):
 
     embeddings: Any
     optional_modules = ("pooler",)
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.pooler: nn.Module | None = None
+    pooler: nn.Module | None
 
     @property
     def blocks(self) -> Iterable[nn.Module]:
@@ -64,11 +61,16 @@ class Encoder(BaseModel):
         x = self.at_site("embedding", self.embedded(x, p), p)
         for block in self.blocks:
             x = block(x, p)
-        return self.at_site("final", self.final_norm(x), p)
+        return self.at_site("final", self.final_states(x), p)
 
     def embedded(self, x: Tensor, p: ForwardPass) -> Tensor:
         """Token vectors as the first block takes them, positions and all."""
         return self.embeddings(x, p)
+
+    def pooled(self, first: Tensor) -> Tensor:
+        """One vector for each text, made of its first token's state."""
+        assert self.pooler is not None
+        return self.pooler(first)
 
     def drop_unread(self, head: nn.Module) -> None:
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
@@ -112,7 +114,7 @@ class Encoder(BaseModel):
         record = p.tap.observers[0].record if p.tap is not None else {}
         return BaseModelOutputWithPooling(
             states,
-            self.pooler(first_tokens(states, p.mask.real_tokens)) if self.pooler is not None else None,
+            self.pooled(first_tokens(states, p.mask.real_tokens)) if self.pooler is not None else None,
             self.hidden_states(record) if output_hidden_states else None,
             self.attentions(record) if output_attentions else None,
             record if watch is not None else None,

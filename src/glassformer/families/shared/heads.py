@@ -51,12 +51,13 @@ class ModelWithHead(FamilyModule):
         super().__init__()
         self.config = config
         base = self.base_class(config)
-        name, kind = self.base_class.heads[self.head_kind]
-        head: Any = kind(config)
+        name, made = base.make_head(self.head_kind)
+        head: Any = made
         base.drop_unread(head)
         label_modules(head, base.family, ())
-        if config.tie_word_embeddings and hasattr(head, "output"):
+        if config.tie_word_embeddings and self.head_kind in ("causal", "seq2seq", "masked"):
             head.output.weight = base.token_embedding.weight
+        self._head_name = name
         self.__dict__["_unnamed"] = (base, head)  # not registered: under no name, only their children are modules
         attach_module(self, self.base_class.prefix, base)
         attach_module(self, name, head)
@@ -72,8 +73,7 @@ class ModelWithHead(FamilyModule):
     @property
     def head_module(self) -> nn.Module:
         """The last layer, as the family has it."""
-        name, _ = self.base_class.heads[self.head_kind]
-        return getattr(self, name) if name else self.__dict__["_unnamed"][1]
+        return getattr(self, self._head_name) if self._head_name else self.__dict__["_unnamed"][1]
 
     def run_base(self, ids: Tensor | None, mask: Tensor | None, watch: WatchLike, inputs: Mapping[str, Any]) -> Any:
         """The base model's output; an argument that neither it nor the head has is refused."""
