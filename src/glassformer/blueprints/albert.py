@@ -10,6 +10,7 @@ from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.ops import Weight
 from glassformer.ground.errors import ConfigError
 
@@ -49,6 +50,23 @@ class Config(bert.Config):
         return int(layer / (self.num_hidden_layers / self.num_hidden_groups))
 
 
+FAMILY = Family(
+    name="Albert",
+    base="albert",
+    heads=("masked", "sequence", "token", "question"),
+    modules={
+        "embeddings": bert.FAMILY.modules["embeddings"],
+        "encoder": "Transformer",
+        "albert_layer_groups.*": "LayerGroup",
+        "albert_layers.*": "Layer full_layer_layer_norm attention ffn ffn_output activation",
+        "attention": "Attention query key value dense attention_dropout output_dropout",
+        "predictions": "MLMHead LayerNorm dense decoder",
+    },
+    types_first=True,
+    bias_name="predictions.bias",
+)
+
+
 def states(b: Builder, c: Config, base: str) -> Value:
     """From ids to the last block's states."""
     eps, heads, size = c.layer_norm_eps, c.num_attention_heads, c.hidden_size // c.num_attention_heads
@@ -61,11 +79,15 @@ def states(b: Builder, c: Config, base: str) -> Value:
                 b.heads(h, f"attention.{name}", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
             )
-            a = b.attend(q, k, v, "attention", causal=False)
+            rate = c.attention_probs_dropout_prob
+            a = b.attend(q, k, v, "attention", causal=False, dropout=rate, dropout_module="attention.attention_dropout")
             a = b.linear(a, "attention.dense", c.hidden_size, bias=True, site="attention.update")
+            a = b.dropout(a, c.hidden_dropout_prob, "attention.output_dropout")
             x = b.norm(b.add(x, a), "attention.LayerNorm", eps, site="middle", how="layer")
             h = b.identity(x, "mlp.input")
-            h = b.activate(b.linear(h, "ffn", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "ffn", c.intermediate_size, bias=True)
+            h = b.activate(h, c.hidden_act, "mlp.hidden", "activation")
+            b.unused("dropout", c.hidden_dropout_prob)  # as its authors have it
             h = b.linear(h, "ffn_output", c.hidden_size, bias=True, site="mlp.update")
             x = b.norm(b.add(x, h), "full_layer_layer_norm", eps, site="residual", how="layer")
     return b.identity(x, "final")
@@ -78,12 +100,13 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     if head in ("base", "sequence"):
         x = b.activate(b.linear(b.pool(x), f"{base}pooler", c.hidden_size, bias=True), "tanh")
     if head == "masked":
-        h = b.activate(b.linear(x, "predictions.dense", c.embedding_size, bias=True), c.hidden_act)
+        h = b.linear(x, "predictions.dense", c.embedding_size, bias=True)
+        h = b.activate(h, c.hidden_act, name="predictions.activation")
         h = b.norm(h, "predictions.LayerNorm", c.layer_norm_eps, how="layer")
         bias = Weight("predictions.bias" if c.tie_word_embeddings else "predictions.decoder.bias", (c.vocab_size,))
         b.scores(h, "predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
-        b.scores(x, "classifier", c.label_count, bias=True)
+        b.scores(x, "classifier", c.label_count, bias=True, dropout=c.head_dropout)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

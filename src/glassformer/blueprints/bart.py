@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
+from glassformer.blueprints.bert import classification_scores
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.ops import Weight
 
 FIRST = 2  # the row of the position table that the first token gets
@@ -80,6 +82,25 @@ class Config(shared.Config):
         return super().to_dict() | {"is_encoder_decoder": True}
 
 
+LAYER = "self_attn self_attn_layer_norm activation_fn fc1 fc2 final_layer_norm dropout activation_dropout"
+STACK = "embed_tokens embed_positions layernorm_embedding layer_norm layers"
+FAMILY = Family(
+    name="Bart",
+    heads=("seq2seq", "sequence", "question"),
+    modules={
+        "": "Model shared encoder decoder",
+        "encoder": f"Encoder {STACK}",
+        "decoder": f"Decoder {STACK}",
+        "encoder.layers.*": f"EncoderLayer {LAYER}",
+        "decoder.layers.*": f"DecoderLayer {LAYER} encoder_attn",
+        "self_attn": "Attention",
+        "encoder_attn": "Attention",
+        "classification_head": "ClassificationHead dense",
+    },
+    shifts_source=True,
+)
+
+
 def attention(
     b: Builder, c: Config, h: Value, module: str, heads: int, site_prefix: str = "attention", encoded: Value | None = None,
     causal: bool = False,
@@ -89,8 +110,9 @@ def attention(
     q = b.heads(h, f"{module}.q_proj", heads, size, bias=True, site=f"{site_prefix}.query")
     k = b.heads(encoded or h, f"{module}.k_proj", heads, size, bias=True, site=f"{site_prefix}.key")
     v = b.heads(encoded or h, f"{module}.v_proj", heads, size, bias=True, site=f"{site_prefix}.value")
-    a = b.attend(q, k, v, module, causal=causal, site_prefix=site_prefix)
-    return b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{site_prefix}.update")
+    a = b.attend(q, k, v, module, causal=causal, site_prefix=site_prefix, dropout=c.attention_dropout)
+    a = b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{site_prefix}.update")
+    return b.dropout(a, c.dropout, "dropout")
 
 
 def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
@@ -98,13 +120,15 @@ def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
     table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
     x = b.embed(f"{base}{table}", site=None, scale=c.scale)
     x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
-    return b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
+    x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
+    return b.dropout(x, c.dropout, f"{base}{name}.dropout")
 
 
 def mlp(b: Builder, c: Config, h: Value, inner: int) -> Value:
     """The update that the MLP makes of its input, with every site but the input's."""
-    h = b.activate(b.linear(h, "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
-    return b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update")
+    h = b.activate(b.linear(h, "fc1", inner, bias=True), c.hidden_act, "mlp.hidden", "activation_fn")
+    h = b.dropout(h, c.activation_dropout, "activation_dropout")
+    return b.dropout(b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update"), c.dropout, "dropout")
 
 
 def stack_sizes(c: Config, decoder: bool) -> tuple[int, int, int]:
@@ -145,8 +169,7 @@ def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     if head == "seq2seq":
         vocabulary_scores(b, c, x)
     elif head == "sequence":
-        h = b.activate(b.linear(b.pool(x, "eos"), "classification_head.dense", c.hidden_size, bias=True), "tanh")
-        b.scores(h, "classification_head.out_proj", c.label_count, bias=True)
+        classification_scores(b, c, x, "classification_head", "tanh", pool="eos")
     else:
         return b.build_with_head(x, head)
     return b.build(head)

@@ -125,6 +125,15 @@ def masked_scores(b: Builder, c: Config, x: Value) -> None:
     b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
 
 
+def classification_scores(b: Builder, c: Any, x: Value, module: str, how: str, pool: str = "first") -> None:
+    """A head that scores a text's labels: a hidden layer with an activation, then the labels."""
+    h = b.dropout(b.pool(x, pool), c.head_dropout, f"{module}.dropout")
+    h = b.activate(b.linear(h, f"{module}.dense", c.hidden_size, bias=True), how)
+    b.scores(
+        h, f"{module}.out_proj", c.label_count, bias=True, dropout=c.head_dropout, dropout_module=f"{module}.dropout"
+    )  # fmt: skip
+
+
 def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
     h = b.linear(b.pool(x), f"{base}pooler.dense", c.hidden_size, bias=True)
     return b.activate(h, "tanh", name=f"{base}pooler.activation")

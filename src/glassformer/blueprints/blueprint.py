@@ -24,11 +24,15 @@ from glassformer.ground.sites import Synonyms
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
+UNUSED = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A module without weights, in PyTorch: an activation under its name there, or a dropout, which need not have one."""
 
-    op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read
+    op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read;
+    # UNUSED: nothing goes through it
     module: str
     rate: float | None = None  # of a dropout
 
@@ -150,6 +154,10 @@ class Builder:
         """Drop out what an op gives, in training: before it can be seen at the op's site. `module`: its name in PyTorch."""
         self._parts.append(Part(x.op, self._prefix + module if module else "", rate))
         return x
+
+    def unused(self, module: str, rate: float | None = None) -> None:
+        """A module that PyTorch has and nothing goes through: a dropout, or, without a rate, nothing at all."""
+        self._parts.append(Part(UNUSED, self._prefix + module, rate))
 
     def _activation(self, x: Value, module: str) -> Value:
         if module:

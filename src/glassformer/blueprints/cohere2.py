@@ -45,6 +45,14 @@ class Config(layer_types.Config):
         return self.window(layer) is not None
 
 
+FAMILY = replace(
+    llama.FAMILY,
+    name="Cohere2",
+    heads=("causal",),
+    modules={**llama.FAMILY.modules, "input_layernorm": "LayerNorm", "norm": "LayerNorm"},
+)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."

@@ -11,6 +11,7 @@ from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, SIZE_OR_DEFAULT, Bounds
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.positions import DistanceBuckets
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
@@ -92,6 +93,21 @@ class Config(bert.Config):
         return float((self.hidden_size // self.num_attention_heads * terms) ** -0.5)
 
 
+FAMILY = Family(
+    name="DebertaV2",
+    base="deberta",
+    heads=("masked", "sequence", "token", "question"),
+    modules={
+        **bert.FAMILY.modules,
+        "encoder": "Encoder layer",
+        "attention.self": "DisentangledSelfAttention query_proj key_proj value_proj dropout pos_dropout",
+        "pooler": "ContextPooler dense",
+        "sequence": "Head pooler classifier",
+    },
+    bias_name="cls.predictions.bias",
+)
+
+
 def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value:
     heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
     h = b.identity(x, "attention.input", "attention.self")
@@ -100,7 +116,9 @@ def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value
         for name in ("query", "key", "value")
     )
     if distances is None:
-        return b.attend(q, k, v, "attention.self", causal=False, scale=c.scale)
+        b.unused("attention.self.pos_dropout", c.hidden_dropout_prob)
+        return b.attend(q, k, v, "attention.self", causal=False, scale=c.scale, **bert.pattern_dropout(c))
+    distances = b.dropout(distances, c.hidden_dropout_prob, "attention.self.pos_dropout")
     shared = "" if c.share_att_key else "pos_"
     key, query = (
         b.heads(distances, f"attention.self.{shared}{name}_proj", heads, size, bias=True)
@@ -109,8 +127,9 @@ def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value
         for name in ("key", "query")
     )
     return b.attend(
-        q, k, v, "attention.self", causal=False, scale=c.scale, distances=c.distances, distance_key=key, distance_query=query
-    )
+        q, k, v, "attention.self", causal=False, scale=c.scale, distances=c.distances, distance_key=key,
+        distance_query=query, **bert.pattern_dropout(c),
+    )  # fmt: skip
 
 
 def states(b: Builder, c: Config, base: str) -> Value:
@@ -122,6 +141,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
     if c.type_vocab_size:
         x = b.position(x, f"{base}embeddings.token_type_embeddings", c.type_vocab_size, how="segments")
     x = b.norm(x, f"{base}embeddings.LayerNorm", eps, site="embedding", how="layer")
+    x = b.dropout(x, c.hidden_dropout_prob, f"{base}embeddings.dropout")
     distances = None
     if c.relative_attention:
         distances = b.distance_vectors(f"{base}encoder.rel_embeddings", 2 * c.distances.span)
@@ -139,8 +159,11 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     if head == "masked":
         bert.masked_scores(b, c, x)
     elif head == "sequence":
-        h = b.activate(b.linear(b.pool(x), "pooler.dense", c.hidden_size, bias=True), c.pooler_hidden_act)
-        b.scores(h, "classifier", c.label_count, bias=True)
+        h = b.linear(b.dropout(b.pool(x), c.pooler_dropout, "pooler.dropout"), "pooler.dense", c.hidden_size, bias=True)
+        h = b.activate(h, c.pooler_hidden_act, name="pooler.activation")
+        b.scores(h, "classifier", c.label_count, bias=True, dropout=c.head_dropout)
+    elif head == "token":
+        b.scores(x, "classifier", c.label_count, bias=True, dropout=c.hidden_dropout_prob)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

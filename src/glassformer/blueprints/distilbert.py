@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 
 EPS = 1e-12  # of every norm; the config does not say
 
@@ -48,6 +49,23 @@ class Config(shared.Config):
         return self.dropout
 
 
+FAMILY = Family(
+    name="DistilBert",
+    base="distilbert",
+    heads=("masked", "sequence", "token", "question"),
+    modules={
+        "embeddings": "Embeddings word_embeddings",
+        "transformer": "Transformer",
+        "transformer.layer.*": "TransformerBlock",
+        "attention": "SelfAttention",
+        "ffn": "FFN dropout",
+        "masked": "Head activation",
+        "sequence": "Head pre_classifier classifier",
+        "question": "Head qa_outputs",
+    },
+)
+
+
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "distilbert."
@@ -55,6 +73,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     x = b.embed(f"{base}embeddings.word_embeddings", site=None)
     x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings)
     x = b.norm(x, f"{base}embeddings.LayerNorm", EPS, site="embedding", how="layer")
+    x = b.dropout(x, c.dropout, f"{base}embeddings.dropout")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}transformer.layer"):
             h = b.identity(x, "attention.input", "attention")
@@ -62,21 +81,25 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
                 b.heads(h, f"attention.{name[0]}_lin", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
             )
-            a = b.attend(q, k, v, "attention", causal=False)
+            rate = c.attention_dropout
+            a = b.attend(q, k, v, "attention", causal=False, dropout=rate, dropout_module="attention.dropout")
             a = b.linear(a, "attention.out_lin", c.hidden_size, bias=True, site="attention.update")
             x = b.norm(b.add(x, a), "sa_layer_norm", EPS, site="middle", how="layer")
             h = b.identity(x, "mlp.input", "ffn")
-            h = b.activate(b.linear(h, "ffn.lin1", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
-            h = b.linear(h, "ffn.lin2", c.hidden_size, bias=True, site="mlp.update")
+            h = b.linear(h, "ffn.lin1", c.intermediate_size, bias=True)
+            h = b.activate(h, c.hidden_act, "mlp.hidden", "ffn.activation")
+            h = b.dropout(b.linear(h, "ffn.lin2", c.hidden_size, bias=True, site="mlp.update"), c.dropout, "ffn.dropout")
             x = b.norm(b.add(x, h), "output_layer_norm", EPS, site="residual", how="layer")
     x = b.identity(x, "final")
     if head == "masked":
-        h = b.activate(b.linear(x, "vocab_transform", c.hidden_size, bias=True), c.hidden_act)
+        h = b.activate(b.linear(x, "vocab_transform", c.hidden_size, bias=True), c.hidden_act, name="activation")
         h = b.norm(h, "vocab_layer_norm", EPS, how="layer")
         b.scores(h, "vocab_projector", c.vocab_size, bias=True, tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x), "pre_classifier", c.hidden_size, bias=True), "relu")
-        b.scores(h, "classifier", c.label_count, bias=True)
+        b.scores(h, "classifier", c.label_count, bias=True, dropout=c.seq_classif_dropout)
+    elif head == "question":
+        b.scores(x, "qa_outputs", 2, bias=True, dropout=c.qa_dropout)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 
 
 @dataclass(kw_only=True)
@@ -26,6 +27,21 @@ class Config(bert.Config):
     embedding_size: int = 128
 
 
+FAMILY = Family(
+    name="Electra",
+    base="electra",
+    heads=("masked", "discriminator", "sequence", "token", "question"),
+    modules={
+        **bert.FAMILY.modules,
+        "": "Model embeddings embeddings_project",
+        "generator_predictions": "GeneratorPredictions LayerNorm",
+        "discriminator_predictions": "DiscriminatorPredictions",
+        "classifier": "ClassificationHead dense",
+    },
+    types_first=True,
+)
+
+
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "electra."
@@ -40,11 +56,11 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         h = b.norm(h, "generator_predictions.LayerNorm", c.layer_norm_eps, how="layer")
         b.scores(h, "generator_lm_head", c.vocab_size, bias=True, tied=c.tie_word_embeddings)
     elif head == "discriminator":
-        h = b.activate(b.linear(x, "discriminator_predictions.dense", c.hidden_size, bias=True), c.hidden_act)
+        h = b.linear(x, "discriminator_predictions.dense", c.hidden_size, bias=True)
+        h = b.activate(h, c.hidden_act, name="discriminator_predictions.activation")
         b.scores(h, "discriminator_predictions.dense_prediction", 1, bias=True)
     elif head == "sequence":
-        h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "gelu")
-        b.scores(h, "classifier.out_proj", c.label_count, bias=True)
+        bert.classification_scores(b, c, x, "classifier", "gelu")
     else:
         return b.build_with_head(x, head)
     return b.build(head)

@@ -18,9 +18,10 @@ class Family:
     heads: tuple[Head, ...]
     modules: Mapping[str, str] = field(default_factory=dict)
     base: str = "model"  # the base's name inside a model with a head; "": its modules are at the top level
-    class_suffixes: Mapping[str, str] = field(default_factory=dict)  # where class names differ: {"ForCausalLM": "LMHeadModel"}
+    class_suffixes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # where class names differ: {"ForCausalLM": "LMHeadModel"}
     has_encoder_model: bool = False  # whether the encoder of an encoder-decoder has a class of its own
-    unused: Mapping[str, float | None] = field(default_factory=dict)  # modules that nothing goes through: dropouts, by rate
     types_first: bool = False  # token types are added before positions
     padding_position: bool = False  # padding has a row of the position table: the one before the first token's
     bias_name: str = ""  # a second name of the bias of the head that guesses hidden tokens

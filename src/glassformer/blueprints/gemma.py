@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
@@ -33,6 +33,9 @@ class Config(llama.Config):
         if raw.get("hidden_act") == "gelu":  # in the first files, which mean the approximation
             raw = {**raw, "hidden_act": "gelu_pytorch_tanh"}
         return super().prepare(raw)
+
+
+FAMILY = replace(llama.FAMILY, name="Gemma", heads=("causal", "sequence", "token"))
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

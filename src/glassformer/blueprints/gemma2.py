@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import layer_types, llama
@@ -35,6 +35,9 @@ class Config(layer_types.Config):
     @property
     def scale(self) -> float:
         return float(self.query_pre_attn_scalar**-0.5)
+
+
+FAMILY = replace(llama.FAMILY, name="Gemma2", heads=("causal", "sequence", "token"))
 
 
 def blueprint(c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated) -> Blueprint:

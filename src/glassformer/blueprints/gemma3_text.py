@@ -4,7 +4,7 @@ windows with a RoPE of their own."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import gemma2, layer_types, llama
@@ -25,6 +25,13 @@ class Config(gemma2.Config, layer_types.TwoRopesConfig):
     max_position_embeddings: int = 131072
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="Gemma3",
+    class_suffixes={"Model": "TextModel", "ForSequenceClassification": "TextForSequenceClassification"},
+)
 
 
 def normed(b: Builder, c: Config, query: Value, key: Value) -> tuple[Value, Value]:

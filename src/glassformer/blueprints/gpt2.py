@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import gpt
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 
 
 @dataclass(kw_only=True)
@@ -50,12 +51,28 @@ class Config(gpt.Config):
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
+FAMILY = Family(
+    name="GPT2",
+    base="transformer",
+    heads=("causal", "sequence", "token", "question"),
+    modules={
+        "": "Model wte wpe rotary_emb drop h ln_f",
+        "h.*": "Block ln_1 attn",
+        "attn": "Attention c_attn c_proj",
+        "attn.attention": "SelfAttention",
+        "mlp": "MLP",
+    },
+    class_suffixes={"ForCausalLM": "LMHeadModel"},
+)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "transformer."
     eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.head_dim
     x = b.embed(f"{base}wte", site=None)
     x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")
+    x = b.dropout(x, c.embd_pdrop, f"{base}drop")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}h"):
             h = b.norm(x, "ln_1", eps, site="attention.input", how="layer")
@@ -64,11 +81,12 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
                 b.fused_heads(fused, "attn", part * heads, heads, size, site=f"attention.{name}")
                 for part, name in enumerate(("query", "key", "value"))
             )
-            a = b.attend(q, k, v, "attn", scale=c.scale(layer))
+            a = b.attend(q, k, v, "attn", scale=c.scale(layer), dropout=c.attn_pdrop, dropout_module="attn.attn_dropout")
             a = b.linear(a, "attn.c_proj", c.hidden_size, bias=True, site="attention.update", columns=True)
-            x = b.add(x, a, site="middle")
+            x = b.add(x, b.dropout(a, c.resid_pdrop, "attn.resid_dropout"), site="middle")
             h = b.norm(x, "ln_2", eps, site="mlp.input", how="layer")
-            h = b.activate(b.linear(h, "mlp.c_fc", c.inner, bias=True, columns=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "mlp.c_fc", c.inner, bias=True, columns=True)
+            h = b.activate(h, c.hidden_act, "mlp.hidden", "mlp.act")
             h = b.linear(h, "mlp.c_proj", c.hidden_size, bias=True, site="mlp.update", columns=True)
-            x = b.add(x, h, site="residual")
+            x = b.add(x, b.dropout(h, c.resid_pdrop, "mlp.dropout"), site="residual")
     return b.build_with_head(b.norm(x, f"{base}ln_f", eps, site="final", how="layer"), head)

@@ -6,10 +6,10 @@ Scores of attention are not scaled by the heads' size.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from glassformer.blueprints import gpt
+from glassformer.blueprints import gpt, gpt2
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, LENGTH, Bounds
 from glassformer.blueprints.config import Head
@@ -75,12 +75,16 @@ class Config(gpt.Config):
         return self.window_size if self.attention_layers[layer] == LOCAL else None
 
 
+FAMILY = replace(gpt2.FAMILY, name="GPTNeo", class_suffixes={})
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "transformer."
     eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.head_dim
     x = b.embed(f"{base}wte", site=None)
     x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")
+    x = b.dropout(x, c.embd_pdrop, f"{base}drop")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}h"):
             h = b.norm(x, "ln_1", eps, site="attention.input", how="layer")
@@ -88,10 +92,14 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
                 b.heads(h, f"attn.attention.{name[0]}_proj", heads, size, site=f"attention.{name}")
                 for name in ("query", "key", "value")
             )
-            a = b.attend(q, k, v, "attn.attention", c.window(layer), scale=SCALE)
+            a = b.attend(
+                q, k, v, "attn.attention", c.window(layer), scale=SCALE, dropout=c.attn_pdrop,
+                dropout_module="attn.attention.attn_dropout",
+            )  # fmt: skip
             a = b.linear(a, "attn.attention.out_proj", c.hidden_size, bias=True, site="attention.update")
-            x = b.add(x, a, site="middle")
+            x = b.add(x, b.dropout(a, c.resid_pdrop, "attn.attention.resid_dropout"), site="middle")
             h = b.norm(x, "ln_2", eps, site="mlp.input", how="layer")
-            h = b.activate(b.linear(h, "mlp.c_fc", c.inner, bias=True), c.hidden_act, "mlp.hidden")
-            x = b.add(x, b.linear(h, "mlp.c_proj", c.hidden_size, bias=True, site="mlp.update"), site="residual")
+            h = b.activate(b.linear(h, "mlp.c_fc", c.inner, bias=True), c.hidden_act, "mlp.hidden", "mlp.act")
+            h = b.linear(h, "mlp.c_proj", c.hidden_size, bias=True, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.resid_pdrop, "mlp.dropout"), site="residual")
     return b.build_with_head(b.norm(x, f"{base}ln_f", eps, site="final", how="layer"), head)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import rotary
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 
 
 @dataclass(kw_only=True)
@@ -57,11 +58,24 @@ class Config(rotary.Config):
         return self.classifier_dropout
 
 
+FAMILY = Family(
+    name="GPTNeoX",
+    base="gpt_neox",
+    heads=("causal", "sequence", "token", "question"),
+    modules={
+        "": "Model embed_in emb_dropout layers final_layer_norm rotary_emb",
+        "layers.*": ("Layer input_layernorm post_attention_layernorm post_attention_dropout post_mlp_dropout attention mlp"),
+        "attention": "Attention dense query_key_value",
+        "mlp": "MLP",
+    },
+)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "gpt_neox."
     heads, size, bias, eps = c.num_attention_heads, c.head_dim, c.attention_bias, c.layer_norm_eps
-    x = b.embed(f"{base}embed_in")
+    x = b.dropout(b.embed(f"{base}embed_in"), c.hidden_dropout, f"{base}emb_dropout")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", how="layer")
@@ -70,11 +84,13 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             q = b.rotate(q, "attention", c.rope, site="attention.query")
             k = b.rotate(k, "attention", c.rope, site="attention.key")
             v = b.fused_heads(h, "attention", 2, heads, size, site="attention.value", step=3)
-            a = b.linear(b.attend(q, k, v, "attention"), "attention.dense", c.hidden_size, bias, site="attention.update")
-            middle = b.add(x, a, site="middle")
+            a = b.attend(q, k, v, "attention", dropout=c.attention_dropout)
+            a = b.linear(a, "attention.dense", c.hidden_size, bias, site="attention.update")
+            middle = b.add(x, b.dropout(a, c.hidden_dropout, "post_attention_dropout"), site="middle")
             h = x if c.use_parallel_residual else middle
             h = b.norm(h, "post_attention_layernorm", eps, site="mlp.input", how="layer")
             h = b.linear(h, "mlp.dense_h_to_4h", c.intermediate_size, bias=True)
-            h = b.activate(h, c.hidden_act, "mlp.hidden")
-            x = b.add(middle, b.linear(h, "mlp.dense_4h_to_h", c.hidden_size, True, site="mlp.update"), site="residual")
+            h = b.activate(h, c.hidden_act, "mlp.hidden", "mlp.act")
+            h = b.linear(h, "mlp.dense_4h_to_h", c.hidden_size, True, site="mlp.update")
+            x = b.add(middle, b.dropout(h, c.hidden_dropout, "post_mlp_dropout"), site="residual")
     return b.build_with_head(b.norm(x, f"{base}final_layer_norm", eps, site="final", how="layer"), head)

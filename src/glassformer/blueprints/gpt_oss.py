@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import layer_types, llama, routed
@@ -54,6 +54,13 @@ class Config(layer_types.Config, routed.Config):
             )
         ropes = {} if raw.get("rope_parameters") or raw.get("rope_scaling") else {"rope_parameters": YARN}
         return super().prepare({**raw, **ropes, "quantization_config": None})
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="GptOss",
+    modules={**llama.FAMILY.modules, "experts.*": "Expert gate_proj up_proj down_proj"},
+)
 
 
 def experts(b: Builder, c: Config, x: Value) -> Value:

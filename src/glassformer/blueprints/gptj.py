@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from glassformer.blueprints import gpt
+from glassformer.blueprints import gpt, gpt2
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
@@ -42,11 +42,14 @@ class Config(gpt.Config):
         return Rope(partial_rotary_factor=self.rotary_dim / self.head_dim, interleaved=True)
 
 
+FAMILY = replace(gpt2.FAMILY, name="GPTJ", class_suffixes={}, heads=("causal", "sequence", "question"))
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "transformer."
     heads, size, rope, eps = c.num_attention_heads, c.head_dim, c.rotation, c.layer_norm_epsilon
-    x = b.embed(f"{base}wte")
+    x = b.dropout(b.embed(f"{base}wte"), c.embd_pdrop, f"{base}drop")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}h"):
             normed = b.norm(x, "ln_1", eps, how="layer")
@@ -54,10 +57,12 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             q = b.rotate(b.heads(h, "attn.q_proj", heads, size), "attn", rope, site="attention.query")
             k = b.rotate(b.heads(h, "attn.k_proj", heads, size), "attn", rope, site="attention.key")
             v = b.heads(h, "attn.v_proj", heads, size, site="attention.value")
-            a = b.linear(b.attend(q, k, v, "attn"), "attn.out_proj", c.hidden_size, site="attention.update")
-            x = b.add(x, a, site="middle")
+            a = b.attend(q, k, v, "attn", dropout=c.attn_pdrop, dropout_module="attn.attn_dropout")
+            a = b.linear(a, "attn.out_proj", c.hidden_size, site="attention.update")
+            x = b.add(x, b.dropout(a, c.resid_pdrop, "attn.resid_dropout"), site="middle")
             h = b.linear(b.identity(normed, "mlp.input"), "mlp.fc_in", c.inner, bias=True)
-            h = b.activate(h, c.hidden_act, "mlp.hidden")
-            x = b.add(x, b.linear(h, "mlp.fc_out", c.hidden_size, bias=True, site="mlp.update"), site="residual")
+            h = b.activate(h, c.hidden_act, "mlp.hidden", "mlp.act")
+            h = b.linear(h, "mlp.fc_out", c.hidden_size, bias=True, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.resid_pdrop, "mlp.dropout"), site="residual")
     x = b.norm(x, f"{base}ln_f", eps, site="final", how="layer")
     return b.build_with_head(x, head, bias=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from glassformer.blueprints import llama
@@ -26,6 +26,9 @@ class Config(llama.Config):
     attention_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_scaling: float = 1.0  # what scores are divided by
+
+
+FAMILY = replace(llama.FAMILY, name="Granite", heads=("causal",), scaled_vectors=True)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import bart
@@ -40,10 +40,21 @@ class Config(bart.Config):
         return super().prepare(raw)
 
 
+FAMILY = replace(
+    bart.FAMILY,
+    name="Marian",
+    heads=("seq2seq",),
+    class_suffixes={"ForConditionalGeneration": "MTModel"},
+    shifts_source=False,
+    scaled_vectors=True,
+)
+
+
 def embedded(b: Builder, c: bart.Config, base: str, name: str) -> Value:
     x = b.embed(f"{base}shared", site=None, scale=c.scale)
     table = f"{base}{name}.embed_positions"
-    return b.position(x, table, c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
+    x = b.position(x, table, c.max_position_embeddings, site="embedding", how="sinusoid", halves=True)
+    return b.dropout(x, c.dropout, f"{base}{name}.dropout")
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:

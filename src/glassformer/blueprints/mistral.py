@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
@@ -28,6 +28,9 @@ class Config(llama.Config):
 
     def window(self, layer: int) -> int | None:
         return self.sliding_window
+
+
+FAMILY = replace(llama.FAMILY, name="Mistral")
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, mistral, routed
@@ -26,6 +26,17 @@ class Config(mistral.Config, routed.Config):
 
     norm_topk_prob: bool = True
     rms_norm_eps: float = 1e-5
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="Mixtral",
+    modules={
+        **llama.FAMILY.modules,
+        "layers.*": "DecoderLayer self_attn block_sparse_moe",
+        "experts.*": "BlockSparseTop2MLP w1 w2 w3",
+    },
+)
 
 
 def experts(b: Builder, c: Config, x: Value) -> Value:

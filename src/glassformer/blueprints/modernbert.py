@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 from glassformer.blueprints.layer_types import rope_object
 from glassformer.blueprints.rope import Rope
 from glassformer.ground.errors import ConfigError
@@ -120,6 +121,20 @@ class Config(shared.Config):
         return raw | {"rope_parameters": {"sliding_attention": self.local_rope.raw(), "full_attention": self.rope.raw()}}
 
 
+FAMILY = Family(
+    name="ModernBert",
+    heads=("masked", "sequence", "token", "question"),
+    modules={
+        "": "Model embeddings layers final_norm",
+        "embeddings": "Embeddings tok_embeddings",
+        "layers.*": "EncoderLayer attn_norm attn mlp_norm",
+        "attn": "Attention Wo Wqkv",
+        "mlp": "MLP Wi act drop",
+        "head": "PredictionHead dense act",
+    },
+)
+
+
 def states(b: Builder, c: Config, base: str) -> Value:
     """From ids to the last norm's states."""
     heads, size = c.num_attention_heads, c.head_dim
@@ -128,21 +143,27 @@ def states(b: Builder, c: Config, base: str) -> Value:
         return b.norm(x, module, c.layer_norm_eps, site=site, how="layer", bias=c.norm_bias)
 
     x = b.embed(f"{base}embeddings.tok_embeddings", site=None)
-    x = norm(x, f"{base}embeddings.norm", "embedding")
+    x = b.dropout(norm(x, f"{base}embeddings.norm", "embedding"), c.embedding_dropout, f"{base}embeddings.drop")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
-            # the first layer reads the norm of the embeddings
+            if not layer:  # which reads the norm of the embeddings
+                b.unused("attn_norm")
             h = norm(x, "attn_norm", "attention.input") if layer else b.identity(x, "attention.input", "attn")
             rope = c.local_rope if c.rope_name(layer) == "local" else c.rope
             qkv = b.linear(h, "attn.Wqkv", 3 * c.hidden_size, c.attention_bias)
             q = b.rotate(b.fused_heads(qkv, "attn.Wqkv", 0, heads, size), "attn", rope, site="attention.query")
-            k = b.rotate(b.fused_heads(qkv, "attn.Wqkv", 1, heads, size), "attn", rope, site="attention.key")
-            v = b.fused_heads(qkv, "attn.Wqkv", 2, heads, size, site="attention.value")
-            a = b.attend(q, k, v, "attn", window=c.window(layer), causal=False)
-            x = b.add(x, b.linear(a, "attn.Wo", c.hidden_size, c.attention_bias, site="attention.update"), site="middle")
+            k = b.rotate(b.fused_heads(qkv, "attn.Wqkv", heads, heads, size), "attn", rope, site="attention.key")
+            v = b.fused_heads(qkv, "attn.Wqkv", 2 * heads, heads, size, site="attention.value")
+            a = b.attend(q, k, v, "attn", window=c.window(layer), causal=False, dropout=c.attention_dropout)
+            a = b.linear(a, "attn.Wo", c.hidden_size, c.attention_bias, site="attention.update")
+            if c.attention_dropout:
+                a = b.dropout(a, c.attention_dropout, "attn.out_drop")
+            else:
+                b.unused("attn.out_drop")
+            x = b.add(x, a, site="middle")
             h = norm(x, "mlp_norm", "mlp.input")
             h = b.linear(h, "mlp.Wi", 2 * c.intermediate_size, c.mlp_bias)
-            h = b.fused_gate(h, "mlp", c.intermediate_size, c.hidden_act)
+            h = b.dropout(b.fused_gate(h, "mlp", c.intermediate_size, c.hidden_act, name="act"), c.mlp_dropout, "mlp.drop")
             x = b.add(x, b.linear(h, "mlp.Wo", c.hidden_size, c.mlp_bias, site="mlp.update"), site="residual")
     return norm(x, f"{base}final_norm", "final")
 
@@ -153,10 +174,12 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     if head == "base":
         return b.build(head)
     x = b.pool(x, POOLING[c.classifier_pooling]) if head == "sequence" else x
-    h = b.activate(b.linear(x, "head.dense", c.hidden_size, c.classifier_bias), c.classifier_activation)
+    h = b.linear(x, "head.dense", c.hidden_size, c.classifier_bias)
+    h = b.activate(h, c.classifier_activation, name="head.act")
     h = b.norm(h, "head.norm", c.layer_norm_eps, how="layer", bias=c.norm_bias)
     if head == "masked":
         b.scores(h, "decoder", c.vocab_size, bias=c.decoder_bias, tied=c.tie_word_embeddings)
     else:
-        b.scores(h, "classifier", 2 if head == "question" else c.label_count, bias=True)
+        labels = 2 if head == "question" else c.label_count
+        b.scores(h, "classifier", labels, bias=True, dropout=c.head_dropout, dropout_module="drop")
     return b.build(head)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import t5
@@ -28,3 +28,6 @@ class Config(t5.Config):
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         return super().prepare({**raw, "scale_decoder_outputs": False})
+
+
+FAMILY = replace(t5.FAMILY, name="MT5")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
@@ -21,6 +21,9 @@ class Config(llama.Config):
     fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "clip_qkv": None}
 
     rms_norm_eps: float = 1e-5
+
+
+FAMILY = replace(llama.FAMILY, name="Olmo2")
 
 
 def normed_heads(b: Builder, c: llama.Config, h: Value, name: str, heads: int) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from glassformer.blueprints import layer_types, olmo2
@@ -17,6 +17,9 @@ class Config(olmo2.Config, layer_types.TwoRopesConfig):
     default_period: ClassVar[int] = 4
     default_theta: ClassVar[float] = 500_000.0
     local_theta: ClassVar[float] = 500_000.0
+
+
+FAMILY = replace(olmo2.FAMILY, name="Olmo3")
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

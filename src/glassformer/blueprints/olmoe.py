@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, olmo2, routed
@@ -27,6 +27,14 @@ class Config(llama.Config, routed.Config):
     num_experts: int = 64
     num_experts_per_tok: int = 8
     router_aux_loss_coef: float = 0.01
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="Olmoe",
+    heads=("causal",),
+    modules={**llama.FAMILY.modules, "experts.*": "MLP gate_proj up_proj down_proj"},
+)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

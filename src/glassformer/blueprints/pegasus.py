@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from glassformer.blueprints import bart
+from glassformer.blueprints import bart, marian
 from glassformer.blueprints.bart import EPS
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
@@ -31,6 +31,9 @@ class Config(bart.Config):
     eos_token_id: int | list[int] | None = 1
     decoder_start_token_id: int | None = 0
     forced_eos_token_id: int | list[int] | None = 1
+
+
+FAMILY = replace(marian.FAMILY, name="Pegasus", class_suffixes={})
 
 
 def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = None) -> Value:

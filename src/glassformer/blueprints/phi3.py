@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from glassformer.blueprints import mistral
+from glassformer.blueprints import llama, mistral
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
 from glassformer.ground.errors import ConfigError
@@ -51,6 +51,14 @@ class Config(mistral.Config):
         return super().to_dict() | (trained if self.rope.kind == "longrope" else {})
 
 
+FAMILY = replace(
+    llama.FAMILY,
+    name="Phi3",
+    heads=("causal", "sequence", "token"),
+    modules={**llama.FAMILY.modules, "self_attn": "Attention o_proj qkv_proj"},
+)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
@@ -63,10 +71,12 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             q = b.rotate(b.fused_heads(h, "self_attn", 0, heads, size), "self_attn", c.rope, "attention.query")
             k = b.rotate(b.fused_heads(h, "self_attn", heads, groups, size), "self_attn", c.rope, "attention.key")
             v = b.fused_heads(h, "self_attn", heads + groups, groups, size, site="attention.value")
-            a = b.attend(q, k, v, "self_attn", window=c.window(layer))
-            x = b.add(x, b.linear(a, "self_attn.o_proj", c.hidden_size, site="attention.update"), site="middle")
+            a = b.attend(q, k, v, "self_attn", window=c.window(layer), dropout=c.attention_dropout)
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, site="attention.update")
+            x = b.add(x, b.dropout(a, c.resid_pdrop, "resid_attn_dropout"), site="middle")
             h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
             h = b.linear(h, "mlp.gate_up_proj", 2 * c.intermediate_size)
             h = b.fused_gate(h, "mlp", c.intermediate_size, c.hidden_act)
-            x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, site="mlp.update"), site="residual")
+            h = b.linear(h, "mlp.down_proj", c.hidden_size, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.resid_pdrop, "resid_mlp_dropout"), site="residual")
     return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head, token_head="score")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
@@ -49,6 +49,9 @@ class Config(llama.Config):
         if self.layer_types is not None:
             return self.sliding_window if self.layer_types[layer] == SLIDING else None
         return self.sliding_window if layer >= self.max_window_layers else None
+
+
+FAMILY = replace(llama.FAMILY, name="Qwen2")
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen2
@@ -23,6 +23,9 @@ class Config(qwen2.Config):
     @property
     def output_bias(self) -> bool:
         return self.attention_bias
+
+
+FAMILY = replace(llama.FAMILY, name="Qwen3")
 
 
 def normed(b: Builder, c: llama.Config, query: Value, key: Value) -> tuple[Value, Value]:

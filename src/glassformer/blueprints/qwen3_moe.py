@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen3, routed
@@ -44,6 +44,13 @@ class Config(qwen3.Config, routed.Config):
 
     def window(self, layer: int) -> int | None:
         return self.sliding_window if self.use_sliding_window else None
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="Qwen3Moe",
+    modules={**llama.FAMILY.modules, "experts.*": "MLP gate_proj up_proj down_proj"},
+)
 
 
 def some_experts(b: Builder, c: Config, x: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
@@ -36,6 +36,20 @@ class Config(bert.Config):
         return (self.pad_token_id or 0) + 1
 
 
+FAMILY = replace(
+    bert.FAMILY,
+    name="Roberta",
+    base="roberta",
+    modules={
+        **bert.FAMILY.modules,
+        "lm_head": "LMHead dense layer_norm decoder",
+        "classifier": "ClassificationHead dense",
+    },
+    bias_name="lm_head.bias",
+    padding_position=True,
+)
+
+
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "roberta."
@@ -48,8 +62,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         bias = Weight("lm_head.bias" if c.tie_word_embeddings else "lm_head.decoder.bias", (c.vocab_size,))
         b.scores(h, "lm_head.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
-        h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "tanh")
-        b.scores(h, "classifier.out_proj", c.label_count, bias=True)
+        bert.classification_scores(b, c, x, "classifier", "tanh")
     else:
         return b.build_with_head(x, head)
     return b.build(head)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen2
@@ -52,6 +52,9 @@ class Config(qwen2.Config):
         if not self.use_sliding_window or self.layer_types is not None:
             return super().window(layer)
         return None if self.has_rope(layer) else self.sliding_window
+
+
+FAMILY = replace(llama.FAMILY, name="SmolLM3", heads=("causal", "sequence", "token"))
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

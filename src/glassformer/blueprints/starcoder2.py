@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, mistral
@@ -34,18 +34,22 @@ class Config(mistral.Config):
     embedding_dropout: float = 0.0
 
 
+FAMILY = replace(llama.FAMILY, name="Starcoder2", heads=("causal", "sequence", "token"))
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
     eps, bias = c.rms_norm_eps, c.attention_bias
-    x = b.embed(f"{base}embed_tokens")
+    x = b.dropout(b.embed(f"{base}embed_tokens"), c.embedding_dropout)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", how="layer")
             a = b.linear(llama.attention(b, c, h), "self_attn.o_proj", c.hidden_size, bias, site="attention.update")
-            x = b.add(x, a, site="middle")
+            x = b.add(x, b.dropout(a, c.residual_dropout), site="middle")
             h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", how="layer")
-            h = b.activate(b.linear(h, "mlp.c_fc", c.intermediate_size, bias), c.hidden_act, "mlp.hidden")
-            x = b.add(x, b.linear(h, "mlp.c_proj", c.hidden_size, bias, site="mlp.update"), site="residual")
+            h = b.activate(b.linear(h, "mlp.c_fc", c.intermediate_size, bias), c.hidden_act, "mlp.hidden", "mlp.act")
+            h = b.linear(h, "mlp.c_proj", c.hidden_size, bias, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.residual_dropout), site="residual")
     x = b.norm(x, f"{base}norm", eps, site="final", how="layer")
     return b.build_with_head(x, head, token_head="score")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from glassformer.blueprints import roberta
@@ -15,3 +15,6 @@ class Config(roberta.Config):
     model_type: ClassVar[str] = "xlm-roberta"
     title: ClassVar[str] = "XLM-RoBERTa"
     default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
+
+
+FAMILY = replace(roberta.FAMILY, name="XLMRoberta")

@@ -64,9 +64,7 @@ class AttentionContainer(Container):
         return bias * self.scale
 
     def _joined_heads(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
-        heads = attend(
-            query, key, value, mask, self.scale, self.window, self.dropout_rate, self.softcap, self.sink_scores
-        )
+        heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate, self.softcap, self.sink_scores)
         if p.tap is not None:
             heads = self._seen_heads(heads, query, key, value, mask, p)
         return heads.transpose(1, 2).reshape(len(query), query.shape[2], -1)

@@ -44,3 +44,8 @@ class OffsetRMSNorm(RMSNorm):
 
 class LayerNorm(nn.LayerNorm):
     """torch's LayerNorm, printed the same and saved the same."""
+
+    printed_name = "LayerNorm"
+
+    def _get_name(self) -> str:
+        return self.printed_name

@@ -27,11 +27,14 @@ def scaled_linear(path: Path, scale: float, read: int, write: int, m: Any, value
 
 
 def scores(
-    path: Path, factor: float, limit: float | None, bias: str, read: int, write: int, m: Any, values: Values, p: Any
-) -> None:
-    """The last layer, of states that are scaled, where there are fewer numbers than scores; `bias`: a buffer beside it."""
+    path: Path, factor: float, before: bool, limit: float | None, bias: str, read: int, write: int, m: Any,
+    values: Values, p: Any,
+) -> None:  # fmt: skip
+    """The last layer, scaled (`before`: as the states that it reads) and capped; `bias`: a buffer beside it."""
     x = values[read]
-    result = part(m, path)(x if factor == 1.0 else x * factor)
+    result = part(m, path)(x * factor if before else x)
+    if factor != 1.0 and not before:
+        result = result * factor
     if bias:
         result = result + getattr(part(m, path[:-1]), bias)
     values[write] = soft_cap(result, limit)
@@ -50,7 +53,9 @@ def separate_heads(paths: tuple[Path, ...], read: int, write: int, m: Any, value
     values[write] = torch.stack([part(m, path)(x) for path in paths], dim=1)
 
 
-def fused_heads(first: int, count: int, total: int, size: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+def fused_heads(
+    first: int, count: int, total: int, size: int, read: int, write: int, m: Any, values: Values, p: Any
+) -> None:
     """So many heads of a projection's; of which a rank of a split model has a share."""
     x = values[read]
     all_heads = x.view(*x.shape[:-1], -1, size).transpose(1, 2)
@@ -72,13 +77,11 @@ def attend(query: int, key: int, value: int, write: int, m: Any, values: Values,
     values[write] = m.attend(values[query], values[key], values[value], p)
 
 
-def attend_apart(
-    query: int, key: int, value: int, distance_key: int | None, distance_query: int | None, write: int,
-    m: Any, values: Values, p: ForwardPass,
-) -> None:  # fmt: skip
-    """Attention that weighs content and distance apart."""
-    terms = (None if term is None else values[term] for term in (distance_key, distance_query))
-    values[write] = m.attend(values[query], values[key], values[value], p, *terms)
+def attend_apart(terms: tuple[str, ...], query: int, key: int, value: int, *rest: Any) -> None:
+    """Attention that weighs content and distance apart; `terms`: whose heads the distances have."""
+    *slots, write, m, values, p = rest
+    distances = {f"distance_{term}": values[slot] for term, slot in zip(terms, slots, strict=True)}
+    values[write] = m.attend(values[query], values[key], values[value], p, **distances)
 
 
 def cross_attend(query: int, write: int, m: Any, values: Values, p: ForwardPass) -> None:
@@ -135,9 +138,7 @@ def with_distance_biases(path: Path, max_distance: int, bidirectional: bool, m: 
     return replace(p, mask=p.mask.with_bias(table(numbers).permute(0, 3, 1, 2)))
 
 
-def with_distance_vectors(
-    path: Path, norm: Path | None, distances: DistanceBuckets, m: Any, p: ForwardPass
-) -> ForwardPass:
+def with_distance_vectors(path: Path, norm: Path | None, distances: DistanceBuckets, m: Any, p: ForwardPass) -> ForwardPass:
     """A vector for each bucket of distances."""
     vectors: Tensor = part(m, path).weight
     furthest = distances.max_distance

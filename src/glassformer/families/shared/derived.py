@@ -8,23 +8,22 @@ the container around it. A leaf (a Linear, a norm, an Embedding) is called by th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Blueprint, Config, Op
-from glassformer.blueprints.blueprint import Part
+from glassformer.blueprints.blueprint import UNUSED, Part
 from glassformer.blueprints.family import Family
 from glassformer.ground.sites import ENCODER
 from glassformer.layers import (
     ActivationFunction,
     Conv1D,
     Embedding,
-    FamilyModule,
     LayerNorm,
     Linear,
     OffsetRMSNorm,
@@ -52,6 +51,7 @@ from glassformer.layers.routed_mlp import Expert
 
 Value: TypeAlias = int  # an op's result by the op's index; before its dropout, minus the index minus one
 
+UNWEIGHTED = (nn.Dropout, nn.Identity, ActivationFunction)
 INPUT = -1_000_000  # what goes into a model's first container
 
 
@@ -82,15 +82,6 @@ def _seen_from(container: Path, value: Any) -> Any:
     if isinstance(value, At):
         return value.seen_from(container)
     return tuple(_seen_from(container, item) for item in value) if isinstance(value, tuple) else value
-
-
-def _leaves(constants: tuple[Any, ...]) -> Iterator[Path]:
-    """The modules that a step names."""
-    for value in constants:
-        if isinstance(value, At):
-            yield value.path
-        elif isinstance(value, tuple):
-            yield from _leaves(value)
 
 
 def step(function: Any, *constants: Any) -> Unbound:
@@ -129,11 +120,16 @@ class Derivation:
             self._swap_types_and_positions()
         self.activations: dict[int, Path] = {}
         self.dropouts: dict[int, Part] = {}
+        self.unused = [part for part in blueprint.parts if part.op == UNUSED]
+        self.distance_dropouts: dict[tuple[int, Path], Path] = {}
         for part in blueprint.parts:
+            if part.op == UNUSED:
+                continue
             if part.rate is None:
                 self.activations[part.op] = path_of(part.module)
             else:
                 self.dropouts[part.op] = part
+                self.distance_dropouts[part.op, path_of(part.module)[:-1]] = path_of(part.module)
         self.readers: dict[int, list[int]] = {}
         for number, op in enumerate(self.ops):
             for read in op.inputs:
@@ -153,9 +149,14 @@ class Derivation:
         self.nodes: list[Node] = []
         for number in self.numbers:
             self._add_op(number, self.ops[number])
-        for name, rate in family.unused.items():
-            self._add_unused(name, rate)
+        for part in self.unused:
+            if any(below(node.home, path_of(part.module)[:-1]) for node in self.nodes):
+                make: Any = nn.Identity if part.rate is None else partial(nn.Dropout, part.rate)
+                self.leaves.setdefault(path_of(part.module), partial(make))
         self._index()
+        self._ordered = [*self.leaves, *self.experts]
+        if self.weights_first:
+            self._ordered.sort(key=lambda path: path in self.leaves and self.leaves[path].func in UNWEIGHTED)
 
     # Ops to nodes
 
@@ -194,6 +195,8 @@ class Derivation:
         scope = op.stack + (f"blocks.{op.block}." if op.block is not None else "")
         site = op.site.removeprefix(scope) if op.site and op.kind != "scores" else None
         reads = tuple(read for read in op.inputs if read not in self.ambient)
+        if op.kind == "heads" and not reads and not self._is_encoded(op.inputs[0]):
+            reads = (self._distances(op.inputs[0], home, op.block),)
         if op.kind == "embed":
             reads = (INPUT,)
         if op.site == f"{ENCODER}final":
@@ -223,15 +226,18 @@ class Derivation:
         dropped = step(op_steps.dropout, At(path) if path else (), dropout.rate)
         self.nodes.append(Node(value, reads, home, dropped, block, site))
 
+    def _distances(self, op: int, home: Path, block: int | None) -> Value:
+        """The distances' vectors, as a block's attention reads them."""
+        value = INPUT - 1 - (block or 0)
+        if all(node.value != value for node in self.nodes[-4:]):
+            dropout = self.distance_dropouts[op, home]
+            rate = self.dropouts[op].rate
+            self.leaves.setdefault(dropout, partial(nn.Dropout, rate))
+            self.nodes.append(Node(value, (), home, step(op_steps.distance_vectors, At(dropout)), block))
+        return value
+
     def _is_encoded(self, number: int) -> bool:
         return bool(self.ops[number].stack) and self.ops[number].block is None
-
-    def _add_unused(self, name: str, rate: float | None) -> None:
-        make = partial(nn.Identity) if rate is None else partial(nn.Dropout, rate)
-        for block in {path: None for path in self.blocks.values()} if name.startswith("*.") else [()]:
-            path = (*block, *path_of(name.removeprefix("*.")))
-            if path not in self.leaves and any(below(path[:-1], node.home[: len(path) - 1]) for node in self.nodes):
-                self.leaves[path] = make
 
     def _linear(self, op: Op, path: Path) -> None:
         name = ".".join(path)
@@ -289,7 +295,7 @@ class Derivation:
             case "pool":
                 return (), None
             case "scores":
-                return self._scores(op, path)
+                return self._scores(number, op, path)
         raise NotImplementedError(op.kind)
 
     def _position(self, number: int, op: Op, path: Path) -> tuple[Path | None, Unbound | None]:
@@ -362,6 +368,8 @@ class Derivation:
             attributes["kind"] = CrossAttentionContainer
             return path, step(op_steps.cross_attend)
         attributes["kind"] = AttentionContainer
+        if "distances" in o:
+            return path, step(op_steps.attend_apart, o["distance_terms"])
         return path, step(op_steps.attend)
 
     def _gate(self, number: int, op: Op, path: Path) -> tuple[Path, Unbound]:
@@ -372,7 +380,9 @@ class Derivation:
             self._linear(op, module)
         return path, step(op_steps.gate if modules else op_steps.fused_gate, *map(At, (act, *modules)))
 
-    def _scores(self, op: Op, path: Path) -> tuple[Path, Unbound]:
+    def _scores(self, number: int, op: Op, path: Path) -> tuple[Path, Unbound]:
+        if number in self.dropouts:
+            self.leaves[path_of(self.dropouts[number].module)] = partial(nn.Dropout, self.dropouts[number].rate)
         (rows, size), *biases = (weight.shape for weight in op.weights)
         name = path_of(op.weights[1].name) if biases else ()
         added = len(biases) == 1 and len(biases[0]) == 2  # not the layer's own, but a buffer
@@ -382,7 +392,9 @@ class Derivation:
         factor, limit = op.options.get("scale", 1.0), op.options.get("softcap")
         if not added and factor == 1.0 and limit is None:
             return path[:-1], step(call, At(path))
-        return path[:-1], step(op_steps.scores, At(path), factor, limit, name[-1] if added else "")
+        return path[:-1], step(
+            op_steps.scores, At(path), factor, self.family.scales_states, limit, name[-1] if added else ""
+        )
 
     # Nodes to containers
 
@@ -471,20 +483,11 @@ class Derivation:
 
     def _children(self, path: Path) -> list[str]:
         """The names of a module's children, in their order."""
-        names = dict.fromkeys(used[len(path)] for used in self._by_use() if len(used) > len(path) and below(used, path))
+        names = dict.fromkeys(leaf[len(path)] for leaf in self._ordered if len(leaf) > len(path) and below(leaf, path))
         if all(name.isdigit() for name in names):
             return sorted(names, key=int)
         _, *order = self._described(path)
         return [*(name for name in order if name in names), *(name for name in names if name not in order)]
-
-    @cache
-    def _by_use(self) -> list[Path]:
-        """All leaves in the order in which they are used."""
-        used = (leaf for node in self.nodes if node.step is not None for leaf in _leaves(node.step.constants))
-        leaves = [leaf for leaf in dict.fromkeys((*used, *self.leaves)) if leaf in self.leaves]
-        if self.weights_first:
-            leaves.sort(key=lambda leaf: self.leaves[leaf].func in (nn.Dropout, nn.Identity, ActivationFunction))
-        return [*leaves, *self.experts]
 
     def _described(self, path: Path) -> list[str]:
         """A module's class, and its first children, as the family says."""
@@ -510,9 +513,9 @@ class Derivation:
     def _module(self, path: Path) -> nn.Module:
         printed = self._described(path)[0]
         if path in self.leaves:
-            leaf = self.leaves[path]()
-            if isinstance(leaf, FamilyModule) and printed != "Container":
-                leaf.printed_name = printed
+            leaf: Any = self.leaves[path]()
+            if printed != "Container":
+                leaf.printed_name = self.family.name + printed if isinstance(leaf, LayerNorm) else printed
             return leaf
         if (experts := self._experts(path)) is not None:
             return experts
@@ -548,7 +551,9 @@ class Derivation:
         router = path_of(route.module)[-1]
         weights = [[weight.name.rsplit(".", 3)[1:] for weight in op.weights] for op in (gate, down)]
         names = list(dict.fromkeys(parts[1] for group in weights for parts in group))
-        shapes = {parts.name.rsplit(".", 2)[1]: parts.shape for op in (gate, down) for parts in op.weights if len(parts.shape) > 1}
+        shapes = {
+            parts.name.rsplit(".", 2)[1]: parts.shape for op in (gate, down) for parts in op.weights if len(parts.shape) > 1
+        }
         bias = any(weight.name.endswith(".bias") for weight in gate.weights)
         o = gate.options
         printed = self._described((*path, "experts", "0"))[0]

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints import Config, Head, Op, blueprint
+from glassformer.blueprints import Config, Head, Op, blueprint, routed
 from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.family import Family
 from glassformer.families.shared.base import BaseModel
 from glassformer.families.shared.decoder import Decoder
 from glassformer.families.shared.derived import Derivation, HeadDerivation, path_of
 from glassformer.families.shared.encoder import Encoder
+from glassformer.families.shared.routed import RoutedCausalLM
 from glassformer.families.shared.seq2seq import EncoderDecoder, EncoderPart
 from glassformer.ground.sites import ENCODER
 from glassformer.layers import Embedding, ForwardPass, RotaryEmbedding, RotaryPositions, RotaryTables, label_modules
@@ -43,7 +44,9 @@ class Derived(BaseModel):
         derivation.attach(self, {name: RotaryEmbedding(rope, config.head_dim) for name, rope in config.ropes.items()})
         blocks = {stack: [] for stack in ("", ENCODER)}  # type: dict[str, list[nn.Module]]
         for (stack, _), path in derivation.blocks.items():
-            if path not in derivation.shared_blocks and path in derivation.inside:  # a shared one's index comes with the pass
+            if (
+                path not in derivation.shared_blocks and path in derivation.inside
+            ):  # a shared one's index comes with the pass
                 blocks[stack].append(part(self, path))
         self.post_init(blocks[""])
         if blocks[ENCODER]:
@@ -177,7 +180,9 @@ def derived_class(config_class: type[Config], family: Family, encoder_alone: boo
     if encoder_alone:
         return type(f"{family.name}EncoderModel", (DerivedEncoderPart,), body)
     body["heads"] = dict.fromkeys(family.heads)
-    return type(f"{family.name}Model", (SHAPES[config_class.default_head],), body)
+    if issubclass(config_class, routed.Config):
+        body["head_classes"] = {"ForCausalLM": RoutedCausalLM}
+    return type(family.name + family.class_suffixes.get("Model", "Model"), (SHAPES[config_class.default_head],), body)
 
 
 __all__ = ["HeadContainer", "OutputLayer", "derived_class"]

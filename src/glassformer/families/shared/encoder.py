@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints import Config
 from glassformer.families.shared.base import BaseModel, WatchLike, holds
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 from glassformer.families.shared.tensor_checks import checked_forward

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head
-from glassformer.families import BaseModel
-from glassformer.families.shared.base import IGNORED, WatchLike, holds
+from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike, holds
 from glassformer.families.shared.encoder import first_tokens
 from glassformer.families.shared.outputs import (
     CausalLMOutputWithPast,
