@@ -121,10 +121,12 @@ FAMILY = Family(
         "SelfAttention": "Attention q k v o",
         "EncDecAttention": "Attention q k v o",
         "DenseReluDense": "DenseActDense wi wo dropout act",
+        "DenseReluDense[wi_0]": "DenseGatedActDense wi_0 wi_1 wo dropout act",
         "layer_norm": "LayerNorm",
         "final_layer_norm": "LayerNorm",
     },
     has_encoder_model=True,
+    scales_states=True,
 )
 
 

@@ -2,7 +2,7 @@
 
 from glassformer.layers.attention import Attention, CrossAttention, DisentangledAttention, RotaryAttention, soft_cap
 from glassformer.layers.block import Block
-from glassformer.layers.family_module import FamilyModule, attach_module, label_modules
+from glassformer.layers.family_module import FamilyModule, attach_module, label_block, label_modules
 from glassformer.layers.forward_pass import CrossAttentionSource, DistanceVectors, EncodedSource, ForwardPass, RotaryTables
 from glassformer.layers.linear import Conv1D, Embedding, Linear
 from glassformer.layers.mask import Mask
@@ -22,5 +22,5 @@ __all__ = [
     "DisentangledAttention", "DistanceVectors", "Embedding", "EncodedSource", "FamilyModule", "ForwardPass",
     "FusedGatedMLP", "GatedMLP", "LayerNorm", "Linear", "Mask", "OffsetRMSNorm", "RMSNorm", "RotaryAttention",
     "RotaryEmbedding", "RotaryPositions", "RotaryTables", "RoutedMLP", "SinusoidalEmbedding", "attach_module",
-    "label_modules", "relative_buckets", "sinusoidal_positions", "soft_cap",
+    "label_block", "label_modules", "relative_buckets", "sinusoidal_positions", "soft_cap",
 ]  # fmt: skip

@@ -39,9 +39,14 @@ def label_modules(model: nn.Module, family: str, blocks: Iterable[nn.Module], st
         if isinstance(module, FamilyModule):
             module.family, module.stack = family, stack
     for block_index, block in enumerate(blocks):
-        for module in block.modules():
-            if isinstance(module, FamilyModule):
-                module.block_index = block_index
+        label_block(block, block_index)
+
+
+def label_block(block: nn.Module, index: int) -> None:
+    """Set the block's index on every module of it."""
+    for module in block.modules():
+        if isinstance(module, FamilyModule):
+            module.block_index = index
 
 
 def attach_module(model: nn.Module, name: str, module: nn.Module) -> None:

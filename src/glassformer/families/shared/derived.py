@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -154,9 +154,6 @@ class Derivation:
                 make: Any = nn.Identity if part.rate is None else partial(nn.Dropout, part.rate)
                 self.leaves.setdefault(path_of(part.module), partial(make))
         self._index()
-        self._ordered = [*self.leaves, *self.experts]
-        if self.weights_first:
-            self._ordered.sort(key=lambda path: path in self.leaves and self.leaves[path].func in UNWEIGHTED)
 
     # Ops to nodes
 
@@ -489,13 +486,24 @@ class Derivation:
         _, *order = self._described(path)
         return [*(name for name in order if name in names), *(name for name in names if name not in order)]
 
+    @cached_property
+    def _ordered(self) -> list[Path]:
+        """All leaves, in the order of their use."""
+        last = {path for path, make in self.leaves.items() if self.weights_first and make.func in UNWEIGHTED}
+        return sorted((*self.leaves, *self.experts), key=last.__contains__)
+
     def _described(self, path: Path) -> list[str]:
         """A module's class, and its first children, as the family says."""
         if not path:
             return self.family.modules.get(self.root_name, "Model").split()
-        patterns = [name for name in self.family.modules if name and _matches(path, path_of(name))]
-        best = max(patterns, key=lambda name: (name.count("."), -name.count("*")), default=None)
+        patterns = [name for name in self.family.modules if name and self._fits(path, name)]
+        best = max(patterns, key=lambda name: (name.count("."), name.count("["), -name.count("*")), default=None)
         return ["Container"] if best is None else self.family.modules[best].split()
+
+    def _fits(self, path: Path, name: str) -> bool:
+        """Whether a module is meant by a name in the family's list; "mlp[gate]": where it has such a child."""
+        name, _, child = name.removesuffix("]").partition("[")
+        return _matches(path, path_of(name)) and (not child or (*path, child) in self.leaves)
 
     def _fill(self, module: nn.Module, path: Path, extra: Mapping[str, nn.Module]) -> None:
         for own, make in self.parameters.items():
@@ -578,6 +586,9 @@ class HeadDerivation(Derivation):
 
     call_child = staticmethod(call)
     weights_first = False
+
+    def root(self, op: Op) -> Path:
+        return ()
 
     def __init__(self, config: Config, family: Family, blueprint: Blueprint, ops: Iterable[int]) -> None:
         self.root_name = blueprint.head

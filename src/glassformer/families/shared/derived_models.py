@@ -19,7 +19,7 @@ from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.routed import RoutedCausalLM
 from glassformer.families.shared.seq2seq import EncoderDecoder, EncoderPart
 from glassformer.ground.sites import ENCODER
-from glassformer.layers import Embedding, ForwardPass, RotaryEmbedding, RotaryPositions, RotaryTables, label_modules
+from glassformer.layers import Embedding, ForwardPass, RotaryEmbedding, RotaryPositions, RotaryTables, label_block, label_modules
 from glassformer.layers.attention_container import CrossAttentionContainer
 from glassformer.layers.container import HeadContainer, Path, Plan, part
 from glassformer.layers.linear import OutputLayer
@@ -42,15 +42,12 @@ class Derived(BaseModel):
         derivation = Derivation(config, self.declared, described, self.own_ops(described))
         self.add_modules(derivation, described)
         derivation.attach(self, {name: RotaryEmbedding(rope, config.head_dim) for name, rope in config.ropes.items()})
-        blocks = {stack: [] for stack in ("", ENCODER)}  # type: dict[str, list[nn.Module]]
-        for (stack, _), path in derivation.blocks.items():
-            if (
-                path not in derivation.shared_blocks and path in derivation.inside
-            ):  # a shared one's index comes with the pass
-                blocks[stack].append(part(self, path))
-        self.post_init(blocks[""])
-        if blocks[ENCODER]:
-            label_modules(part(self, ("encoder",)), self.family, blocks[ENCODER], ENCODER)
+        self.post_init(())
+        if config.encoder_layers:
+            label_modules(part(self, ("encoder",)), self.family, (), ENCODER)
+        for (_, index), path in derivation.blocks.items():
+            if path in derivation.inside and path not in derivation.shared_blocks:  # whose index comes with the pass
+                label_block(part(self, path), index)
         self.add_plans(derivation, described)
 
     def own_ops(self, described: Blueprint) -> Sequence[int]:
