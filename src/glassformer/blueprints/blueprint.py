@@ -24,7 +24,7 @@ from glassformer.ground.sites import Synonyms
 BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
-UNUSED = -1
+UNUSED, UNREAD_MASK = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Part:
     """A module without weights, in PyTorch: an activation under its name there, or a dropout, which need not have one."""
 
     op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read;
-    # UNUSED: nothing goes through it
+    # UNUSED: nothing goes through it; UNREAD_MASK: it is no module, but a mask
     module: str
     rate: float | None = None  # of a dropout
 
@@ -158,6 +158,10 @@ class Builder:
     def unused(self, module: str, rate: float | None = None) -> None:
         """A module that PyTorch has and nothing goes through: a dropout, or, without a rate, nothing at all."""
         self._parts.append(Part(UNUSED, self._prefix + module, rate))
+
+    def unread_mask(self, module: str) -> None:
+        """A causal mask that files carry and nothing reads."""
+        self._parts.append(Part(UNREAD_MASK, self._prefix + module))
 
     def _activation(self, x: Value, module: str) -> Value:
         if module:

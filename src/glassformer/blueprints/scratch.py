@@ -13,6 +13,7 @@ from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.bounds import BOUNDS, MAX_LAYERS, MAX_SINUSOIDS, Bounds
 from glassformer.blueprints.config import Head
+from glassformer.blueprints.family import Family
 
 EPS = 1e-5
 
@@ -48,6 +49,21 @@ class Config(shared.Config):
         return self.output_size or self.vocab_size
 
 
+FAMILY = Family(
+    name="Scratch",
+    printed=False,  # the course's own class names
+    base="",
+    heads=("causal",),
+    modules={
+        "transformer_blocks.*[ln1]": "TransformerBlock ln1 ln2 mha ffn",
+        "mha": "MultiHeadAttention heads projection_layer",
+        "mha.heads.*": "Attention Wq Wk Wv",
+        "ffn": "FeedForwardNetwork",
+        "ffn.ffn": "Sequential",
+    },
+)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b = Builder(c)
     size, blocks = c.hidden_size // c.num_attention_heads, "transformer_blocks"
@@ -62,11 +78,17 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
                 )
                 for name in ("query", "key", "value")
             )
-            a = b.attend(q, k, v, "mha")
-            x = b.add(x, b.linear(a, "mha.projection_layer", c.hidden_size, True, site="attention.update"), site="middle")
+            a = b.attend(q, k, v, "mha", dropout=c.dropout, dropout_module="mha.heads.0.dropout")
+            for n in range(c.num_attention_heads):
+                b.unread_mask(f"mha.heads.{n}.mask")
+                b.unused(f"mha.heads.{n}.dropout", c.dropout)
+            a = b.linear(a, "mha.projection_layer", c.hidden_size, True, site="attention.update")
+            x = b.add(x, b.dropout(a, c.dropout, "mha.dropout"), site="middle")
             h = b.norm(x, "ln2", EPS, site="mlp.input", how="layer")
-            h = b.activate(b.linear(h, "ffn.ffn.0", 4 * c.hidden_size, bias=True), "relu", "mlp.hidden")
-            x = b.add(x, b.linear(h, "ffn.ffn.2", c.hidden_size, bias=True, site="mlp.update"), site="residual")
+            h = b.linear(h, "ffn.ffn.0", 4 * c.hidden_size, bias=True)
+            h = b.activate(h, "relu", "mlp.hidden", "ffn.ffn.1")
+            h = b.linear(h, "ffn.ffn.2", c.hidden_size, bias=True, site="mlp.update")
+            x = b.add(x, b.dropout(h, c.dropout, "ffn.ffn.3"), site="residual")
     x = b.norm(x, f"{blocks}.{c.num_hidden_layers}", EPS, site="final", how="layer")
     if head == "causal":
         b.scores(x, "model_out_linear_layer", c.scores, bias=True, tied=c.tie_word_embeddings)

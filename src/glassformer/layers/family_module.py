@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -33,13 +33,11 @@ class FamilyModule(nn.Module):
         return self.stack + name if index is None else f"{self.stack}blocks.{index}.{name}"
 
 
-def label_modules(model: nn.Module, family: str, blocks: Iterable[nn.Module], stack: str = "") -> None:
-    """Set the family's name on every module of a model or stack, and the block's index on every module of a block."""
+def label_modules(model: nn.Module, family: str, stack: str = "") -> None:
+    """Set the family's name on every module of a model or stack."""
     for module in model.modules():
         if isinstance(module, FamilyModule):
             module.family, module.stack = family, stack
-    for block_index, block in enumerate(blocks):
-        label_block(block, block_index)
 
 
 def label_block(block: nn.Module, index: int) -> None:

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.blueprints.positions import DistanceBuckets
+from glassformer.layers.activations import ACTIVATIONS
 from glassformer.layers.attention import soft_cap
 from glassformer.layers.container import Path, Values, part
 from glassformer.layers.forward_pass import DistanceVectors, ForwardPass
-from glassformer.layers.mlp import ACTIVATIONS
 from glassformer.layers.positions import relative_buckets, sinusoidal_positions
 
 

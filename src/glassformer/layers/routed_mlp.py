@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from glassformer.layers.activations import ActivationFunction
 from glassformer.layers.family_module import FamilyModule
 from glassformer.layers.forward_pass import ForwardPass
 from glassformer.layers.linear import Linear
-from glassformer.layers.mlp import MLP, ActivationFunction
 
 
 class Expert(FamilyModule):
@@ -47,7 +47,7 @@ class RoutedMLP(FamilyModule):
     printed_name = "SparseMoeBlock"
 
     def __init__(
-        self, hidden: int, experts: Iterable[MLP], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
+        self, hidden: int, experts: Iterable[Expert], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
     ) -> None:
         super().__init__()
         modules = nn.ModuleList(experts)
@@ -89,7 +89,7 @@ class RoutedMLP(FamilyModule):
         return nn.functional.pad(shares, (0, 1)).gather(-1, experts), experts
 
     def _by_expert(
-        self, half: Callable[[MLP], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
+        self, half: Callable[[Expert], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
     ) -> Tensor:  # fmt: skip
         """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros."""
         *parts, unused = rows.split(counts)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head, blueprint
 from glassformer.blueprints.blueprint import BlockCounts
+from glassformer.blueprints.family import Family
 from glassformer.ground import sites
 from glassformer.ground.changes import Change, SiteFunction
 from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
@@ -29,24 +30,23 @@ from glassformer.layers import (
     Mask,
     RotaryPositions,
     RotaryTables,
-    label_modules,
 )
 from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
 
 WatchLike: TypeAlias = Watch | Mapping[Any, Change | SiteFunction] | SiteName | Sequence[SiteName] | None
-HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
 
 IGNORED = -100  # a label that adds nothing to the loss
 
 
 class BaseModel(FamilyModule):
-    """A family without a head. Subclasses build their modules, call `post_init`, and define `compute`."""
+    """A family without a head. Subclasses build their modules, and define `compute`."""
 
     family: str
     config_class: ClassVar[type[Config]]
     prefix: ClassVar[str] = "model"  # the base's name inside a model with a head; "": its modules are at the top level
-    heads: ClassVar[HeadModules] = {}
+    declared: ClassVar[Family]
+    heads: ClassVar[tuple[Head, ...]] = ()
     head_classes: ClassVar[Mapping[str, type[Any]]] = {}  # where a head's class is not the usual one, by its ending
     class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
     optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
@@ -57,10 +57,6 @@ class BaseModel(FamilyModule):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-
-    def post_init(self, blocks: Iterable[nn.Module]) -> None:
-        """Call it once all modules are in place."""
-        label_modules(self, self.family, blocks)
 
     def _get_name(self) -> str:
         return type(self).__name__
@@ -113,8 +109,7 @@ class BaseModel(FamilyModule):
 
     def make_head(self, kind: Head) -> tuple[str, nn.Module]:
         """A head's name in checkpoints, and its module; under no name, its children are at the top level."""
-        name, module = self.heads[kind]
-        return name, module(self.config)
+        raise NotImplementedError
 
     def new_pass(
         self,

@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 
 from glassformer.families.shared.base import BaseModel, WatchLike
-from glassformer.families.shared.head_modules import LastTokenClassifier, LMHead
 from glassformer.families.shared.outputs import BaseModelOutputWithPast
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.ground.errors import refuse_unknown
@@ -21,8 +20,6 @@ from glassformer.layers.cache import Cache, DynamicCache
 
 
 class Decoder(BaseModel):
-    heads = {"causal": ("lm_head", LMHead), "sequence": ("score", LastTokenClassifier)}
-
     @checked_forward
     def forward(
         self,

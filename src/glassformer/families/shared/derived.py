@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Blueprint, Config, Op
-from glassformer.blueprints.blueprint import UNUSED, Part
+from glassformer.blueprints.blueprint import UNREAD_MASK, UNUSED, Part
 from glassformer.blueprints.family import Family
 from glassformer.ground.sites import ENCODER
 from glassformer.layers import (
@@ -32,7 +32,7 @@ from glassformer.layers import (
     SinusoidalEmbedding,
     op_steps,
 )
-from glassformer.layers.attention_container import AttentionContainer, CrossAttentionContainer
+from glassformer.layers.attention import Attention, CrossAttention
 from glassformer.layers.container import (
     Container,
     HeadContainer,
@@ -118,12 +118,15 @@ class Derivation:
         self.numbers = list(ops)
         if family.types_first:
             self._swap_types_and_positions()
+        self.buffers: dict[Path, Callable[[], Tensor]] = {}
         self.activations: dict[int, Path] = {}
         self.dropouts: dict[int, Part] = {}
         self.unused = [part for part in blueprint.parts if part.op == UNUSED]
         self.distance_dropouts: dict[tuple[int, Path], Path] = {}
         for part in blueprint.parts:
-            if part.op == UNUSED:
+            if part.op == UNREAD_MASK:
+                self.buffers[path_of(part.module)] = lambda: self._causal_mask
+            if part.op in (UNUSED, UNREAD_MASK):
                 continue
             if part.rate is None:
                 self.activations[part.op] = path_of(part.module)
@@ -140,7 +143,6 @@ class Derivation:
         self.leaves: dict[Path, partial[nn.Module]] = {}
         self.experts: list[Path] = []  # mixtures of them
         self.parameters: dict[Path, Callable[[], nn.Parameter]] = {}
-        self.buffers: dict[Path, Callable[[], Tensor]] = {}
         self.homes: dict[int, Path] = {}
         self.ambient: set[int] = set()  # ops whose results come with the pass
         self.prepare: dict[Path, list[Callable[[Any, Any], Any]]] = {}
@@ -150,10 +152,15 @@ class Derivation:
         for number in self.numbers:
             self._add_op(number, self.ops[number])
         for part in self.unused:
-            if any(below(node.home, path_of(part.module)[:-1]) for node in self.nodes):
+            if any(below(leaf, path_of(part.module)[:-1]) for leaf in self.leaves):
                 make: Any = nn.Identity if part.rate is None else partial(nn.Dropout, part.rate)
                 self.leaves.setdefault(path_of(part.module), partial(make))
         self._index()
+
+    @cached_property
+    def _causal_mask(self) -> Tensor:
+        context = self.config.context
+        return torch.ones(context, context, device="cpu").tril()
 
     # Ops to nodes
 
@@ -362,9 +369,9 @@ class Derivation:
             attributes["sinks_name"] = own[-1]
         self.containers[path] = attributes
         if o["cross"]:
-            attributes["kind"] = CrossAttentionContainer
+            attributes["kind"] = CrossAttention
             return path, step(op_steps.cross_attend)
-        attributes["kind"] = AttentionContainer
+        attributes["kind"] = Attention
         if "distances" in o:
             return path, step(op_steps.attend_apart, o["distance_terms"])
         return path, step(op_steps.attend)
@@ -503,7 +510,7 @@ class Derivation:
     def _fits(self, path: Path, name: str) -> bool:
         """Whether a module is meant by a name in the family's list; "mlp[gate]": where it has such a child."""
         name, _, child = name.removesuffix("]").partition("[")
-        return _matches(path, path_of(name)) and (not child or (*path, child) in self.leaves)
+        return _matches(path, path_of(name)) and (not child or any(below(leaf, (*path, child)) for leaf in self.leaves))
 
     def _fill(self, module: nn.Module, path: Path, extra: Mapping[str, nn.Module]) -> None:
         for own, make in self.parameters.items():
@@ -523,7 +530,7 @@ class Derivation:
         if path in self.leaves:
             leaf: Any = self.leaves[path]()
             if printed != "Container":
-                leaf.printed_name = self.family.name + printed if isinstance(leaf, LayerNorm) else printed
+                leaf.printed_name = self.family.label + printed if isinstance(leaf, LayerNorm) else printed
             return leaf
         if (experts := self._experts(path)) is not None:
             return experts
@@ -533,7 +540,7 @@ class Derivation:
             return nn.Sequential(*parts) if printed == "Sequential" else nn.ModuleList(parts)
         attributes = dict(self.containers.get(path, {}))
         if path in self.blocks.values():
-            module: Container = block_class(self.family.name + printed)()
+            module: Container = block_class(self.family.label + printed)()
         else:
             module = attributes.pop("kind", Container)()
         module.printed_name = printed
@@ -542,7 +549,7 @@ class Derivation:
         self._fill(module, path, {})
         if path in self.callable:
             module.plan = self.plan(path)
-        if isinstance(module, CrossAttentionContainer):
+        if isinstance(module, CrossAttention):
             module.key_plan, module.value_plan = (self._source_plan(path, node) for node in self.source_nodes[path])
         return module
 

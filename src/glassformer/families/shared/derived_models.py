@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +18,24 @@ from glassformer.families.shared.derived import Derivation, HeadDerivation, path
 from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.routed import RoutedCausalLM
 from glassformer.families.shared.seq2seq import EncoderDecoder, EncoderPart
+from glassformer.families.shared.stacked_experts import with_stacked_experts
 from glassformer.ground.sites import ENCODER
-from glassformer.layers import Embedding, ForwardPass, RotaryEmbedding, RotaryPositions, RotaryTables, label_block, label_modules
-from glassformer.layers.attention_container import CrossAttentionContainer
-from glassformer.layers.container import HeadContainer, Path, Plan, part
-from glassformer.layers.linear import OutputLayer
+from glassformer.layers import (
+    Embedding,
+    ForwardPass,
+    RotaryEmbedding,
+    RotaryPositions,
+    RotaryTables,
+    label_block,
+    label_modules,
+)
+from glassformer.layers.attention import CrossAttention
+from glassformer.layers.container import Path, Plan, part
 
 
 class Derived(BaseModel):
     """A base model whose modules are those of its blueprint."""
 
-    declared: ClassVar[Family]
     embedding_path: Path
     states_plan: Plan
 
@@ -42,9 +49,9 @@ class Derived(BaseModel):
         derivation = Derivation(config, self.declared, described, self.own_ops(described))
         self.add_modules(derivation, described)
         derivation.attach(self, {name: RotaryEmbedding(rope, config.head_dim) for name, rope in config.ropes.items()})
-        self.post_init(())
+        label_modules(self, self.declared.label)
         if config.encoder_layers:
-            label_modules(part(self, ("encoder",)), self.family, (), ENCODER)
+            label_modules(part(self, ("encoder",)), self.declared.label, ENCODER)
         for (_, index), path in derivation.blocks.items():
             if path in derivation.inside and path not in derivation.shared_blocks:  # whose index comes with the pass
                 label_block(part(self, path), index)
@@ -76,6 +83,9 @@ class Derived(BaseModel):
 
     def final_states(self, x: Tensor) -> Tensor:
         return part(self, path_of(self._last.module))(x) if self._last.kind == "norm" else x
+
+    def stored_form(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return with_stacked_experts(tensors, self.config.num_experts) if self.declared.stacked_experts else tensors
 
     def make_head(self, kind: Head) -> tuple[str, nn.Module]:
         described = blueprint(self.config, kind)
@@ -114,7 +124,7 @@ class DerivedEncoder(Derived, Encoder):
             self.pooler = None
             return
         pooler.attach(self)
-        label_modules(part(self, ("pooler",)), self.family, ())
+        label_modules(part(self, ("pooler",)), self.declared.label)
         self.pooler_plan = pooler.plan((), range(len(pooler.nodes)))
 
     def pooled(self, first: Tensor) -> Tensor:
@@ -145,8 +155,8 @@ class DerivedEncoderDecoder(Derived, EncoderDecoder):
         return [number for number, op in enumerate(described.ops) if self.has_decoder or op.stack]
 
     @property
-    def cross_attention_modules(self) -> Sequence[CrossAttentionContainer]:
-        return [module for module in self.decoder.modules() if isinstance(module, CrossAttentionContainer)]
+    def cross_attention_modules(self) -> Sequence[CrossAttention]:
+        return [module for module in self.decoder.modules() if isinstance(module, CrossAttention)]
 
     def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
         scaled = vectors is not None and self.declared.scaled_vectors
@@ -176,10 +186,7 @@ def derived_class(config_class: type[Config], family: Family, encoder_alone: boo
     }  # fmt: skip
     if encoder_alone:
         return type(f"{family.name}EncoderModel", (DerivedEncoderPart,), body)
-    body["heads"] = dict.fromkeys(family.heads)
+    body["heads"] = family.heads
     if issubclass(config_class, routed.Config):
         body["head_classes"] = {"ForCausalLM": RoutedCausalLM}
     return type(family.name + family.class_suffixes.get("Model", "Model"), (SHAPES[config_class.default_head],), body)
-
-
-__all__ = ["HeadContainer", "OutputLayer", "derived_class"]

@@ -5,7 +5,6 @@ Shapes: ids, attention_mask, token_type_ids (batch, length); states (batch, leng
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,19 +15,7 @@ from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.ground.errors import InputError, refuse_unknown
 from glassformer.ground.sites import Watch
-from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
-
-
-class Pooler(FamilyModule):
-    """One vector for the whole text, read off its first token."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.dense = Linear(hidden, hidden)
-        self.activation = nn.Tanh()
-
-    def forward(self, first: Tensor) -> Tensor:
-        return self.activation(self.dense(first))
+from glassformer.layers import ForwardPass
 
 
 def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
@@ -39,37 +26,12 @@ def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
 
 
 class Encoder(BaseModel):
-    """Subclasses have `embeddings`, which add positions to the token vectors, and define `blocks`."""
-
-    embeddings: Any
     optional_modules = ("pooler",)
     pooler: nn.Module | None
 
-    @property
-    def blocks(self) -> Iterable[nn.Module]:
-        raise NotImplementedError
-
-    @property
-    def token_embedding(self) -> Embedding:
-        return self.embeddings.word_embeddings
-
-    def check_positions(self, positions: Tensor) -> None:
-        self.check_position_table(positions)
-
-    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.at_site("embedding", self.embedded(x, p), p)
-        for block in self.blocks:
-            x = block(x, p)
-        return self.at_site("final", self.final_states(x), p)
-
-    def embedded(self, x: Tensor, p: ForwardPass) -> Tensor:
-        """Token vectors as the first block takes them, positions and all."""
-        return self.embeddings(x, p)
-
     def pooled(self, first: Tensor) -> Tensor:
         """One vector for each text, made of its first token's state."""
-        assert self.pooler is not None
-        return self.pooler(first)
+        raise NotImplementedError
 
     def drop_unread(self, head: nn.Module) -> None:
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:

@@ -53,7 +53,7 @@ class ModelWithHead(FamilyModule):
         name, made = base.make_head(self.head_kind)
         head: Any = made
         base.drop_unread(head)
-        label_modules(head, base.family, ())
+        label_modules(head, base.declared.label)
         if config.tie_word_embeddings and self.head_kind in ("causal", "seq2seq", "masked"):
             head.output.weight = base.token_embedding.weight
         self._head_name = name

@@ -184,7 +184,7 @@ class EncoderPart(EncoderDecoder):
     """The encoder of an encoder-decoder alone; a mixin, put before a family's own model."""
 
     has_decoder = False
-    heads = {}
+    heads = ()
     absent_modules = ("decoder", "lm_head")
 
     @property
