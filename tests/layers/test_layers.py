@@ -14,9 +14,9 @@ from transformers.activations import ACT2FN
 from glassformer.blueprints import Rope
 from glassformer.blueprints.config import ACTIVATIONS
 from glassformer.layers import Linear, Mask, RMSNorm, RotaryEmbedding, RotaryPositions, linear
+from glassformer.layers.activations import ACTIVATIONS as FUNCTIONS
+from glassformer.layers.activations import ActivationFunction
 from glassformer.layers.attention import attend, pattern
-from glassformer.layers.mlp import ACTIVATIONS as FUNCTIONS
-from glassformer.layers.mlp import ActivationFunction
 from tests.sweeps import examples
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import glassformer
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Observer, Tap, Watch
-from glassformer.layers import ForwardPass, GatedMLP, Mask, RoutedMLP
-from glassformer.layers.routed_mlp import load_balancing_loss
+from glassformer.layers import ForwardPass, Linear, Mask, RoutedMLP
+from glassformer.layers.routed_mlp import Expert, load_balancing_loss
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, pair
 
@@ -24,7 +24,11 @@ EXPERTS, CHOSEN, HIDDEN, INNER = 6, 3, 12, 8
 
 def routed_mlp(normalized: bool = True) -> RoutedMLP:
     torch.manual_seed(3)
-    experts = (GatedMLP(HIDDEN, INNER, "silu") for _ in range(EXPERTS))
+    names = ("gate_proj", "up_proj", "down_proj")
+    experts = (
+        Expert({name: Linear(*reversed(SHAPES[name]), bias=False) for name in names}, names, "silu", None, 0.0)
+        for _ in range(EXPERTS)
+    )
     layer = RoutedMLP(HIDDEN, experts, CHOSEN, normalized)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.ground.errors import InputError
-from glassformer.layers import mlp
+from glassformer.layers import activations
 from glassformer.observe import op_values
 from glassformer.observe.inside import make_strip
 from glassformer.observe.reading import Reading
@@ -193,9 +193,9 @@ def test_scores_are_named_by_their_tokens() -> None:
 
 
 def test_every_activation_can_be_shown() -> None:
-    assert op_values.ACTIVATIONS.keys() == mlp.ACTIVATIONS.keys()
+    assert op_values.ACTIVATIONS.keys() == activations.ACTIVATIONS.keys()
     x = np.linspace(-4, 4, 33, dtype=np.float32)
-    for name, (_, function) in mlp.ACTIVATIONS.items():
+    for name, (_, function) in activations.ACTIVATIONS.items():
         assert np.abs(op_values.ACTIVATIONS[name](x) - function(torch.from_numpy(x)).numpy()).max() < 1e-5, name
 
 

@@ -1,4 +1,4 @@
-"""How models compute in PyTorch: the specification. Modules are derived from blueprints, under the checkpoints' own names."""
+"""How models compute in PyTorch: the specification. Modules come from blueprints, under the checkpoints' names."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from glassformer.layers.linear import Linear
 
 
 class Expert(FamilyModule):
-    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added to that."""
+    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there."""
 
     def __init__(
         self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
