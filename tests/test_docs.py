@@ -69,21 +69,16 @@ def test_pages_run_elsewhere_have_their_tests() -> None:
 
 
 def test_example_family_loads(tmp_path: Path) -> None:
-    """The two files of the page are put where families are looked for, and its last block is run."""
+    """The file of the page is put where families are looked for, and its last block is run."""
     text = (ROOT / "docs" / "adding-a-family.md").read_text("utf-8")
     files = re.findall(r"```python file=(\S+)\n(.*?)```", text, re.S)
-    assert [name for name, _ in files] == ["blueprints/parallel.py", "families/parallel.py"]
-    for name, code in files:
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(code, "utf-8")
+    ((name, code),) = files
+    assert name == "blueprints/parallel.py"
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(code, "utf-8")
     (after,) = re.findall(r"```python after=parallel\n(.*?)```", text, re.S)
-    places = "\n".join(
-        f"import glassformer.{folder}; glassformer.{folder}.__path__.append({str(tmp_path / folder)!r})"
-        for folder in ("blueprints", "families")
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{places}\n{after}"], capture_output=True, text=True, timeout=patience(120)
-    )
+    place = f"import glassformer.blueprints; glassformer.blueprints.__path__.append({str(tmp_path / 'blueprints')!r})"
+    done = subprocess.run([sys.executable, "-c", f"{place}\n{after}"], capture_output=True, text=True, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     assert re.match(r"tensor\(\[\[ *5, +6, +7, ", done.stdout)
 
@@ -92,8 +87,6 @@ def test_incomplete_families_are_refused(tmp_path: Path) -> None:
     """Each message says what is missing, and none stands in another family's way."""
     files = {
         "blueprints/alone.py": "alone",
-        "blueprints/empty.py": "empty",
-        "families/empty.py": "",
         "blueprints/renamed.py": "other",
     }
     for name, model_type in files.items():
@@ -105,19 +98,17 @@ import glassformer.blueprints, glassformer.families
 from glassformer.compat.auto import model_class_for_head
 
 glassformer.blueprints.__path__.append({str(tmp_path / "blueprints")!r})
-glassformer.families.__path__.append({str(tmp_path / "families")!r})
 print(model_class_for_head("gpt2", "causal").__name__)
-for name in ("alone", "empty", "renamed"):
+for name in ("alone", "renamed"):
     try:
         glassformer.families.base_class_for(name)
     except glassformer.GlassError as error:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(120), check=True)
-    known, alone, empty, renamed = done.stdout.splitlines()
+    known, alone, renamed = done.stdout.splitlines()
     assert known == "GPT2LMHeadModel"
-    assert alone == "alone has a blueprint, but no family: families/alone.py must have a Model."
-    assert empty.endswith("families/empty.py must have a Model.")
+    assert alone == "alone has a blueprint, but no names: blueprints/alone.py must have a FAMILY."
     assert "blueprints/renamed.py has a Config for model_type 'other'." in renamed
 
 

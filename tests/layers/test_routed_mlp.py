@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ EXPERTS, CHOSEN, HIDDEN, INNER = 6, 3, 12, 8
 def routed_mlp(normalized: bool = True) -> RoutedMLP:
     torch.manual_seed(3)
     names = ("gate_proj", "up_proj", "down_proj")
+    linear = partial(Linear, HIDDEN, INNER, False)
     experts = (
-        Expert({name: Linear(*reversed(SHAPES[name]), bias=False) for name in names}, names, "silu", None, 0.0)
+        Expert(dict(zip(names, (linear(), linear(), Linear(INNER, HIDDEN, False)), strict=True)), names, "silu", None, 0.0)
         for _ in range(EXPERTS)
     )
     layer = RoutedMLP(HIDDEN, experts, CHOSEN, normalized)
