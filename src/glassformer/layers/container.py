@@ -36,11 +36,10 @@ class Plan(NamedTuple):
     def run(self, module: nn.Module, x: Tensor, p: ForwardPass | None = None) -> Tensor:
         for function in self.prepare:
             p = function(module, p)
-        values = [x, *(None,) * (self.slots - 1)]
+        values: Values = [x, *(None,) * (self.slots - 1)]
         for step in self.steps if p is None or p.tap is None else self.watched_steps:
             step(module, values, p)
-        result: Tensor = values[self.result]
-        return result
+        return values[self.result]
 
 
 class Container(FamilyModule):

@@ -114,7 +114,8 @@ class Derivation:
     root_name = ""  # by which the family says it
 
     def __init__(self, config: Config, family: Family, blueprint: Blueprint, ops: Iterable[int]) -> None:
-        self.config, self.family, self.ops = config, family, list(blueprint.ops)
+        self.config: Any = config
+        self.family, self.ops = family, list(blueprint.ops)
         self.numbers = list(ops)
         if family.types_first:
             self._swap_types_and_positions()
@@ -140,7 +141,7 @@ class Derivation:
         self.blocks = {  # the path of each block, and of each block of the encoder
             (op.stack, op.block): path_of(op.module) for op in self.ops if op.kind == "add" and op.block is not None
         }
-        self.leaves: dict[Path, partial[nn.Module]] = {}
+        self.leaves: dict[Path, partial[Any]] = {}
         self.experts: list[Path] = []  # mixtures of them
         self.parameters: dict[Path, Callable[[], nn.Parameter]] = {}
         self.homes: dict[int, Path] = {}
@@ -225,7 +226,7 @@ class Derivation:
     ) -> None:
         path = path_of(dropout.module)
         if path:
-            self.leaves.setdefault(path, partial(nn.Dropout, dropout.rate))
+            self.leaves.setdefault(path, partial(nn.Dropout, dropout.rate or 0.0))
             home = path[:-1]
         dropped = step(op_steps.dropout, At(path) if path else (), dropout.rate)
         self.nodes.append(Node(value, reads, home, dropped, block, site))
@@ -235,8 +236,7 @@ class Derivation:
         value = INPUT - 1 - (block or 0)
         if all(node.value != value for node in self.nodes[-4:]):
             dropout = self.distance_dropouts[op, home]
-            rate = self.dropouts[op].rate
-            self.leaves.setdefault(dropout, partial(nn.Dropout, rate))
+            self.leaves.setdefault(dropout, partial(nn.Dropout, self.dropouts[op].rate or 0.0))
             self.nodes.append(Node(value, (), home, step(op_steps.distance_vectors, At(dropout)), block))
         return value
 
@@ -258,7 +258,7 @@ class Derivation:
         match op.kind:
             case "embed":
                 scale = 1.0 if self.family.scaled_vectors and not self.config.encoder_layers else options["scale"]
-                self.leaves.setdefault(path, partial(Embedding, *op.weights[0].shape, scale))
+                self.leaves.setdefault(path, partial(Embedding, op.weights[0].shape[0], op.weights[0].shape[1], scale))
                 return self.root(op), None if scale == options["scale"] else step(op_steps.scale, options["scale"])
             case "position":
                 return self._position(number, op, path)
@@ -294,7 +294,7 @@ class Derivation:
             case "add":
                 return path, step(op_steps.add)
             case "identity":
-                block = self.blocks.get((op.stack, op.block))
+                block = None if op.block is None else self.blocks[op.stack, op.block]
                 return (path if len(path) > len(block or ()) and path not in self.leaves else self.home_of_value(op)), None
             case "pool":
                 return (), None
@@ -308,12 +308,12 @@ class Derivation:
         if how == "sinusoid" and not op.options.get("halves"):
             return root, step(op_steps.sinusoid)
         if how == "sinusoid":
-            self.leaves[path] = partial(SinusoidalEmbedding, self.config.max_position_embeddings, op.shape[-1])
+            self.leaves[path] = partial(SinusoidalEmbedding, self.config.max_position_embeddings, int(op.shape[-1]))
             return path[:-1], step(op_steps.position, At(path), 0)
         self.leaves[path] = partial(Embedding, *op.weights[0].shape)
         if how == "buckets":
             self.ambient.add(number)
-            furthest: int = self.config.relative_attention_max_distance  # type: ignore[attr-defined]
+            furthest: int = self.config.relative_attention_max_distance
             prepare = partial(op_steps.with_distance_biases, path[len(root) :], furthest, bool(op.stack))
             self.prepare.setdefault(root, []).append(prepare)
             return None, None
@@ -330,7 +330,7 @@ class Derivation:
         op = self.ops[number]
         norm = path_of(op.module) if op.kind == "norm" else None
         table = op if norm is None else self.ops[op.inputs[0]]
-        buckets = self.config.distances  # type: ignore[attr-defined]
+        buckets = self.config.distances
         prepare = partial(op_steps.with_distance_vectors, path_of(table.module), norm, buckets)
         self.prepare.setdefault((), []).append(prepare)
 
@@ -359,7 +359,7 @@ class Derivation:
         attributes: dict[str, Any] = {"scale": o["scale"], "window": o["window"], "softcap": o["softcap"]}
         if dropout.module:
             where = path_of(dropout.module)
-            self.leaves.setdefault(where, partial(nn.Dropout, dropout.rate))
+            self.leaves.setdefault(where, partial(nn.Dropout, dropout.rate or 0.0))
             attributes["dropout_path"] = where[len(path) :]
         else:
             attributes["dropout"] = dropout.rate
@@ -386,7 +386,7 @@ class Derivation:
 
     def _scores(self, number: int, op: Op, path: Path) -> tuple[Path, Unbound]:
         if number in self.dropouts:
-            self.leaves[path_of(self.dropouts[number].module)] = partial(nn.Dropout, self.dropouts[number].rate)
+            self.leaves[path_of(self.dropouts[number].module)] = partial(nn.Dropout, self.dropouts[number].rate or 0.0)
         (rows, size), *biases = (weight.shape for weight in op.weights)
         name = path_of(op.weights[1].name) if biases else ()
         added = len(biases) == 1 and len(biases[0]) == 2  # not the layer's own, but a buffer
@@ -636,7 +636,7 @@ def _with_table(op: Op, module: str, weights: Any, options: Any) -> Op:
     return replace(op, module=module, weights=weights, options=options)
 
 
-def _norm(op: Op) -> partial[nn.Module]:
+def _norm(op: Op) -> partial[Any]:
     size, eps = op.weights[0].shape[0], op.options["eps"]
     if op.options["how"] == "layer":
         return partial(LayerNorm, size, eps, bias=len(op.weights) > 1)

@@ -144,7 +144,8 @@ class DerivedEncoderDecoder(Derived, EncoderDecoder):
         op = described.ops[0]
         stacks = ("encoder", "decoder") if self.has_decoder else ("encoder",)
         for path in (("shared",), *((stack, "embed_tokens") for stack in stacks)):
-            derivation.leaves[path] = partial(Embedding, *op.weights[0].shape, op.options["scale"])
+            rows, size = op.weights[0].shape
+            derivation.leaves[path] = partial(Embedding, rows, size, op.options["scale"])
         self._tied = [(stack, "embed_tokens") for stack in stacks if op.module == "shared"]
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
