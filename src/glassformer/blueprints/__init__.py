@@ -21,8 +21,8 @@ from glassformer.ground.errors import ConfigError, did_you_misspell
 
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "config", "family", "gpt", "layer_types", "multimodal", "ops", "other_fields", "positions", "rope",
-        "rotary", "routed", "synonyms",
+        "blueprint", "bounds", "config", "family", "gpt", "layer_types", "multimodal", "ops", "other_fields", "positions",
+        "rope", "rotary", "routed", "synonyms",
     }
 )  # fmt: skip
 
