@@ -18,6 +18,8 @@ import tests.engine.gpu.triton_interpreter
 import numpy as np
 import glassformer
 from pathlib import Path
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from glassformer.engine.gpu import kernels
 from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import split_model
@@ -28,6 +30,8 @@ subject = Subject(Path("tiny"))
 for executor in (subject.cpu(), subject.gpu(), subject.gpu(kernels=kernels)):
     verdict = subject.verdict(executor, (1, 5))
     assert verdict.agrees(1e-5), verdict.worst
+words = {f"word{number}": number for number in range(100)}
+Tokenizer(WordLevel(words, unk_token="word0")).save("tiny/tokenizer.json")
 model = glassformer.load("tiny", executor="cpu")
 reading = model.read([5, 6, 7])
 values = OpValues(reading, 1)
