@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from inspect import unwrap
 from itertools import chain, combinations
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
 import pytest
 
@@ -91,18 +92,26 @@ def _functions(item: pytest.Function) -> Iterator[FunctionType]:
 @cache
 def _starts_processes(code: FunctionType | type) -> bool:
     """Whether a function or a class of the tests starts processes, itself or in what it calls."""
-    if not code.__module__.startswith(("tests.", "test_")) or code.__module__ in SHARED:
-        return False
-    if isinstance(code, type):
-        return any(_starts_processes(one) for one in vars(code).values() if isinstance(one, FunctionType))
-    function = unwrap(code)
-    if f"{function.__module__}.{function.__name__}" in MAYBE:
-        return False
-    names = set(_names(function.__code__))
-    called = (function.__globals__.get(name) for name in names - {function.__name__})
-    return any(one <= names for one in PROCESSES) or any(
-        _starts_processes(one) for one in called if isinstance(one, FunctionType | type)
-    )
+    waiting, seen = [code], {code}
+    while waiting:
+        one = waiting.pop()
+        if not one.__module__.startswith(("tests.", "test_")) or one.__module__ in SHARED:
+            continue
+        called: Iterable[Any]
+        if isinstance(one, type):
+            called = vars(one).values()
+        else:
+            function = unwrap(one)
+            if f"{function.__module__}.{function.__name__}" in MAYBE:
+                continue
+            names = set(_names(function.__code__))
+            if any(start <= names for start in PROCESSES):
+                return True
+            called = (function.__globals__.get(name) for name in names)
+        new = {other for other in called if isinstance(other, FunctionType | type)} - seen
+        waiting += new
+        seen |= new
+    return False
 
 
 def _names(code: CodeType) -> Iterator[str]:
