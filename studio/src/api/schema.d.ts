@@ -1273,7 +1273,7 @@ export interface paths {
         };
         /**
          * Show Batch
-         * @description How far a batch is.
+         * @description How far a batch is, and where its answers are.
          */
         get: operations["show_batch_v1_messages_batches__batch_id__get"];
         put?: never;
@@ -1511,6 +1511,32 @@ export interface components {
             id: number;
             text: string;
         };
+        /** AnthropicMessage */
+        AnthropicMessage: {
+            /** Content */
+            content: string | components["schemas"]["ContentBlock"][];
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "user" | "assistant";
+        };
+        /**
+         * AnthropicTool
+         * @description A tool of the client's; those that run at the provider are of other types, and not here.
+         */
+        AnthropicTool: {
+            /** Description */
+            description?: string | null;
+            /** Input Schema */
+            input_schema: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+            /** Type */
+            type?: "custom" | null;
+        };
         ArithmeticStep: {
             expression: string;
             name: string;
@@ -1601,7 +1627,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1658,7 +1684,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1840,7 +1866,7 @@ export interface components {
              */
             position: number | string;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -1860,6 +1886,28 @@ export interface components {
              * @description The next token whose lead is followed; 'best': the top token.
              */
             token?: number | string | null;
+        };
+        /**
+         * BatchCreation
+         * @description POST /v1/batches
+         */
+        BatchCreation: {
+            /**
+             * Completion Window
+             * @default 24h
+             */
+            completion_window: string;
+            /**
+             * Endpoint
+             * @enum {string}
+             */
+            endpoint: "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" | "/v1/responses";
+            /** Input File Id */
+            input_file_id: string;
+            /** Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** glassformer.batch/1 */
         BatchJson: {
@@ -1971,7 +2019,7 @@ export interface components {
             /** Max Tokens */
             max_tokens?: number | null;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            messages: components["schemas"]["ChatMessage"][];
             /** Modalities */
             modalities?: string[] | null;
             /** Model */
@@ -1997,7 +2045,7 @@ export interface components {
             /** Tool Choice */
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__openai__schemas__Tool"][] | null;
+            tools?: components["schemas"]["ChatTool"][] | null;
             /** Top Logprobs */
             top_logprobs?: number | null;
             /** Top P */
@@ -2006,6 +2054,26 @@ export interface components {
             verbosity?: string | null;
             /** Web Search Options */
             web_search_options?: unknown;
+        } & {
+            [key: string]: unknown;
+        };
+        /** ChatMessage */
+        ChatMessage: {
+            /** Content */
+            content?: string | {
+                [key: string]: unknown;
+            }[] | null;
+            /** Name */
+            name?: string | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "developer" | "user" | "assistant" | "tool";
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["MessageToolCall"][] | null;
         } & {
             [key: string]: unknown;
         };
@@ -2021,7 +2089,7 @@ export interface components {
             /** Keep Alive */
             keep_alive?: unknown;
             /** Messages */
-            messages?: components["schemas"]["glassformer__serving__http__ollama__schemas__Message"][];
+            messages?: components["schemas"]["OllamaMessage"][];
             /** Model */
             model: string;
             /** Options */
@@ -2039,6 +2107,28 @@ export interface components {
             tools?: {
                 [key: string]: unknown;
             }[] | null;
+        };
+        /** ChatTool */
+        ChatTool: {
+            function: components["schemas"]["FunctionDefinition"];
+            /**
+             * Type
+             * @default function
+             * @constant
+             */
+            type: "function";
+        } & {
+            [key: string]: unknown;
+        };
+        /** ChosenFunction */
+        ChosenFunction: {
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "function";
         };
         /**
          * CircuitRequest
@@ -2073,7 +2163,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt?: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][] | null;
+            prompt?: string | number[] | components["schemas"]["ChatMessage"][] | null;
             /**
              * Raw
              * @default false
@@ -2278,6 +2368,25 @@ export interface components {
             /** Source */
             source: string;
         };
+        /**
+         * CountedRequest
+         * @description POST /v1/messages/count_tokens: what a prompt is made of.
+         */
+        CountedRequest: {
+            /** Messages */
+            messages: components["schemas"]["AnthropicMessage"][];
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            /** System */
+            system?: string | components["schemas"]["TextBlock"][] | null;
+            thinking?: components["schemas"]["Thinking"] | null;
+            tool_choice?: components["schemas"]["ToolChoice"] | null;
+            /** Tools */
+            tools?: components["schemas"]["AnthropicTool"][] | null;
+        } & {
+            [key: string]: unknown;
+        };
         Crumb: {
             label: string;
             path: string;
@@ -2472,7 +2581,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2584,7 +2693,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2600,15 +2709,6 @@ export interface components {
             /** Target */
             target?: string | null;
         };
-        /** Function */
-        Function: {
-            /** Arguments */
-            arguments?: {
-                [key: string]: unknown;
-            };
-            /** Name */
-            name: string;
-        };
         /** FunctionDefinition */
         FunctionDefinition: {
             /** Description */
@@ -2623,6 +2723,11 @@ export interface components {
             strict?: boolean | null;
         } & {
             [key: string]: unknown;
+        };
+        /** FunctionName */
+        FunctionName: {
+            /** Name */
+            name: string;
         };
         /** FunctionTool */
         FunctionTool: {
@@ -2752,7 +2857,7 @@ export interface components {
              */
             position: number | string;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -2915,7 +3020,7 @@ export interface components {
              */
             position: number | string;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -3143,7 +3248,7 @@ export interface components {
              */
             positions?: (number | string)[] | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -3211,7 +3316,7 @@ export interface components {
              */
             pair?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -3237,6 +3342,14 @@ export interface components {
             /** @enum {unknown} */
             tokens: "last" | "all";
         };
+        /**
+         * MessageBatchCreation
+         * @description POST /v1/messages/batches
+         */
+        MessageBatchCreation: {
+            /** Requests */
+            requests: components["schemas"]["BatchedRequest"][];
+        };
         /** MessageToolCall */
         MessageToolCall: {
             function: components["schemas"]["CalledFunction"];
@@ -3259,7 +3372,7 @@ export interface components {
             /** Max Tokens */
             max_tokens: number;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
+            messages: components["schemas"]["AnthropicMessage"][];
             /** Model */
             model: string;
             output_config?: components["schemas"]["OutputConfig"] | null;
@@ -3274,7 +3387,7 @@ export interface components {
             thinking?: components["schemas"]["Thinking"] | null;
             tool_choice?: components["schemas"]["ToolChoice"] | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
+            tools?: components["schemas"]["AnthropicTool"][] | null;
             /** Top K */
             top_k?: number | null;
             /** Top P */
@@ -3351,7 +3464,7 @@ export interface components {
         };
         /** NamedTool */
         NamedTool: {
-            function: components["schemas"]["glassformer__serving__http__openai__schemas__NamedFunction"];
+            function: components["schemas"]["FunctionName"];
             /**
              * Type
              * @default function
@@ -3390,6 +3503,42 @@ export interface components {
             label: string;
             path: string;
             value: number | null;
+        };
+        /** OllamaFunction */
+        OllamaFunction: {
+            /** Arguments */
+            arguments?: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+        };
+        /** OllamaMessage */
+        OllamaMessage: {
+            /**
+             * Content
+             * @default
+             */
+            content: string;
+            /** Images */
+            images?: unknown[] | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "user" | "assistant" | "tool";
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["OllamaToolCall"][] | null;
+            /** Tool Name */
+            tool_name?: string | null;
+        };
+        /** OllamaToolCall */
+        OllamaToolCall: {
+            function: components["schemas"]["OllamaFunction"];
+            /** Id */
+            id?: string | null;
         };
         /** OutputConfig */
         OutputConfig: {
@@ -3968,25 +4117,6 @@ export interface components {
             right: number | null;
         };
         /**
-         * PromptRequest
-         * @description POST /v1/messages/count_tokens: what a prompt is made of.
-         */
-        PromptRequest: {
-            /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__anthropic__schemas__Message"][];
-            /** Model */
-            model: string;
-            output_config?: components["schemas"]["OutputConfig"] | null;
-            /** System */
-            system?: string | components["schemas"]["TextBlock"][] | null;
-            thinking?: components["schemas"]["Thinking"] | null;
-            tool_choice?: components["schemas"]["ToolChoice"] | null;
-            /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__anthropic__schemas__Tool"][] | null;
-        } & {
-            [key: string]: unknown;
-        };
-        /**
          * PullRequest
          * @description POST /api/pull
          */
@@ -4088,7 +4218,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4247,7 +4377,7 @@ export interface components {
             temperature?: number | null;
             text?: components["schemas"]["TextOptions"] | null;
             /** Tool Choice */
-            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["glassformer__serving__http__openai__responses__NamedFunction"] | null;
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ChosenFunction"] | null;
             /** Tools */
             tools?: components["schemas"]["FunctionTool"][] | null;
             /** Top Logprobs */
@@ -4323,7 +4453,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4418,7 +4548,7 @@ export interface components {
              */
             position?: number | string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -4746,11 +4876,11 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /** Messages */
-            messages: components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            messages: components["schemas"]["ChatMessage"][];
             /** Model */
             model?: string | null;
             /** Tools */
-            tools?: components["schemas"]["glassformer__serving__http__openai__schemas__Tool"][] | null;
+            tools?: components["schemas"]["ChatTool"][] | null;
         };
         /** TextBlock */
         TextBlock: {
@@ -4959,12 +5089,6 @@ export interface components {
              */
             text: string;
         };
-        /** ToolCall */
-        ToolCall: {
-            function: components["schemas"]["Function"];
-            /** Id */
-            id?: string | null;
-        };
         /** ToolChoice */
         ToolChoice: {
             /**
@@ -5036,7 +5160,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -5122,7 +5246,7 @@ export interface components {
             /** Model */
             model?: string | null;
             /** Prompt */
-            prompt: string | number[] | components["schemas"]["glassformer__serving__http__openai__schemas__Message"][];
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
              * Raw
              * @default false
@@ -5203,130 +5327,6 @@ export interface components {
             expected: string;
             place: string;
             source: string;
-        };
-        /**
-         * BatchRequest
-         * @description POST /v1/messages/batches
-         */
-        glassformer__serving__http__anthropic__batches__BatchRequest: {
-            /** Requests */
-            requests: components["schemas"]["BatchedRequest"][];
-        };
-        /** Message */
-        glassformer__serving__http__anthropic__schemas__Message: {
-            /** Content */
-            content: string | components["schemas"]["ContentBlock"][];
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "user" | "assistant";
-        };
-        /**
-         * Tool
-         * @description A tool of the client's; those that run at the provider are of other types, and not here.
-         */
-        glassformer__serving__http__anthropic__schemas__Tool: {
-            /** Description */
-            description?: string | null;
-            /** Input Schema */
-            input_schema: {
-                [key: string]: unknown;
-            };
-            /** Name */
-            name: string;
-            /** Type */
-            type?: "custom" | null;
-        };
-        /** Message */
-        glassformer__serving__http__ollama__schemas__Message: {
-            /**
-             * Content
-             * @default
-             */
-            content: string;
-            /** Images */
-            images?: unknown[] | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "user" | "assistant" | "tool";
-            /** Tool Call Id */
-            tool_call_id?: string | null;
-            /** Tool Calls */
-            tool_calls?: components["schemas"]["ToolCall"][] | null;
-            /** Tool Name */
-            tool_name?: string | null;
-        };
-        /**
-         * BatchRequest
-         * @description POST /v1/batches
-         */
-        glassformer__serving__http__openai__batches__BatchRequest: {
-            /**
-             * Completion Window
-             * @default 24h
-             */
-            completion_window: string;
-            /**
-             * Endpoint
-             * @enum {string}
-             */
-            endpoint: "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" | "/v1/responses";
-            /** Input File Id */
-            input_file_id: string;
-            /** Metadata */
-            metadata?: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /** NamedFunction */
-        glassformer__serving__http__openai__responses__NamedFunction: {
-            /** Name */
-            name: string;
-            /**
-             * Type
-             * @constant
-             */
-            type: "function";
-        };
-        /** Message */
-        glassformer__serving__http__openai__schemas__Message: {
-            /** Content */
-            content?: string | {
-                [key: string]: unknown;
-            }[] | null;
-            /** Name */
-            name?: string | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "developer" | "user" | "assistant" | "tool";
-            /** Tool Call Id */
-            tool_call_id?: string | null;
-            /** Tool Calls */
-            tool_calls?: components["schemas"]["MessageToolCall"][] | null;
-        } & {
-            [key: string]: unknown;
-        };
-        /** NamedFunction */
-        glassformer__serving__http__openai__schemas__NamedFunction: {
-            /** Name */
-            name: string;
-        };
-        /** Tool */
-        glassformer__serving__http__openai__schemas__Tool: {
-            function: components["schemas"]["FunctionDefinition"];
-            /**
-             * Type
-             * @default function
-             * @constant
-             */
-            type: "function";
-        } & {
-            [key: string]: unknown;
         };
     };
     responses: never;
@@ -8140,7 +8140,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__openai__batches__BatchRequest"];
+                "application/json": components["schemas"]["BatchCreation"];
             };
         };
         responses: {
@@ -8964,7 +8964,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["glassformer__serving__http__anthropic__batches__BatchRequest"];
+                "application/json": components["schemas"]["MessageBatchCreation"];
             };
         };
         responses: {
@@ -9265,7 +9265,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["PromptRequest"];
+                "application/json": components["schemas"]["CountedRequest"];
             };
         };
         responses: {

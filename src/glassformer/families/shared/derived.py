@@ -581,11 +581,10 @@ class Derivation:
             return made
 
         options = route.options
-        module = RoutedMLP(
+        return RoutedMLP(
             int(ops["linear"].weights[0].shape[1]), (expert() for _ in range(o["experts"])), options["chosen"],
             options["normalized"], router, bias=len(ops["linear"].weights) > 1,
         )  # fmt: skip
-        return module
 
 
 class HeadDerivation(Derivation):
