@@ -111,7 +111,7 @@ def unraised(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_known_owners_are_found() -> None:
     names = {name for _, name in OWNERS}
-    assert {"Engine", "MappedFile", "PageList", "KvPage", "Ranks", "Follower", "Ledger", "PackedMatrix"} <= names
+    assert {"Engine", "MappedFile", "PageList", "KvPage", "RankProcesses", "Follower", "Ledger", "PackedMatrix"} <= names
 
 
 @pytest.mark.parametrize(("module", "name"), OWNERS, ids=[name for _, name in OWNERS])

@@ -178,7 +178,7 @@ def with_a_watch(model: Any) -> None:
 
 def with_a_hook(model: Any) -> None:
     calls: list[int] = []
-    next(iter(model.base_model.blocks)).register_forward_hook(lambda *_: calls.append(1))
+    model.base_model.encoder.layer[0].register_forward_hook(lambda *_: calls.append(1))
     model(IDS)
     assert calls
 

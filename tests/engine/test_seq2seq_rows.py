@@ -155,8 +155,7 @@ class TestTheEncoderRunsOnce:
         assert calls == [2, 1]
 
     def test_source_keys_are_projected_once(self, checkpoint: Subject) -> None:
-        crossing, calls = checkpoint.model.base_model.cross_attention_modules[0], []
-        project = getattr(crossing, crossing.projection_names[1])
+        (_, project, *_), calls = checkpoint.model.base_model.cross_attention_modules[0].children(), []
         hook = project.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
         executor = checkpoint.plain()
         rows = [executor.open(source) for source in SOURCES[:3]]
