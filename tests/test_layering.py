@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "steering": {"checkpoint", "blueprints", "features"},
     "model_files": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "model_files"},
-    "layers": {*NUMBERS, "blueprints"},
+    "layers": {"ops", "blueprints"},
     "families": {"ops", "blueprints", "layers"},
     "engine.named_weights": {"checkpoint"},
     "engine": {"ops.split", *TORCH},

@@ -50,14 +50,14 @@ assert {op.shape[-1] for op in own.ops if op.kind == "squared_relu"} == {32}
 def test_the_example_op_runs_on_every_executor(tmp_path: Path) -> None:
     written = list(blocks(PAGE))
     files = {kind.removeprefix("python file="): code for kind, code, _ in written if kind.startswith("python file=")}
-    assert list(files) == ["ops/squared_relu.py", "blueprints/primer.py", "families/primer.py"]
+    assert list(files) == ["ops/squared_relu.py", "blueprints/primer.py"]
     for name, code in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(code, "utf-8")
     ((after, expected),) = [(code, shown) for kind, code, shown in written if kind == "python after=primer"]
     places = "\n".join(
         f"import glassformer.{folder}; glassformer.{folder}.__path__.append({str(tmp_path / folder)!r})"
-        for folder in ("ops", "blueprints", "families")
+        for folder in ("ops", "blueprints")
     )
     begin = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport tests.engine.gpu.triton_interpreter"
     done = subprocess.run(

@@ -9,9 +9,9 @@ Shapes: x (batch, length, hidden).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -24,7 +24,8 @@ Step: TypeAlias = Callable[[nn.Module, Values, Any], None]
 Path: TypeAlias = tuple[str, ...]
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Plan:
     """What a container does: the input is in slot 0."""
 
     steps: tuple[Step, ...]
@@ -35,9 +36,10 @@ class Plan(NamedTuple):
 
     def __eq__(self, other: object) -> bool:
         """Whether both do the same: partial functions by themselves are equal to none but themselves."""
-        return isinstance(other, Plan) and _described(self) == _described(other)
+        return isinstance(other, Plan) and _described(vars(self)) == _described(vars(other))
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.slots, self.result))
 
     def run(self, module: nn.Module, x: Tensor, p: ForwardPass | None = None) -> Tensor:
         for function in self.prepare:
@@ -51,6 +53,8 @@ class Plan(NamedTuple):
 def _described(value: Any) -> Any:
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
+    if isinstance(value, dict):
+        return {name: _described(item) for name, item in value.items()}
     return tuple(map(_described, value)) if isinstance(value, tuple) else value
 
 

@@ -19,7 +19,19 @@ from glassformer.layers.attention import soft_cap
 from glassformer.layers.container import Path, Values, part
 from glassformer.layers.forward_pass import DistanceVectors, ForwardPass
 from glassformer.layers.positions import relative_buckets, sinusoidal_positions
+from glassformer.ops.op import Op
 from glassformer.ops.positions import DistanceBuckets
+
+
+def own_value(op: Op, *rest: Any) -> None:
+    """Of a kind that says by itself what it is in PyTorch."""
+    *reads, write, _, values, _ = rest
+    values[write] = op.torch_value(*(values[read] for read in reads))
+
+
+def projected_value(op: Op, path: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    """The same of what its projection gives."""
+    values[write] = op.torch_value(part(m, path)(values[read]))
 
 
 def scaled_linear(path: Path, scale: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:

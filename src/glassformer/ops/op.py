@@ -176,6 +176,13 @@ class Op:
         """Its result, from its inputs' at a token: (width,), or (heads, head_size). Axes before those are kept."""
         return inputs[0]
 
+    def torch_value(self, *inputs: Any) -> Any:
+        """Its result in PyTorch, from its inputs', or from its projection's where it has a weight.
+
+        The package's own kinds have modules and steps of theirs instead (`layers/op_steps.py`).
+        """
+        raise NotImplementedError(self.kind)
+
     def formula(self) -> str:
         """What it computes, in a line."""
         return "the same values"

@@ -300,7 +300,10 @@ class Derivation:
                 return (), None
             case "scores":
                 return self._scores(number, op, path)
-        raise NotImplementedError(op.kind)
+        if not op.weights:
+            return self.home_of_value(op), step(op_steps.own_value, op)
+        self._linear(op, path)
+        return path[:-1], step(op_steps.projected_value, op, At(path))
 
     def _position(self, number: int, op: Op, path: Path) -> tuple[Path | None, Unbound | None]:
         how, first = op.options["how"], op.options.get("first", 0)
