@@ -10,16 +10,16 @@ import pytest
 
 from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.training import corpus as corpora
-from glassformer.training.corpus import (
+from glassformer.training.corpus import read_corpus
+from glassformer.training.rows import SOURCE, TARGET, TEXT, read_rows, split_rows
+from glassformer.training.text_tokens import (
     language_model_objective,
-    read_corpus,
     read_token_file,
     token_sizes,
     tokenized,
     train_tokenizer,
     write_token_file,
 )
-from glassformer.training.rows import SOURCE, TARGET, TEXT, read_rows, split_rows
 
 TEXTS = "The cat sat on the mat. Größe, naïve, 漢字!\n" * 40
 

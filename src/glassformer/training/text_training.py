@@ -20,7 +20,7 @@ from glassformer.ground.progress import NamedProgress, Progress
 from glassformer.model_files import AutoConfig, AutoTokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.config_fields import NO_LIMIT
-from glassformer.training.corpus import gap_objective, language_model_objective, read_corpus, tokenized, train_tokenizer
+from glassformer.training.corpus import read_corpus
 from glassformer.training.lora import LoraSettings
 from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
 from glassformer.training.prepared import PreparedTraining, make_trainer
@@ -28,6 +28,7 @@ from glassformer.training.presets import config_of, find_family, find_preset
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
 from glassformer.training.start_model import load_start_model
+from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
 from glassformer.training.trained_model import writers_of
 from glassformer.training.training_folder import TrainingFolder
 
