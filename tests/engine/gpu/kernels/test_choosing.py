@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from glassformer.decoding.ahead import STAGES
+from glassformer.decoding.device_tokens import STAGES
 
 from glassformer.decoding import Policy
 from glassformer.engine.gpu.device_steps import mode_of, rule_numbers
