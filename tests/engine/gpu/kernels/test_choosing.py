@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from glassformer.decoding.device_tokens import STAGES
 
 from glassformer.decoding import Policy
+from glassformer.decoding.device_tokens import STAGES
 from glassformer.engine.gpu.device_steps import mode_of, rule_numbers
 from glassformer.engine.gpu.kernels import advance, choose, choose_best
 from glassformer.engine.gpu.kernels.choosing import read_records, record_size
@@ -124,7 +124,7 @@ def test_records_have_the_best_candidates_and_the_sums_of_every_stage(chain: dic
     _, records = chosen(scores, choices, [chooser.history.draw() for chooser in choosers])
     for chooser, record, raw in zip(choosers, records, scores.numpy(), strict=True):
         assert record.ids[0, :10].tolist() == best(raw, 10).tolist()
-        assert record.scores[0].tolist() == raw[record.ids[0]].tolist()
+        assert record.logits[0].tolist() == raw[record.ids[0]].tolist()
         names = ["model", *(name for name, _ in chooser.recipe.rules)]
         for name, shortlist in zip(names, chooser.stages(raw), strict=True):
             column = STAGES.index(name)
