@@ -48,6 +48,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/cpu.py
+	$(BIN)/python bench/encoders.py
 	$(BIN)/python bench/watched.py
 	$(BIN)/python bench/quality.py
 	$(BIN)/python bench/reference.py
