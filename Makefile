@@ -9,7 +9,7 @@ ADD := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--qui
 INSTALL := $(ADD) --editable
 TRANSFORMERLENS := transformer-lens==4.3.0 beartype einops fancy-einsum jaxtyping typeguard wadler-lindig # asks for much more than it needs
 
-.PHONY: run setup test test-full test-all test-changed lint resolution bench studio wheels clean
+.PHONY: run setup test test-full test-all test-changed lint style resolution bench studio wheels clean
 
 run: .venv/installed ## one answer from the default model, and how it came to be
 	@$(BIN)/glass models pull smollm2
@@ -19,8 +19,10 @@ run: .venv/installed ## one answer from the default model, and how it came to be
 
 setup: .venv/developing ## an environment for development
 
-test: .venv/developing lint ## what needs nothing beside Python; its end says what it left out
-	$(TESTS) -m "not (sweep or needs)"
+test: .venv/developing style ## what needs nothing beside Python; its end says what it left out, and then what mypy said meanwhile
+	@mkdir -p build; $(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; passed=0; \
+	$(TESTS) -m "not (sweep or needs)" || passed=$$?; \
+	wait $$types || passed=$$?; cat build/mypy.log; exit $$passed
 
 test-full: .venv/developing ## what `make test` leaves out: browsers, clusters, clients, documents, processes, Triton's interpreter
 	$(TESTS) -m "needs and not sweep"
@@ -32,10 +34,12 @@ test-changed: .venv/developing ## what the changes since HEAD, or SINCE=origin/m
 	@reached=$$($(BIN)/python tools/changed_tests.py $(SINCE)) || exit; \
 	if [ -z "$$reached" ]; then echo "No test reaches what has changed."; else $(TESTS) -m "not sweep" $$reached; fi
 
-lint: .venv/developing
+lint: .venv/developing style
+	$(BIN)/mypy
+
+style: .venv/developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 resolution: .venv/developing ## whether every pin can be had from the package index, for each Python and architecture
 	$(BIN)/python tools/check_resolution.py

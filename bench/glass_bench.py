@@ -33,7 +33,7 @@ def prompt_of(model: Any, tokens: int) -> str:
 def rates(model: Any, prompt: str, new: int) -> tuple[float, float]:
     """Tokens per second of the prompt, up to the first text, and of the tokens after that."""
     began = time.perf_counter()
-    run = model.prepare(prompt, raw=True, max_new_tokens=1 + new, do_sample=False, eos_token_id=[])
+    run = model.start(prompt, raw=True, max_new_tokens=1 + new, do_sample=False, eos_token_id=[])
     pieces = model.generate(run)
     next(pieces)
     first, at_first = time.perf_counter(), len(run.steps)

@@ -129,7 +129,7 @@ def prompt(tokens: int, seed: int = 0) -> str:
 
 def text_rate(model: Any, tokens: int, new: int, look: int = 0) -> float:
     """Tokens a second of one text, after its first; `look`: with so many candidates and one residual a token."""
-    run = model.prepare(prompt(tokens), raw=True, max_new_tokens=new, eos_token_id=None, do_sample=False)
+    run = model.start(prompt(tokens), raw=True, max_new_tokens=new, eos_token_id=None, do_sample=False)
     sites = known(model.generate, sites=f"blocks.{model.blueprint.blocks // 2}.residual") if look else {}
     for _ in model.generate(run, look=look, **sites):
         pass
@@ -151,7 +151,7 @@ def batch_rate(model: Any, rows: int, new: int = NEW) -> float:
 
 def prefill_rate(model: Any, tokens: int) -> float:
     """Tokens a second of a prompt, to the first token of the answer."""
-    run = model.prepare(prompt(tokens, seed=int(time.time() * 1e6) % 1000), raw=True, max_new_tokens=1, do_sample=False)
+    run = model.start(prompt(tokens, seed=int(time.time() * 1e6) % 1000), raw=True, max_new_tokens=1, do_sample=False)
     began = time.perf_counter()
     assert list(model.generate(run))
     return tokens / (time.perf_counter() - began)
@@ -177,7 +177,7 @@ def ours(part: str, options: argparse.Namespace) -> dict[str, float]:
         return plain(shape, rounds)
     model = load(shape, options.executor, batch_invariant=part not in ("decode", "llama"))
     if part == "start":
-        next(iter(model.generate(model.prepare(prompt(16), raw=True, max_new_tokens=2, do_sample=False))))
+        next(iter(model.generate(model.start(prompt(16), raw=True, max_new_tokens=2, do_sample=False))))
         return {"start seconds": time.perf_counter() - began}
     if part == "decode":
         depth, invariant = 256 if tiny else DEPTH, load(shape, options.executor)

@@ -81,7 +81,7 @@ def main() -> None:
             glassformer.AutoModelForCausalLM.from_pretrained(locate("smollm2")).save_pretrained(folder)
             rows.append(measure("SmolLM2-135M float32", Path(folder), 256, 32, arguments.rounds))
     if arguments.only != "smollm2":
-        from glassformer.layers.linear import has_fast_matmul
+        from glassformer.torch.layers import has_fast_matmul
 
         fast = has_fast_matmul(torch.bfloat16)  # without the instructions the other side takes minutes for a prompt
         prompt, new, count = (256, 16, arguments.rounds) if fast else (8, 3, 1)

@@ -21,7 +21,7 @@ import glassformer
 from common import report
 from glassformer.checkpoint.locate import locate
 from glassformer.engine.protocol import Feed
-from glassformer.observe.perplexity import HELD_OUT, compare_likelihoods
+from glassformer.see.evaluation import HELD_OUT, compare_likelihoods
 
 ROOT = Path(__file__).parent.parent
 

@@ -20,11 +20,10 @@ import torch
 import glassformer
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
-from glassformer.observe.activations import Activations, Chunk
-from glassformer.observe.compare_models import compare_windows
-from glassformer.observe.perplexity import HELD_OUT, WINDOW, added_bos, windows
-from glassformer.observe.protocols import ModelLike
-from glassformer.views.compare_models import ModelComparison
+from glassformer.see.activations import Activations, Chunk
+from glassformer.see.compare_models import ModelComparison, compare_windows
+from glassformer.see.evaluation import HELD_OUT, WINDOW, added_bos, windows
+from glassformer.see.protocols import ModelLike
 
 
 @dataclass(frozen=True)

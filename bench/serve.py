@@ -199,7 +199,7 @@ def scheduler_load(executor: str, clients: int, requests: int, tokens: int = 128
 
     def measure(first: int, answers: int) -> tuple[float, list[float]]:
         """Tokens a second of so many answers, and their times to the first token."""
-        runs = [model.prepare(prompt(128, first + number), **options) for number in range(answers)]
+        runs = [model.start(prompt(128, first + number), **options) for number in range(answers)]
         running = {scheduler.submit([runs.pop()], client=str(number)): str(number) for number in range(clients)}
         firsts: dict[Generation, float] = {}
         began, count, ended = time.perf_counter(), 0, 0

@@ -23,7 +23,7 @@ import torch
 import glassformer
 from common import report
 from glassformer.checkpoint.locate import locate
-from glassformer.views.tree import Tree, walk
+from glassformer.see.tree import Tree, walk
 
 PROMPT = 512
 THREADS = 2

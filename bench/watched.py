@@ -47,7 +47,7 @@ def texts(model: glassformer.Model, rounds: int, new: int) -> list[dict[str, Any
     """Whole texts: `stream` beside the same with a look at ten candidates."""
 
     def seconds_per_token(look: int, settings: dict[str, Any]) -> float:
-        run = model.prepare(PROMPT, raw=True, max_new_tokens=new, eos_token_id=None, **settings)
+        run = model.start(PROMPT, raw=True, max_new_tokens=new, eos_token_id=None, **settings)
         for _ in model.generate(run, look=look):
             pass
         assert (run.steps[-1].waterfall is not None) == bool(look)

@@ -209,9 +209,18 @@ def _large_tokenizers_are_read_once() -> Iterator[None]:
     """To read a real vocabulary takes most of a tiny model's loading; copies share it, and nothing else."""
     import tokenizers
 
-    from glassformer.text.tokenizer_files import tokenizer_folder
+    from glassformer.text.tokenizer_files import tiktoken, tokenizer_folder
 
     read_json, read = tokenizer_folder._read_tokenizer_json, dict[bytes, tokenizers.Tokenizer]()
+    build, built = tiktoken.build, dict[Any, tokenizers.Tokenizer]()
+
+    def build_once(ranks: Any, *rest: Any) -> tokenizers.Tokenizer:
+        if len(ranks) < 50_000:
+            return build(ranks, *rest)
+        key = (frozenset(ranks.items()), repr(rest))
+        if key not in built:
+            built[key] = build(ranks, *rest)
+        return copy_of(built[key])
 
     def read_once(path: Path) -> tokenizers.Tokenizer:
         try:
@@ -224,6 +233,7 @@ def _large_tokenizers_are_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer_folder, "_read_tokenizer_json", read_once)
+        patch.setattr(tiktoken, "build", build_once)
         yield
 
 

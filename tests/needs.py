@@ -1,7 +1,8 @@
-"""What a test needs beside this process: a marker for each need, given by folder, file, fixture or parameter.
+"""What a test needs beside this process: a marker for each need, read off its code, or given where nothing there shows it.
 
-`make test` runs what needs nothing (`not needs`), `make test-full` the rest. That a test starts processes is read off its
-code; what nothing finds is marked by hand. Files that a run leaves out whole are not imported.
+`make test` runs what needs nothing (`not needs`), `make test-full` the rest. A file's `pytestmark` is for all of its tests,
+that of a folder's `__init__.py` for all of its files. Files that a run leaves out whole are not imported, so both are read
+from the text. No file is named here: each may be moved.
 """
 
 from __future__ import annotations
@@ -22,31 +23,10 @@ ROOT = Path(__file__).parent
 NEEDS = ("browser", "cluster", "interpreter", "clients", "docs", "processes")
 ANY = "needs"  # marks a test that has one of these
 
-PLACES = {  # folders and files of which every test needs the same
-    "docs": "docs",
-    "ecosystem": "clients",
-    "engine/cpu/test_build.py": "processes",
-    "engine/cpu/test_simd_levels.py": "processes",
-    "engine/cpu/test_wheel.py": "processes",
-    "engine/cpu/test_work_sharing.py": "processes",
-    "engine/gpu": "interpreter",
-    "engine/test_fork.py": "processes",
-    "engine/test_tensor_parallel.py": "processes",
-    "parity/test_transformerlens.py": "clients",
-    "runtime/test_tensor_parallel.py": "processes",
-    "scale": "cluster",
-    "serving/test_anthropic_client.py": "clients",
-    "serving/test_batches.py": "clients",
-    "serving/test_openai_client.py": "clients",
-    "serving/test_openapi.py": "clients",
-    "serving/test_other_clients.py": "clients",
-    "serving/test_responses.py": "clients",
-    "studio": "browser",
-    "test_docs.py": "docs",
-    "test_examples.py": "docs",
-    "training/test_event_files.py": "clients",
-    "training/test_processes.py": "processes",
-    "views/test_browser.py": "browser",
+LIBRARIES = {  # what a file needs that imports one of them at its top
+    **dict.fromkeys(("playwright", "tests.studio.browser"), "browser"),
+    "ray": "cluster",
+    **dict.fromkeys(("anthropic", "datasets", "langchain_openai", "litellm", "openai", "schemathesis", "trl"), "clients"),
 }
 FIXTURES = {"open_page": "browser", "cluster": "cluster"}
 PARAMETERS = {"gpu": "interpreter"}  # an executor's name
@@ -54,22 +34,28 @@ PROCESSES = ({"fork"}, {"multiprocessing"}, {"openpty"}, {"Popen"}, {"subprocess
 SHARED = ("tests.conftest", "tests.patience")  # may start one, whoever calls them
 MAYBE = ("tests.cli.test_cli.glass",)  # starts one for some that call it, which are marked by hand
 
+ASSIGNED = re.compile(r"^pytestmark = (.*(?:\n(?: .*|[\])]))*)", re.M)
+MARK = re.compile(r"\bmark\.(\w+)")
+
 FILES, TESTS = pytest.StashKey[Counter[str]](), pytest.StashKey[Counter[str]]()  # what this run leaves out, by need
 
 
-def of_place(path: Path) -> str | None:
-    """What every test of a file needs."""
+@cache
+def of_place(path: Path) -> frozenset[str]:
+    """What every test of a file or a folder needs."""
     if not path.is_relative_to(ROOT):
-        return None
-    inside = path.relative_to(ROOT)
-    return next((PLACES[one.as_posix()] for one in (inside, *inside.parents) if one.as_posix() in PLACES), None)
+        return frozenset()
+    file = path / "__init__.py" if path.is_dir() else path
+    text = file.read_text("utf-8") if file.exists() else ""
+    marked = {name for assigned in ASSIGNED.findall(text) for name in MARK.findall(assigned)}.intersection(NEEDS)
+    imported = {need for name, need in LIBRARIES.items() if re.search(rf"^(?:from|import) {re.escape(name)}\b", text, re.M)}
+    return of_place(path.parent) | marked | imported
 
 
 def of_test(item: pytest.Item) -> set[str]:
     """What a test needs, whatever says so."""
     found = {mark.name for mark in item.iter_markers()}.intersection(NEEDS)
-    if place := of_place(item.path):
-        found.add(place)
+    found |= of_place(item.path)
     if isinstance(item, pytest.Function):
         if any(map(_starts_processes, _functions(item))):
             found.add("processes")
@@ -142,11 +128,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    need = of_place(collection_path) if re.fullmatch(r"test_.*\.py", collection_path.name) else None
-    if need is None or may_choose(config.option.markexpr, need):
+    found = of_place(collection_path) if re.fullmatch(r"test_.*\.py", collection_path.name) else frozenset()
+    if not found or may_choose(config.option.markexpr, *found):
         return None
     asked = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
-    config.stash[FILES][need] += any(map(collection_path.is_relative_to, asked))  # the others are none of this run's
+    config.stash[FILES][min(found, key=NEEDS.index)] += any(
+        map(collection_path.is_relative_to, asked)
+    )  # the others are none of this run's
     return True
 
 

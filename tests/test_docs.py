@@ -13,6 +13,8 @@ import pytest
 from tests.docs.pages import glass
 from tests.patience import patience
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/docs/test_tour.py
@@ -94,14 +96,14 @@ def test_incomplete_families_are_refused(tmp_path: Path) -> None:
         code = f"class Config:\n    model_type = {model_type!r}\n" if model_type else ""
         (tmp_path / name).write_text(code, "utf-8")
     code = f"""
-import glassformer.blueprints, glassformer.families
+import glassformer.blueprints, glassformer.torch
 from glassformer.compat.auto import model_class_for_head
 
 glassformer.blueprints.__path__.append({str(tmp_path / "blueprints")!r})
 print(model_class_for_head("gpt2", "causal").__name__)
 for name in ("alone", "renamed"):
     try:
-        glassformer.families.base_class_for(name)
+        glassformer.torch.base_class_for(name)
     except glassformer.GlassError as error:
         print(error)
 """

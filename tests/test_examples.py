@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?%?")

@@ -16,7 +16,6 @@ import glassformer
 ROOT = Path(glassformer.__file__).parent
 MODELS = {"text", "checkpoint", "blueprints", "ops"}
 NUMBERS = {"ops.positions", "ops.rope"}  # which programs and ops both need
-TORCH = {"layers", "families"}
 ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and the ground
     "ground": set(),
     "page": set(),
@@ -34,8 +33,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.paged_rows": {"engine.protocol", "engine.checks", "engine.row_history"},
     "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
     "engine.program_executor": {
-        "blueprints", "engine.protocol", "engine.checks", "engine.program", "engine.paged_rows", "engine.program_pass",
-        "engine.lowering",
+        "ops", "blueprints", "engine.protocol", "engine.checks", "engine.program", "engine.paged_rows",
+        "engine.program_pass", "engine.lowering",
     },
     "decoding": {"engine.protocol"},
     "adapters": {"checkpoint", "blueprints", "ops"},
@@ -43,24 +42,20 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "steering": {"checkpoint", "blueprints", "features"},
     "model_files": {*MODELS, "decoding", "adapters"},
     "quantize": {*MODELS, "model_files"},
-    "layers": {"ops", "blueprints"},
-    "families": {"ops", "blueprints", "layers"},
-    "engine.named_weights": {"checkpoint"},
-    "engine": {"ops.split", *TORCH},
+    "torch": {"ops", "blueprints"},
+    "engine.named_weights": {"checkpoint", "engine.program"},
+    "engine": {"ops.split", "torch"},
     "engine.tensor_parallel.split": {"ops", "blueprints"},
-    "engine.tensor_parallel.rank_blueprint": {"ops", "blueprints", "engine.tensor_parallel.split"},
     "engine.cpu": {"checkpoint", "ops", "blueprints", "engine"},
     "engine.gpu": {"checkpoint", "ops", "blueprints", "engine"},
     "studio": set(),
-    "views": {"page", "studio"},
-    "observe": {"steering", "features", "views", "page", "engine.protocol", "decoding", *MODELS},
-    "compat": {"model_files", "decoding", "engine", *MODELS, *TORCH},
+    "see": {"steering", "features", "page", "studio", "engine.protocol", "engine.checks", "decoding", *MODELS},
+    "compat": {"model_files", "decoding", "engine", *MODELS, "torch"},
     "runtime": {
         "steering",
         "features",
         "compat",
-        "observe",
-        "views",
+        "see",
         "page",
         "model_files",
         "quantize",
@@ -68,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
         "engine",
         *MODELS,
     },
-    "tasks": {"runtime", "views", "model_files", "decoding", *MODELS},
+    "tasks": {"runtime", "see", "model_files", "decoding", *MODELS},
     "serving": {
         "steering",
         "features",
@@ -76,19 +71,18 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
         "jobs",
         "tasks",
         "runtime",
-        "observe",
-        "views",
+        "see",
         "model_files",
         "decoding",
         "engine",
         *MODELS,
     },
     "jobs.input_rows": set(),
-    "jobs": {"tasks", "runtime", "observe", "decoding", "text", "checkpoint", "page"},
-    "training": {"features", "adapters", "compat", "model_files", "views", "jobs.input_rows", *MODELS, *TORCH},
-    "scale": {"jobs", "serving", "tasks", "runtime", "observe"},
+    "jobs": {"tasks", "runtime", "see", "decoding", "text", "checkpoint", "page"},
+    "training": {"features", "adapters", "compat", "model_files", "see", "jobs.input_rows", *MODELS, "torch"},
+    "scale": {"jobs", "serving", "tasks", "runtime", "see"},
     "scratch": {"compat"},
-    "modeling_outputs": {"families"},
+    "modeling_outputs": {"torch"},
     "cli": {"*"},
     "__init__": {"*"},
     "__main__": {"*"},
@@ -96,8 +90,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     "ground", "page.terminal", "page.html", "text", "checkpoint", "ops.attend", "blueprints", "decoding", "adapters",
     "model_files", "quantize", "steering.library",
-    "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
-    "views.run", "observe.reading", "observe.training_log", "observe.learning", "observe.compare", "observe.verification",
+    "engine.protocol", "engine.lowering", "engine.tensor_parallel.split", "engine.cpu.executor", "engine.cpu.build",
+    "see.run", "see.reading", "see.training_curves", "see.learning", "see.compare", "see.verification",
     "runtime", "tasks", "jobs", "scale", "serving.registry", "cli.app",
 )  # fmt: skip
 
@@ -149,12 +143,73 @@ def test_no_circle_of_files() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_views_know_nothing_of_how_they_are_computed() -> None:
+def test_views_are_computed_without_the_short_face() -> None:
     for module in FILES:
-        if module.startswith("views."):
-            assert not {other for other in imports_of(module) if other.split(".")[0] in ("observe", "runtime", "engine")}
-        if module.startswith("observe."):
+        if module.startswith("see."):
             assert not {other for other in imports_of(module) if other.split(".")[0] in ("runtime", "compat")}
+
+
+def test_drawing_a_view_needs_no_numerics() -> None:
+    """Whatever a view's class uses, followed through functions, comes from `see`, the page and the ground alone."""
+    todo = [(module, name) for module in FILES if module.startswith("see.") for name in views_of(module)]
+    assert len(todo) > 40
+    followed = set()
+    while todo:
+        module, name = place = todo.pop()
+        defined, imported = definitions(module)
+        if place in followed or name not in defined:
+            continue
+        followed.add(place)
+        for used in names_used(defined[name]) & (defined.keys() | imported.keys()):
+            origin, original = (module, used) if used in defined else imported[used]
+            assert origin.split(".")[0] in ("see", "page", "studio", "ground"), f"{module}.{name} draws with {origin}"
+            if origin.startswith("see."):
+                todo.append((origin, original))
+
+
+@cache
+def definitions(module: str) -> tuple[dict[str, ast.stmt], dict[str, tuple[str, str]]]:
+    """The functions and classes of a file, and what it imports of ours: the module, and the name there."""
+    tree = ast.parse(FILES[module].read_text("utf-8"))
+    defined = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    imported = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("glassformer"):
+            package = (node.module or "").removeprefix("glassformer").lstrip(".")
+            imported.update({alias.asname or alias.name: (package or "__init__", alias.name) for alias in node.names})
+    return dict(defined), imported
+
+
+def views_of(module: str) -> list[str]:
+    classes = [node for node in definitions(module)[0].values() if isinstance(node, ast.ClassDef)]
+    return [node.name for node in classes if {getattr(base, "id", "") for base in node.bases} & {"View", "ArrayView"}]
+
+
+def names_used(definition: ast.stmt) -> set[str]:
+    """Global names that a definition uses when it runs: no annotations, and nothing that it assigns itself."""
+    code = ast.parse(ast.unparse(definition))
+    for node in ast.walk(code):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for argument in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs):
+                argument.annotation = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+    names = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
+    local = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    local |= {node.arg for node in ast.walk(code) if isinstance(node, ast.arg)}
+    return {node.id for node in names} - local
+
+
+def test_class_names_are_unique() -> None:
+    """But for each family's `Config`, and for the course's `Model`, whose name is the course's own."""
+    places: dict[str, set[str]] = {}
+    for module, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and (module, node.name) != ("compat.scratch", "Model"):
+                places.setdefault(node.name, set()).add(module)
+    del places["Config"]
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
 def test_modules_import_without_torch() -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.patience import patience
-from tests.views.test_views import make
+from tests.see.test_views import make
 
 Outcome: TypeAlias = dict[str, Any]
 INSTALL = "pip install 'glassformer[torch]'"
@@ -60,6 +60,7 @@ WORKS = {  # MODEL is a tiny decoder, FOLDER is empty at first
     "lens": "lens --raw Hi -m MODEL",
     "lens that attributes": "lens --raw Hi --wrote a --against b -m MODEL",
     "graph": "graph --raw Hi --wrote a -m MODEL",
+    "saliency": "saliency --raw Hi -m MODEL",
     "circuit": "circuit --layer 0 --head 0 --raw Hi -m MODEL",
     "patch": "patch --raw cat dog -m MODEL",
     "compare": "compare --raw the_cat the_dog -m MODEL",
@@ -83,7 +84,7 @@ NEEDS_TORCH = {  # and what needs it
     "run --raw Hi -m MODEL --tensor-parallel 2": "--tensor-parallel",
     "look Hi -m MINILM": "what is asked of MINILM",
     "attention Hi --layer 0 --head 0 -m MINILM": "what is asked of MINILM",
-    "saliency --raw Hi -m MODEL": "this",
+    "saliency --raw Hi --method integrated -m MODEL": "this",
     "attribution-patch --raw cat dog -m MODEL": "this",
     "lens --train FOLDER/lines.txt --out FOLDER/lens.safetensors -m MODEL": "this",
     "train-features --text FOLDER/lines.txt --site blocks.0.residual --out FOLDER/sae -m MODEL": "glass train-features",
@@ -96,7 +97,7 @@ PYTHON_WORKS = (
     "assert loaded.chat('Hi', max_new_tokens=2) == ''.join(loaded.stream('Hi', max_new_tokens=2))",
     "run = loaded.watch('Hi', max_new_tokens=2, sites='blocks.*.residual')",
     "print(run.journey, run.trace, run.attention(layer=0, head=0), run.lens(), run.attribution(0), run.why(0))",
-    "loaded.read('Hi').lens().to_dict()",
+    "loaded.read('Hi').lens().to_dict(), loaded.read('Hi').saliency(metric='log-probability').strongest",
     "glass.compare(run, loaded.watch('Hi', max_new_tokens=2, change={'blocks.0.mlp.update': glass.Change(scale=0)}))",
     "glass.plan(loaded.config), glass.AutoConfig.from_pretrained(model)",
     "glass.AutoTokenizer.from_pretrained(model)('Hi', return_tensors='np')",
@@ -118,7 +119,8 @@ PYTHON_NEEDS_TORCH = {
     "glass.TopPLogitsWarper": "TopPLogitsWarper",
     "glass.DataCollatorWithPadding": "DataCollatorWithPadding",
     "loaded.module": "what is asked of MODEL",
-    "loaded.read('Hi').saliency()": "this",
+    "loaded.read('Hi').saliency(metric='loss')": "this",
+    "loaded.read('Hi').gradients('blocks.0.residual')": "this",
     "glass.AutoTokenizer.from_pretrained(model)('Hi', return_tensors='pt')": "return_tensors='pt'",
     "loaded.watch('Hi', max_new_tokens=2, change={'blocks.0.residual': lambda value, where: value})": "a function at a site",
     "glass.load(model, executor='plain').chat('Hi')": "what is asked of MODEL",

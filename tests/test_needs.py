@@ -16,11 +16,10 @@ ROOT = Path(__file__).parents[1]
 QUICK, FULL = "not (sweep or needs)", "needs and not sweep"
 
 
-def test_every_place_is_there_and_every_need_is_registered() -> None:
-    assert [place for place in needs.PLACES if not (needs.ROOT / place).exists()] == []
+def test_every_need_is_registered() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
     assert {*needs.NEEDS, needs.ANY, "sweep"} <= {line.partition(":")[0] for line in settings["markers"]}
-    assert {*needs.PLACES.values(), *needs.FIXTURES.values(), *needs.PARAMETERS.values()} <= set(needs.NEEDS)
+    assert {*needs.LIBRARIES.values(), *needs.FIXTURES.values(), *needs.PARAMETERS.values()} <= set(needs.NEEDS)
 
 
 def test_two_commands_run_every_test_that_is_no_sweep_once() -> None:
@@ -52,16 +51,27 @@ def test_whether_a_run_may_choose_a_file(expression: str, marks: tuple[str, ...]
     assert needs.may_choose(expression, *marks) is possible
 
 
-def test_folders_and_files_say_what_their_tests_need() -> None:
-    places = {
-        "studio/test_page.py": "browser",
-        "engine/gpu/kernels/test_norm.py": "interpreter",
-        "engine/test_fork.py": needs.PLACES.get("engine/test_fork.py"),
-        "test_docs.py": "docs",
-        "observe/test_tree.py": None,
+def test_folders_and_files_say_what_their_tests_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "ROOT", tmp_path)
+    sources = {
+        "pages/__init__.py": "import pytest\n\npytestmark = pytest.mark.docs\n",
+        "pages/inner/test_page.py": "from playwright.sync_api import Page\n",
+        "test_line.py": "pytestmark = [pytest.mark.skipif(True, reason=''), pytest.mark.processes]\n",
+        "test_lines.py": "pytestmark = [\n    pytest.mark.sweep,\n    pytest.mark.clients,\n]\n\n@pytest.mark.docs\n",
+        "test_nothing.py": "def test_later():\n    import openai\n",
     }
-    assert {name: needs.of_place(needs.ROOT / name) for name in places} == places
-    assert needs.of_place(Path("elsewhere/studio/test_page.py")) is None
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = {name: needs.of_place(tmp_path / name) for name in sources}
+    assert found == {
+        "pages/__init__.py": {"docs"},
+        "pages/inner/test_page.py": {"browser", "docs"},
+        "test_line.py": {"processes"},
+        "test_lines.py": {"clients"},
+        "test_nothing.py": set(),
+    }
+    assert needs.of_place(Path("elsewhere/studio/test_page.py")) == set()
 
 
 def test_what_a_run_says_at_its_end() -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, WriteError
-from glassformer.views.view import View
-from tests.observe.models import TEXT, both, encoder
+from glassformer.ground.errors import GlassError, InputError, SettingError, WriteError
+from glassformer.see.view import View
+from tests.see.models import TEXT, both, encoder
 
 ODD: dict[str, Any] = {
     "None": None, "-1": -1, "10**30": 10**30, "half": 0.5, "nan": float("nan"), "nonsense": "nonsense", "bytes": b"x",
@@ -26,14 +26,12 @@ ODDER: dict[str, Any] = {
     "matrix": np.ones((2, 2), np.int64), "int64": np.int64(10**12), "float32": np.float32(0.5), "bool_": np.bool_(True),
     "Decimal": Decimal("0.5"), "list of None": [None], "nested": [[1], [2, 3]], "path": Path("nowhere"), "range": range(2),
 }  # fmt: skip
-GENERATING = {"chat", "stream", "watch", "watch_many", "prepare", "strategies"}
+GENERATING = {"chat", "stream", "watch", "watch_many", "start", "prepare", "strategies"}
 # what other parts of the package call, and what takes their objects
 INTERNAL = {
     "cancel",
     "values_at",
     "chunks",
-    "check_room",
-    "encoder_pass",
     "from_module",
     "generate_steps",
     "of_run",
@@ -110,7 +108,7 @@ MORE_OWNERS: dict[str, Callable[[], dict[str, Callable[..., Any]]]] = {
 
 def required_argument(name: str) -> Any:
     made = {
-        "source": decoder, "run": lambda: decoder().prepare(TEXT), "receipt": run, "tokenizer": lambda: decoder().tokenizer,
+        "source": decoder, "run": lambda: decoder().start(TEXT), "receipt": run, "tokenizer": lambda: decoder().tokenizer,
         "states": lambda: np.zeros((1, decoder().config.hidden_size), np.float32),
     }  # fmt: skip
     return made[name]() if name in made else REQUIRED.get(name, TEXT)
@@ -163,50 +161,6 @@ def test_odder_arguments_end_in_typed_errors(owner: str, tmp_path: Path, monkeyp
     assert [line for name, call in calls.items() for line in failures(name, call, ODD | ODDER)] == []
 
 
-MISSPELT: list[tuple[Callable[[], Any], str]] = [
-    (lambda: decoder().parameters(onyl="x"), r"parameters\(\) has no argument 'onyl'. Did you mean 'only'\?"),
-    (lambda: decoder().tokens(TEXT, specail=True), r"tokens\(\) has no argument 'specail'. Did you mean 'special'\?"),
-    (lambda: run().attention(laier=1), r"attention\(\) has no argument 'laier'. Did you mean 'layer'\?"),
-    (lambda: run().lens(position=[1]), r"lens\(\) has no argument 'position'. Did you mean 'positions'\?"),
-    (lambda: glassformer.plan(decoder(), lenght=1), r"plan\(\) has no argument 'lenght'. Did you mean 'length'\?"),
-    (lambda: glassformer.Change(scal=0), r"Change\(\) has no argument 'scal'. Did you mean 'scale'\?"),
-    (lambda: glassformer.load(executer="cpu"), r"load\(\) has no argument 'executer'. Did you mean 'executor'\?"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "message"), MISSPELT)
-def test_misspelt_argument_suggests_the_nearest(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UnknownArgument, match=message):
-        call()
-
-
-WRONG: list[tuple[Callable[[], Any], str]] = [
-    (lambda: decoder().tree(TEXT, at=3), r"tree\(\): at is 3; it must be a list of whole numbers or None\."),
-    (lambda: run().lens(0.5), r"lens\(\): positions is 0\.5; it must be a list of whole numbers or texts or None\."),
-    (lambda: run().attribution("a"), r"attribution\(\): number is 'a'; it must be a whole number\."),
-    (lambda: decoder().batch("ab c"), r"batch\(\): texts is 'ab c'; it must be a list of texts\."),
-    (lambda: decoder().tokens(), r"tokens\(\) needs text\. It takes: text, pair, special\."),
-    (lambda: decoder().tokens("a", "b", "c"), r"tokens\(\) takes 2 arguments without a name at most, not 3\."),
-    (lambda: decoder().tokens("a", text="b"), r"tokens\(\) has an argument twice"),
-    (lambda: run().attention(kind="crss"), r"must be 'self', 'cross' or 'encoder'\. Did you mean 'cross'\?"),
-    (lambda: run().save(None), r"save\(\): path is None; it must be a text or a path\."),
-    (lambda: run().save(3), r"save\(\): path is 3; it must be a text or a path\."),
-    (lambda: decoder().weight("model.norm.weigth"), r" 'model\.norm\.weigth'\. Did you mean 'model\.norm\.weight'\?"),
-    (lambda: decoder().weight("model.norm.weight", 10**6), r"there is no row 1000000 in model\.norm\.weight"),
-    (lambda: decoder().chat(TEXT, raw=True, template={"a": 1}), "a raw prompt has no place for variables"),
-    (lambda: glassformer.compare(run(), run(), token=1), "token has no use in comparing two runs"),
-    (lambda: decoder().patch("a", "b", part=3), "part is 3; it must be one of 'residual'"),
-    (lambda: decoder().replay(3), "a receipt is a file's path, what it holds, or a run, not 3"),
-    (lambda: glassformer.pipeline("text-generation", decoder(), device=0.5), "device is 0.5; it must be a name"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "message"), WRONG)
-def test_wrong_argument_is_named_with_what_is_accepted(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises((InputError, InputTypeError), match=message):
-        call()
-
-
 def test_numpy_numbers_are_numbers() -> None:
     model = decoder()
     plain = model.watch(TEXT, max_new_tokens=2, do_sample=True, temperature=0.5, seed=3)
@@ -230,7 +184,7 @@ def test_settings_of_odd_types() -> None:
     for value in (b"x", Decimal("0.5"), {0.5}, "0.5", True, [0.5]):
         with pytest.raises(SettingError, match="temperature is .*; it must be a number above 0"):
             decoder().watch(TEXT, do_sample=True, temperature=value)
-    with pytest.raises(SettingError, match="stop_strings holds a lone surrogate"):
+    with pytest.raises(SettingError, match="stop_strings holds"):
         decoder().watch(TEXT, stop_strings="\ud800")
 
 
@@ -238,7 +192,7 @@ def test_settings_of_odd_types() -> None:
 def test_a_name_that_no_file_can_have(name: str, tmp_path: Path) -> None:
     with pytest.raises(GlassError, match="cannot be written"):
         run().save(tmp_path / name)
-    with pytest.raises(InputError, match="is no receipt that can be read"):
+    with pytest.raises(InputError, match="is no receipt"):
         decoder().replay(tmp_path / name)
 
 
@@ -246,7 +200,7 @@ def test_saving_to_a_folder(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(WriteError, match=r"cannot be written \(it is a folder"):
         run().save(tmp_path / "folder.json")
-    with pytest.raises(InputError, match="does not say in which form"):
+    with pytest.raises(InputError, match="in which form"):
         run().save(tmp_path)
 
 
@@ -254,6 +208,6 @@ def test_errors_inside_a_call_are_not_masked(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*args: Any, **named: Any) -> Any:
         raise TypeError("a bug of ours")
 
-    monkeypatch.setattr("glassformer.observe.tokens.tokenized", broken)
+    monkeypatch.setattr("glassformer.see.tokens.tokenized", broken)
     with pytest.raises(TypeError, match="a bug of ours"):
         decoder().tokens(TEXT)

@@ -7,15 +7,14 @@ import inspect
 import pytest
 from click.testing import CliRunner
 
-import glassformer.observe
 from glassformer.cli.app import app, operation_verbs
 from glassformer.ground.errors import InputTypeError, UnknownArgument
-from glassformer.ground.operations import OPERATIONS, READING, Operation, files_with_operations, operations_on
-from glassformer.observe.reading import Reading
+from glassformer.ground.operations import MODEL, OPERATIONS, READING, Operation, operations_on, statements
 from glassformer.runtime.model import Model
+from glassformer.see.reading import Reading
 from glassformer.serving.http.operation_routes import python_template, request_model, router
-from tests.observe.models import TEXT, both
-from tools.operation_texts import PAGE, STUB, page, stub
+from tests.see.models import TEXT, both
+from tools.operation_texts import PAGE, page, stubs
 
 ALL = sorted(OPERATIONS.values(), key=lambda operation: (operation.owner, operation.name))
 SERVED = [operation for operation in ALL if operation.route is not None]
@@ -26,15 +25,16 @@ def name_of(operation: Operation) -> str:
 
 
 def test_the_stub_and_the_page_are_not_old() -> None:
-    assert STUB.read_text("utf-8") == stub(), "python tools/operation_texts.py"
+    for file, text in stubs().items():
+        assert file.read_text("utf-8") == text, "python tools/operation_texts.py"
     assert PAGE.read_text("utf-8") == page(PAGE.read_text("utf-8")), "python tools/operation_texts.py"
 
 
-def test_every_file_with_an_operation_is_found_without_importing_others() -> None:
-    files = {file.stem for file in files_with_operations(glassformer.observe.__path__)}
-    stated = {operation.function.__module__.rpartition(".")[2] for operation in operations_on(READING)}
-    assert stated <= files
-    assert "differentiation" not in files, "which imports torch"
+def test_what_is_read_off_the_files_is_what_they_state() -> None:
+    functions = [operation for operation in ALL if operation.owner in (MODEL, READING)]
+    assert sorted((one.owner, one.name, one.module, one.summary) for one in statements("glassformer.see")) == [
+        (one.owner, one.name, one.function.__module__, one.summary) for one in functions
+    ]
 
 
 @pytest.mark.parametrize("operation", ALL, ids=name_of)
@@ -72,25 +72,26 @@ def test_a_request_has_an_operations_arguments_with_their_help_and_defaults(oper
         field = fields[argument.name]
         assert field.description == argument.info.help
         assert field.is_required() == argument.required
-        assert argument.required or field.default == argument.default
+        assert argument.required or field.default in (argument.default, argument.info.served_default)
     template = python_template(operation, "reading")
     assert all(argument.name in template for argument in operation.served_arguments())
     assert [route.path for route in router.routes].count(f"/glass/{operation.route}") == 1  # type: ignore[attr-defined]
 
 
 def test_verbs_are_those_of_the_operations_with_an_example() -> None:
-    with_example = {operation.name: operation.summary for operation in ALL if operation.example is not None}
-    assert operation_verbs() == with_example
-    for name in with_example:
-        shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "500"}).output
-        operation = OPERATIONS[READING, name]
+    explaining = {operation.verb: operation for operation in ALL if operation.example is not None}
+    assert operation_verbs().keys() == explaining.keys()
+    for verb, main in explaining.items():
+        shown = CliRunner().invoke(app, [str(verb), "--help"], env={"COLUMNS": "500"}).output
+        views = sorted((one for one in OPERATIONS.values() if one.verb == verb), key=lambda one: bool(one.chosen_by))
+        arguments = [argument for view in views for argument in view.arguments]
         said = "".join(shown.split())  # lines are broken anywhere
-        texts = [argument.info.help for argument in operation.arguments]
-        options = [name for argument in operation.arguments for name in argument.info.named(argument.name)]
-        assert all("".join(text.split()) in said for text in (operation.summary, *texts, *options))
+        helps = {one.named()[0]: one.info.help for one in reversed(arguments)}  # the first view's, of what several have
+        options = [name for argument in arguments for name in argument.named()]
+        assert all("".join(text.split())[1:] in said for text in (main.summary, *helps.values(), *options))
         assert "Examples:\n  glass " in shown
 
 
 def test_operations_on_a_model_are_its_methods() -> None:
-    assert {operation.name for operation in operations_on("model")} == {"look", "parameters", "sites", "tokens", "tree"}
-    assert all(hasattr(Model, operation.name) for operation in operations_on("model"))
+    assert all(hasattr(Model, operation.name) for operation in operations_on(MODEL))
+    assert {"look", "parameters", "patch", "read", "sites", "tokens", "tree"} <= set(dir(Model))

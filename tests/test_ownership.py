@@ -29,7 +29,7 @@ from glassformer.engine.paged_rows import PageFormat
 from glassformer.ground.errors import CheckpointError, CopyError, ExecutorError
 from glassformer.ground.ownership import NotCopied
 from glassformer.jobs.ledger import Ledger
-from tests.observe.models import both
+from tests.see.models import both
 
 ROOT = Path(glassformer.__file__).parent
 ACQUIRED_BY = {  # calls whose result an object owns, if it keeps it
@@ -83,7 +83,9 @@ def module_of(path: Path) -> str:
     return ".".join(("glassformer", *path.relative_to(ROOT).with_suffix("").parts))
 
 
-OWNERS = [(module_of(path), cls.name) for path in sorted(ROOT.rglob("*.py")) for cls in classes_in(path) if owns(cls)]
+@cache
+def owners() -> list[tuple[str, str]]:
+    return [(module_of(path), cls.name) for path in sorted(ROOT.rglob("*.py")) for cls in classes_in(path) if owns(cls)]
 
 
 @cache
@@ -110,20 +112,20 @@ def unraised(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_known_owners_are_found() -> None:
-    names = {name for _, name in OWNERS}
+    names = {name for _, name in owners()}
     assert {"Engine", "MappedFile", "PageList", "KvPage", "RankProcesses", "Follower", "Ledger", "PackedMatrix"} <= names
 
 
-@pytest.mark.parametrize(("module", "name"), OWNERS, ids=[name for _, name in OWNERS])
-def test_every_owner_is_shared_or_refuses_to_be_copied(module: str, name: str, unraised: list[Any]) -> None:
-    cls = getattr(importlib.import_module(module), name)
-    assert issubclass(cls, NotCopied), f"{name} owns something outside of Python: derive it from NotCopied or Shared"
-    assert "__del__" not in vars(cls), f"{name}: release in a weakref.finalize, which no half-made object has"
-    half_made = concrete(cls).__new__(concrete(cls))
-    assert all(each is half_made for each in copies(half_made))
-    del half_made
-    gc.collect()
-    assert not unraised
+def test_every_owner_is_shared_or_refuses_to_be_copied(unraised: list[Any]) -> None:
+    for module, name in owners():
+        cls = getattr(importlib.import_module(module), name)
+        assert issubclass(cls, NotCopied), f"{name} owns something outside of Python: derive it from NotCopied or Shared"
+        assert "__del__" not in vars(cls), f"{name}: release in a weakref.finalize, which no half-made object has"
+        half_made = concrete(cls).__new__(concrete(cls))
+        assert all(each is half_made for each in copies(half_made))
+        del half_made
+        gc.collect()
+        assert not unraised, name
 
 
 def test_a_thread_pool_is_closed_once(monkeypatch: pytest.MonkeyPatch, unraised: list[Any]) -> None:

@@ -18,15 +18,15 @@ import pytest
 import glassformer
 from glassformer.features.files import read_dictionary
 from glassformer.jobs import run_job
-from glassformer.observe.probes import load_probes
-from glassformer.observe.tuned_lens import load_tuned_lens
+from glassformer.see.lens import load_tuned_lens
+from glassformer.see.probes import load_probes
+from glassformer.see.recording import Recording
+from glassformer.see.schema import schema
 from glassformer.training.events import StepDone
 from glassformer.training.presets import PRESETS
 from glassformer.training.requests import read_request
 from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
-from glassformer.views.recording import Recording
-from glassformer.views.schema import schema
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -54,7 +54,7 @@ def test_recorded_activations_are_read() -> None:
 
 def test_a_steering_vector_probes_a_lens_and_features_are_read() -> None:
     assert model().steered({str(SAMPLES / "low.safetensors"): 2.0}).changes.keys() == {"blocks.0.residual"}
-    assert load_probes(SAMPLES / "probes.safetensors", model()).probes.keys() == {"blocks.1.residual"}
+    assert load_probes(model(), SAMPLES / "probes.safetensors").probes.keys() == {"blocks.1.residual"}
     tuned = load_tuned_lens(SAMPLES / "lens.safetensors", model())
     assert model().read("one two", raw=True).lens(tuned=tuned).layers
     assert len(read_dictionary(SAMPLES / "features").encoder_bias) == 8

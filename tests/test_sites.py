@@ -58,7 +58,7 @@ def test_an_unknown_site_is_refused(name: str) -> None:
 def test_the_nearest_site_is_suggested(model: Any) -> None:
     with pytest.raises(SiteError, match=r"Did you mean 'blocks\.0\.residual'"):
         model(IDS, watch="blocks.0.resdual")
-    with pytest.raises(SiteError, match="in a model of 3 blocks"):
+    with pytest.raises(SiteError, match="model of 3 blocks"):
         model(IDS, watch="blocks.7.residual")
 
 

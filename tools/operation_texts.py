@@ -5,41 +5,41 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from pathlib import Path
 
-from glassformer.ground.operations import OPERATIONS, READING, Operation, operations_on
-from glassformer.observe import reading
-from glassformer.runtime.model import Model
+from glassformer import see
+from glassformer.ground.operations import MODEL, OPERATIONS, READING, Operation, import_operations, operations_on
+from glassformer.see.model_operations import ModelOperations
+from glassformer.see.reading_operations import ReadingOperations
 
-STUB = Path(reading.__file__).with_suffix(".pyi")
+import_operations(see.__name__)
+CLASSES = {MODEL: ModelOperations, READING: ReadingOperations}  # by what their operations are on
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEFORE = "| `POST /glass/record` |"  # the row that the operations' rows follow
 
 
-def stub() -> str:
-    """`Reading` with its operations as methods: each is a function whose first parameter is the reading."""
-    operations = operations_on(READING)
-    imports = [
-        "from glassformer.observe.activations import Activations",
-        *(f"from {one.function.__module__} import {one.name} as _{one.name}" for one in operations),
-    ]
-    methods = [f"    {one.name} = _{one.name}" for one in operations]
-    lines = [
-        '"""Made by tools/operation_texts.py."""',
-        "",
-        *sorted(imports),
-        "",
-        "class Reading(Activations):",
-        *methods,
-        "",
-    ]
-    return "\n".join(lines)
+def stubs() -> dict[Path, str]:
+    """For each class its operations as methods: functions whose first parameter is the model or the reading."""
+    return {
+        Path(inspect.getfile(cls)).with_suffix(".pyi"): _stub(cls, operations_on(owner)) for owner, cls in CLASSES.items()
+    }
+
+
+def _stub(cls: type, operations: Sequence[Operation]) -> str:
+    imports = [f"from {one.function.__module__} import {one.function.__name__} as _{one.name}" for one in operations]
+    lines = [f'"""Made by tools/{Path(__file__).name}."""', "", *sorted(imports), "", f"class {cls.__name__}:"]
+    return "\n".join([*lines, *map(_method, operations), ""])
+
+
+def _method(operation: Operation) -> str:
+    method = f"property(_{operation.name})" if operation.is_property else f"_{operation.name}"
+    return f"    {operation.name} = {method}"
 
 
 def page(text: str) -> str:
     """docs/serving.md with a row for each operation that is served, after that of `/glass/record`."""
-    assert hasattr(reading.Reading, "lens")
-    assert hasattr(Model, "look")
     rows = {_start(operation): _row(operation) for operation in OPERATIONS.values() if operation.route is not None}
     lines = [line for line in text.split("\n") if not line.startswith(tuple(rows))]
     place = next(number for number, line in enumerate(lines, 1) if line.startswith(BEFORE))
@@ -58,5 +58,6 @@ def _row(operation: Operation) -> str:
 
 
 if __name__ == "__main__":
-    STUB.write_text(stub(), "utf-8")
+    for file, text in stubs().items():
+        file.write_text(text, "utf-8")
     PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")

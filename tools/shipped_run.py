@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import glassformer
-from glassformer.observe.recording import CANDIDATES
+from glassformer.see.recording import CANDIDATES
 
 FILE = Path(__file__).parents[1] / "studio" / "shipped-run.json"
 MAX_BYTES = 60_000

@@ -55,32 +55,32 @@ if TYPE_CHECKING:  # the one list of public names: type checkers follow these im
     from glassformer.decoding import GenerationConfig as GenerationConfig
     from glassformer.decoding import Step as Step
     from glassformer.engine.protocol import Executor as Executor
-    from glassformer.families.shared.outputs import ModelOutput as ModelOutput
     from glassformer.ground.changes import Change as Change
     from glassformer.ground.changes import Where as Where
     from glassformer.ground.errors import GlassError as GlassError
     from glassformer.ground.sites import Watch as Watch
-    from glassformer.layers.cache import DynamicCache as DynamicCache
-    from glassformer.layers.cache import EncoderDecoderCache as EncoderDecoderCache
-    from glassformer.layers.cache import StaticCache as StaticCache
     from glassformer.model_files import AutoConfig as AutoConfig
     from glassformer.model_files import AutoTokenizer as AutoTokenizer
-    from glassformer.observe.compare import compare as compare
-    from glassformer.observe.plan import plan as plan
-    from glassformer.observe.recorded_activations import RecordedActivations as RecordedActivations
     from glassformer.runtime.model import Model as Model
     from glassformer.runtime.model import load as load
     from glassformer.runtime.run import Run as Run
+    from glassformer.see.compare import compare as compare
+    from glassformer.see.journey.view import Journey as Journey
+    from glassformer.see.plan import plan as plan
+    from glassformer.see.recorded_activations import RecordedActivations as RecordedActivations
     from glassformer.tasks import Task as Task
     from glassformer.tasks import pipeline as pipeline
     from glassformer.text import AddedToken as AddedToken
     from glassformer.text import BatchEncoding as BatchEncoding
     from glassformer.text import Tokenizer as Tokenizer
-    from glassformer.views.journey import Journey as Journey
+    from glassformer.torch.cache import DynamicCache as DynamicCache
+    from glassformer.torch.cache import EncoderDecoderCache as EncoderDecoderCache
+    from glassformer.torch.cache import StaticCache as StaticCache
+    from glassformer.torch.outputs import ModelOutput as ModelOutput
 
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
-_CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.names` has
-_TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.names` has them
+_CONFIG = re.compile(r"[A-Z]\w+Config")  # `BertConfig` and others, which `compat.auto` has
+_TOKENIZER = re.compile(r"[A-Z]\w+Tokenizer(Fast|Base)?")  # `BertTokenizer` and others, as `compat.auto` has them
 _RULE = re.compile(r"\w+Logits(Warper|Processor)|ExponentialDecayLengthPenalty")  # as `compat.processors` makes them
 _PIPELINE = re.compile(r"[A-Z]\w+Pipeline")  # `TextGenerationPipeline` and others, as `tasks` names them
 _ELSEWHERE = {  # names of transformers that are not here, and what to do instead
@@ -139,9 +139,9 @@ def _of_a_family(name: str) -> Any:
     if _PIPELINE.fullmatch(name):
         return importlib.import_module(f"{__name__}.tasks.registry").find_pipeline(name)
     if _CONFIG.fullmatch(name):
-        return importlib.import_module(f"{__name__}.compat.names").find_config(name)
+        return importlib.import_module(f"{__name__}.compat.auto").find_config(name)
     if _TOKENIZER.fullmatch(name):
-        return importlib.import_module(f"{__name__}.compat.names").find_tokenizer(name)
+        return importlib.import_module(f"{__name__}.compat.auto").find_tokenizer(name)
     if _FAMILY.fullmatch(name):
         return importlib.import_module(f"{__name__}.compat.auto").find_model_class(name)
     return None

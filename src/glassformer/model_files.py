@@ -157,7 +157,7 @@ class ModelFiles:
 
     @cached_property
     def kind_text(self) -> str:
-        """The same for people; a file or a packing of mixed kinds by its own name where most numbers are of another."""
+        """The kind for people; a file or a packing of mixed kinds by its name where most numbers are of another."""
         name = self.replacement_kind
         if name is None and self.replacement_tensors is None and isinstance(self.checkpoint, GgufCheckpoint):
             name = file_kind(self.checkpoint.metadata.get("general.file_type"))
@@ -210,8 +210,8 @@ def open_model(
 
     The folder of an adapter opens as its base with the adapter in it. `adapter`: further ones.
     """
-    opened, own = open_base(name, part, progress, model_type)
-    opened = opened if own is None or part != "model" else with_adapters(opened, own)
+    opened, its_adapter = open_base(name, part, progress, model_type)
+    opened = opened if its_adapter is None or part != "model" else with_adapters(opened, its_adapter)
     return opened if adapter is None else with_adapters(opened, adapter, progress=progress)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from glassformer.ground.errors import needed_for
 
 with needed_for(__name__):
-    from glassformer.families.shared import outputs
+    from glassformer.torch import outputs
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import glassformer
-from glassformer.adapters.safe_patterns import compile_pattern
+from glassformer.adapters.peft import compile_pattern
 from glassformer.ground.errors import CheckpointError, GlassError, InputError, InputTypeError, ModelNotFound
 from tests.adapters.conftest import MakeAdapter
 from tests.parity import reference

@@ -12,7 +12,7 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.cli.common import adapter_weights
 from glassformer.ground.errors import SettingError
-from glassformer.observe.fingerprint import model_fingerprint
+from glassformer.see.tensor_files import model_fingerprint
 from tests.adapters.conftest import MakeAdapter
 
 pytestmark = pytest.mark.usefixtures("one_thread")

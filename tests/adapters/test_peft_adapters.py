@@ -237,9 +237,9 @@ def test_watching_beside_an_adapter_changes_no_score(make_adapter: MakeAdapter) 
 
 
 def test_every_number_beside_an_adapter_is_explained(make_adapter: MakeAdapter) -> None:
-    from glassformer.observe.attribution import attribution
-    from glassformer.observe.level_paths import LevelPaths
-    from glassformer.observe.op_values import OpValues
+    from glassformer.see.attribution import attribution
+    from glassformer.see.inside.compute import OpValues
+    from glassformer.see.inside.paths import LevelPaths
 
     base, adapter, _ = make_adapter("llama", target_modules="all-linear")
     merged, beside = (glassformer.load(base, adapter=adapter, adapter_mode=mode) for mode in ("merged", "beside"))

@@ -12,8 +12,8 @@ from glassformer import Change
 from glassformer.blueprints import blueprint, read_config
 from glassformer.ground.errors import SiteError
 from glassformer.ground.sites import Synonyms, Watch, axes, expand
-from tests.observe.models import EXECUTORS, TEXT, both
 from tests.parity import reference
+from tests.see.models import EXECUTORS, TEXT, both
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21]])
 

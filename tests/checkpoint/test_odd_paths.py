@@ -16,7 +16,7 @@ from glassformer.ground.files import read_regular
 from glassformer.model_files import open_model
 from tests.checkpoint.files import refused
 from tests.parity import reference
-from tests.views.test_views import letters
+from tests.see.test_views import letters
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes in the file system")
 

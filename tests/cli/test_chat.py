@@ -28,10 +28,10 @@ from glassformer.engine.protocol import Feed
 from glassformer.ground.errors import GlassError, InputError, SettingError, TemplateError
 from glassformer.ground.files import home
 from glassformer.runtime.model import Model, load
-from glassformer.views.schema import schema
+from glassformer.see.schema import schema
 from tests.cli.test_cli import failed, glass
 from tests.patience import patience
-from tests.views.test_views import make
+from tests.see.test_views import make
 
 TEMPLATE = (
     "{% for one in messages %}<{{ one.role }}>{{ one.content }}\n{% endfor %}"
@@ -1034,7 +1034,7 @@ class TestInterrupting:
 
     def test_ctrl_c_pressed_twice_stops_at_once(self, loaded: Model) -> None:
         """The first is a wish; the second does not wait."""
-        run = loaded.prepare("Hi")
+        run = loaded.start("Hi")
         handler = signal.getsignal(signal.SIGINT)
         with cancel_on_interrupt(run):
             with pytest.raises(KeyboardInterrupt):

@@ -24,8 +24,8 @@ from glassformer.engine.cpu.cores import Core, Processors
 from glassformer.engine.cpu.library import levels, library
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds
 from glassformer.ground.errors import ExecutorError, InputError, MissingExtra
-from glassformer.observe import verification as verify
-from glassformer.views.thread_bench import Machine
+from glassformer.see import verification as verify
+from glassformer.see.thread_bench import Machine
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
 
 

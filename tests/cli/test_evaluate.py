@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.observe.perplexity import evaluate
-from glassformer.views.evaluation import TextEvaluation
-from glassformer.views.schema import schema
+from glassformer.see.evaluation import TextEvaluation, evaluate
+from glassformer.see.schema import schema
 from tests.cli.test_cli import failed, glass
 from tests.cli.test_view_verbs import ran
-from tests.observe.models import both, folder
+from tests.see.models import both, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = "the cat sat on the mat and the rat ate the hat. " * 6

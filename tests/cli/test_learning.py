@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import training_display
-from glassformer.observe.training_log import read_training
+from glassformer.see.training_curves import read_training
 from glassformer.training.events import Evaluated, StepDone
 from tests.cli.test_cli import failed, glass
-from tests.observe.models import folder
+from tests.see.models import folder
 from tests.training.folders import evaluation_line, step_line, training_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -127,7 +127,7 @@ def test_a_text_under_each_snapshot(book: Path) -> None:
 
 
 def test_what_cannot_be_shown_is_said_in_a_sentence(book: Path, tmp_path: Path) -> None:
-    assert "--token, --layer, --head and --target are about a text" in failed(glass("learning", str(book), "--layer", "0"))
+    assert "--layer goes with PROMPT" in failed(glass("learning", str(book), "--layer", "0"))
     assert "holds no training (metrics.jsonl)" in failed(glass("learning", str(tmp_path)))
     assert "holds no snapshots of a training" in failed(glass("learning", str(tmp_path), "the cat"))
     bert = folder("bert", "masked")[0]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.observe import activation_files, feature_training, tuned_lens_training
-from glassformer.observe.recorded_activations import RecordedActivations
+from glassformer.see import activation_files, fit_features, fit_lens
+from glassformer.see.recorded_activations import RecordedActivations
 from tests.cli.test_cli import failed, glass
 from tests.cli.test_view_verbs import ran
-from tests.observe.models import folder
+from tests.see.models import folder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "command_folder")
 LINES = ["the cat sat", "a dog", "on the mat"]
@@ -138,10 +138,10 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
     assert "glass: stopped. To go on after the last whole shard, run the same command with --resume." in stopped
     ran(*words, "--resume")
     assert len(RecordedActivations("acts")) == 3
-    monkeypatch.setattr(tuned_lens_training, "train_lens", interrupt)
+    monkeypatch.setattr(fit_lens, "train_lens", interrupt)
     lens = ("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors")
     assert "glass: stopped. No lens was kept." in failed(glass(*lens), 130)
-    monkeypatch.setattr(feature_training, "train_features", interrupt)
+    monkeypatch.setattr(fit_features, "train_features", interrupt)
     features = ("train-features", "-m", gpt2, "--text", "lines.txt", "--site", "blocks.0.residual", "--length", "4")
     assert "glass: stopped. No features were kept." in failed(glass(*features, "--out", "features"), 130)
 
@@ -150,9 +150,9 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
     ("words", "message"),
     [
         (("activations",), "Give --texts FILE and --site PATTERN"),
-        (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--neuron", "1"), "Leave one out"),
-        (("activations", "-f", "lines.txt", "--site", "embedding", "--resume"), "go with --out DIR"),
-        (("activations", "-f", "lines.txt", "--site", "embedding", "--covariance"), "Give --arrays FILE with --covariance"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--neuron", "1"), "no use with --out"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--resume"), "--resume goes with --out"),
+        (("activations", "-f", "lines.txt", "--site", "embedding", "--covariance"), "--covariance goes with --arrays"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--arrays", "x.npz"), "must end in .safetensors"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--column", "x"), "Leave --column out"),
         (("activations", "-f", "absent.txt", "--site", "embedding"), "absent.txt: cannot be read"),
@@ -167,12 +167,13 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("probe", "--data", "labelled.csv", "--out", "x.bin"), "must end in .safetensors"),
         (("train-features", "--site", "embedding", "--out", "x"), "Give --text FILE or --recorded DIR"),
         (("train-features", "--site", "embedding", "--out", "x", "--text", "lines.txt", "--recorded", "y"), "one of them"),
-        (("train-features", "--site", "embedding", "--out", "x", "--recorded", "y", "--length", "4"), "Leave it out"),
+        (("train-features", "--site", "embedding", "--out", "x", "--recorded", "y", "--length", "4"), "goes with --text"),
         (("train-features", "--site", "embedding", "--out", "x", "--recorded", "."), "holds no activations"),
-        (("lens", "--train", "lines.txt"), "Give --out with the name of a .safetensors file"),
-        (("lens", "hi", "--train", "lines.txt"), "Leave the prompt, --tuned and --wrote out"),
-        (("lens", "hi", "--out", "lens.safetensors"), "Give --train FILE, or leave it out"),
-        (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "Leave --tuned out"),
+        (("lens", "--train", "lines.txt"), "--out is missing. Give it."),
+        (("lens", "--train", "lines.txt", "--out", "lens.bin"), "--out lens.bin must end in .safetensors."),
+        (("lens", "hi", "--train", "lines.txt"), "PROMPT has no use with --train"),
+        (("lens", "hi", "--out", "lens.safetensors"), "--out goes with --train"),
+        (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "--tuned has no use with --wrote"),
         (("lens", "hi", "--tuned", "x.safetensors"), "the file is missing. Check the path, or train one."),
     ],
 )

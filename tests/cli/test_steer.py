@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from glassformer.cli.app import app
 from glassformer.ground.errors import GlassError
-from tests.observe.models import both, folder
+from tests.see.models import both, folder
 
 PLAIN = ("--executor", "plain")  # in a new home the native library would be built anew
 PAIRS = [{"positive": "the cat sat", "negative": "a dog ran"}, {"with": "the mat", "without": "a mat"}]
@@ -105,7 +105,7 @@ def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypa
         assert Path("new/sae").is_dir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("glassformer.observe.feature_training.train_features", interrupted)
+    monkeypatch.setattr("glassformer.see.fit_features.train_features", interrupted)
     Path("text.txt").write_text("the cat sat on the mat. " * 8)
     words = ("train-features", "--text", "text.txt", "--site", "blocks.0.residual", "--out", "new/sae")
     done = CliRunner().invoke(app, [*words, "-m", model, *PLAIN])

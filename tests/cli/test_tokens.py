@@ -16,14 +16,12 @@ from rich.console import Console
 
 from glassformer.ground.errors import InputError
 from glassformer.model_files import AutoTokenizer
-from glassformer.observe.tokens import batch, tokenized
 from glassformer.page.terminal import TerminalPage
+from glassformer.see.schema import schema
+from glassformer.see.tokens import Batch, TokenizedText, batch, tokenized
 from glassformer.text import Tokenizer
-from glassformer.views.batch import Batch
-from glassformer.views.schema import schema
-from glassformer.views.tokens import TokenizedText
 from tests.cli.test_cli import failed, glass
-from tests.views.test_views import letters
+from tests.see.test_views import letters
 
 
 def drawn(shown: object, width: int) -> list[str]:

@@ -16,26 +16,24 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.ground.errors import ExecutorError
-from glassformer.views import attention
-from glassformer.views.attention import AttentionMap, AttentionRow, Heads
-from glassformer.views.attribution import Attribution
-from glassformer.views.attribution_graph import AttributionGraph
-from glassformer.views.caching import CacheComparison
-from glassformer.views.circuit import HeadCircuit
-from glassformer.views.compare_models import ModelComparison
-from glassformer.views.compare_runs import RunComparison
-from glassformer.views.compare_texts import TextComparison
-from glassformer.views.composition import Composition
-from glassformer.views.lens import Lens
-from glassformer.views.patching import Patching
-from glassformer.views.schema import schema
-from glassformer.views.site_names import SiteNames
-from glassformer.views.sweep import Strategies, Sweep
-from glassformer.views.trace import Trace
-from glassformer.views.why import Whys
+from glassformer.see import attention
+from glassformer.see.attention import AttentionMap, AttentionRow, Heads
+from glassformer.see.attribution import Attribution
+from glassformer.see.attribution_graph import AttributionGraph
+from glassformer.see.caching import CacheComparison
+from glassformer.see.circuits import Composition, HeadCircuit
+from glassformer.see.compare import RunComparison, TextComparison
+from glassformer.see.compare_models import ModelComparison
+from glassformer.see.lens import Lens
+from glassformer.see.model_description import SiteNames
+from glassformer.see.patching.view import Patching
+from glassformer.see.schema import schema
+from glassformer.see.sweep import Strategies, Sweep
+from glassformer.see.trace import Trace
+from glassformer.see.why import Whys
 from tests.cli.test_cli import failed, glass
-from tests.observe.models import TEXT, folder
 from tests.patience import patience
+from tests.see.models import TEXT, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -224,17 +222,17 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("trace", "x", "--given", "--waterfall"), "--given and --waterfall are two different views"),
-        (("trace", "x", "--target", "y"), "Pass --given too"),
+        (("trace", "x", "--given", "--waterfall"), "--given has no use with --waterfall. Leave one of them out."),
+        (("trace", "x", "--target", "y"), "--target goes with --given. Give --given too, or leave --target out."),
         (("trace", "x", "--sweep", "temperature"), "is not NAME=A,B,…"),
         (("trace", "x", "--sweep", "nothing=1"), "there is no setting 'nothing'"),
         (("trace", "x", "--save", "x.pdf"), "does not say in which form"),
         (("trace", "x", "--save", "nowhere/x.json"), "there is no folder"),
-        (("trace", "x", "--step", "2"), "--step is for --sweep"),
+        (("trace", "x", "--step", "2"), "--step goes with --sweep"),
         (("trace", "x", "--given", "-n", "3"), "--given generates nothing, so max_new_tokens would change nothing"),
         (("lens", "x", "--change", "blocks.0.attention.heads:9=0"), "there is no head 9 to change: there are 4"),
-        (("attention", "x", "--mean", "--rollout"), "--mean is over all layers. Leave out --rollout"),
-        (("attention", "x", "--mean", "--layer", "1"), "--mean is over all layers. Leave out --layer"),
+        (("attention", "x", "--mean", "--rollout"), "--mean has no use with --rollout"),
+        (("attention", "x", "--mean", "--layer", "1"), "--mean has no use with --layer"),
         (("attention", "x", "--layer", "99"), "there is no layer 99: this model has 3, 0 to 2"),
         (("attention", "x", "--layer", "0", "--head", "99"), "there is no head 99"),
         (("attention", "x", "--kind", "nothing"), "--kind is 'nothing'; it must be 'self', 'cross' or 'encoder'"),
@@ -242,7 +240,7 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("attention", "x", "-n", "2", "--target", "y"), "Leave one out"),
         (
             ("attention", "x", "--record", "maps", "--layer", "0"),
-            "--record writes the maps of all layers and heads, so --layer",
+            "--layer has no use with --record",
         ),
         (("run", "x", "-o", "top_k=3"), "--top-k 3 has no effect without sampling. Pass --sample too."),
         (
@@ -256,13 +254,14 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
-        (("lens", "x", "--against", "a"), "--against is compared with the token of --wrote. Pass --wrote too"),
-        (("lens", "x", "--centred"), "--centred is about the score of --wrote. Pass --wrote too"),
+        (("lens", "x", "--against", "a"), "--against goes with --wrote"),
+        (("lens", "x", "--centred"), "--centred goes with --wrote"),
         (("graph", "x", "--threshold", "7"), "threshold is 7.0; it is a share of the score, from 0 to 1"),
-        (("circuit", "x"), "a circuit is that of one head. Pass --layer and --head"),
-        (("circuit", "x", "--composition"), "--composition is about all heads of a layer"),
-        (("circuit", "--layer", "0", "--head", "0", "--baseline"), "Pass --composition too"),
-        (("circuit", "x", "--layer", "0", "--head", "0", "--token", "a"), "Leave out either the text or --token"),
+        (("circuit", "x"), "--layer and --head are missing. Give them."),
+        (("circuit",), "--layer and --head are missing. Give them, or --composition."),
+        (("circuit", "x", "--composition"), "PROMPT has no use with --composition. Leave one of them out."),
+        (("circuit", "--layer", "0", "--head", "0", "--baseline"), "--baseline goes with --composition. Give"),
+        (("circuit", "x", "--layer", "0", "--head", "0", "--token", "a"), "--token has no use with PROMPT. Leave one"),
         (("patch", "the cat", "the ox"), "(glass tokens shows them), or use --pairs FILE, which aligns them"),
         (("patch", "the cat", "the ox", "--to", "final"), "one of as many tokens (glass tokens shows them)."),
         (("attribution-patch", "the cat", "the ox"), "one of as many tokens (glass tokens shows them)."),
@@ -361,4 +360,4 @@ def test_look_lists_sites_with_their_other_names(gpt2: str) -> None:
     assert len(data["sites"]) == 39
     refused = CliRunner().invoke(app, ["look", "hi", "--sites", "-m", gpt2])
     assert refused.exit_code != 0
-    assert "--sites is about the model alone" in str(refused.output) + str(refused.exception)
+    assert "--sites has no use with PROMPT" in str(refused.output) + str(refused.exception)

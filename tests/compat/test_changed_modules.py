@@ -12,7 +12,8 @@ from torch import Tensor
 import glassformer
 from glassformer import Change, Model
 from glassformer.ground.errors import InputError, SiteError
-from tests.observe.models import both, encoder, folder
+from glassformer.see.passes import encoder_pass
+from tests.see.models import both, encoder, folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = torch.tensor([[5, 6, 7, 9]])
@@ -92,13 +93,13 @@ def test_a_changed_module_shares_all_but_its_changes() -> None:
     copied = copy.deepcopy(twice)
     assert torch.equal(copied(IDS).logits, twice(IDS).logits)
     masked = encoder().model.changed({SITE: Change(scale=0)})
-    scores, _ = masked.encoder_pass([5, 6, 7], glassformer.ground.sites.Watch())
+    scores, _ = encoder_pass(masked, [5, 6, 7], glassformer.ground.sites.Watch())
     torch.testing.assert_close(masked.module(IDS[:, :3]).logits[0], torch.from_numpy(scores))
 
 
 def test_what_is_refused() -> None:
     module = both("gpt2").model.module
-    with pytest.raises(SiteError, match="changes map sites to a Change or a function each"):
+    with pytest.raises(SiteError, match="changes map sites"):
         module.changed([SITE])
     with pytest.raises(SiteError, match="no site matches 'blocks.99.residual'"):
         module.changed({"blocks.99.residual": Change()})

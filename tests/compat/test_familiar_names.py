@@ -16,14 +16,15 @@ import torch
 import transformers
 
 import glassformer
-from glassformer import blueprints, families
+from glassformer import blueprints
 from glassformer.ground.errors import ConfigError, InputError, InputTypeError, UnknownArgument, WriteError
+from glassformer.torch import base_class_for
 from tests.ecosystem.models import load_tokenizers, write_tokenizer
 from tests.parity import reference
 from tests.patience import patience
 
 CONFIGS = {
-    f"{families.base_class_for(model_type).__name__.removesuffix('Model')}Config": model_type
+    f"{base_class_for(model_type).__name__.removesuffix('Model')}Config": model_type
     for model_type in blueprints.model_types()
     if model_type != "scratch"
 }

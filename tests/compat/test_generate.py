@@ -76,7 +76,7 @@ def test_text_streamer_prints_the_text(model: Any, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == tokenizer.decode(result[0]) + "\n"
     model.generate(IDS, max_new_tokens=6, eos_token_id=None, streamer=TextStreamer(tokenizer, skip_prompt=True))
     assert capsys.readouterr().out == tokenizer.decode(result[0, 6:]) + "\n"
-    with pytest.raises(InputError, match="a streamer follows one text"):
+    with pytest.raises(InputError, match="a streamer follows"):
         model.generate(torch.cat((IDS, IDS)), streamer=TextStreamer(tokenizer))
 
 
@@ -179,11 +179,9 @@ class TestBadInput:
             model.generate(IDS, attention_mask=torch.zeros(1, 6))
 
     def test_bad_arguments_are_refused(self, model: Any) -> None:
-        with pytest.raises(
-            UnknownArgument, match=r"forward\(\) has no argument 'atention_mask'. Did you mean 'attention_mask'"
-        ):
+        with pytest.raises(UnknownArgument, match="'atention_mask'. Did you mean"):
             model(IDS, atention_mask=None)
-        with pytest.raises(SettingError, match="the setting 'dola_layers' is not supported"):
+        with pytest.raises(SettingError, match="the setting 'dola_layers'"):
             model.generate(IDS, dola_layers="high")
         with pytest.raises(SettingError, match="eos_token_id is 'end'; it must be a token id, or a list of them"):
             model.generate(IDS, eos_token_id="end")
@@ -191,7 +189,7 @@ class TestBadInput:
             model.generate({"input_ids": IDS})
         with pytest.raises(UnknownArgument, match="no setting 'max_tokens'"):
             model.generate(IDS, max_tokens=3)
-        with pytest.raises(SettingError, match="has no effect without sampling"):
+        with pytest.raises(SettingError, match="temperature.* has no effect"):
             model.generate(IDS, temperature=0.3)
         for way in (model.generate, model.steps):
             with pytest.raises(InputError, match="give the prompt once"):

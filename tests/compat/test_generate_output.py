@@ -141,7 +141,7 @@ def test_an_empty_negative_prompt_is_the_bos_token(both: tuple[Any, Any]) -> Non
     settings = {"guidance_scale": 2.0, "max_new_tokens": 4, "eos_token_id": None}
     result = both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), **settings)
     assert result.tolist() == both[0].generate(IDS, negative_prompt_ids=[1], **settings).tolist()
-    with pytest.raises(SettingError, match="negative_prompt is empty, and the model has no token that begins a text"):
+    with pytest.raises(SettingError, match="negative_prompt is empty"):
         both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), bos_token_id=None, **settings)
 
 
@@ -178,9 +178,9 @@ def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any],
         ours.generate(IDS, logprobs=3)
     with pytest.raises(SettingError, match="output_scores=True has no effect without a place for them"):
         ours.generate(IDS, output_scores=True)
-    with pytest.raises(InputError, match="a streamer follows one text as it grows"):
+    with pytest.raises(InputError, match="a streamer follows"):
         ours.generate(IDS[:1], num_beams=2, streamer=glassformer.TextStreamer(Blank()))
-    with pytest.raises(InputTypeError, match=r"a streamer has put\(\) and end\(\), such as TextStreamer"):
+    with pytest.raises(InputTypeError, match="a streamer has put"):
         ours.generate(IDS[:1], streamer="x")
     with pytest.raises(SettingError, match="assistant_model is str; it must be a model of glassformer that"):
         ours.generate(IDS, assistant_model="small")

@@ -165,7 +165,7 @@ class TestWatch:
             llama.generate(IDS, watch="finale", return_dict_in_generate=True)
         with pytest.raises(SettingError, match="output_hidden_states=True has no effect without a place for them"):
             llama.generate(IDS, output_hidden_states=True)
-        with pytest.raises(SettingError, match="states, attentions and sites are read where each pass gives a token"):
+        with pytest.raises(SettingError, match="states, attentions and sites"):
             llama.generate(IDS, prompt_lookup_num_tokens=3, **ALL)
         with pytest.raises(SettingError, match="prompt_logprobs read the whole prompt as ids, which does not go with what"):
             llama.generate(IDS, prompt_logprobs=1, **ALL)

@@ -23,6 +23,7 @@ from glassformer.compat.generation_executor import executor_for
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.engine.program import MatrixRef
 from glassformer.ground.errors import ExecutorError
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
@@ -99,7 +100,8 @@ def test_matrices_that_stand_alone_are_the_parameters_themselves(load: Callable[
     weights = executor_for(model)._weights
     if engine is CpuExecutor:
         matrix = model.get_parameter("model.layers.0.mlp.down_proj.weight")
-        assert weights.matrix(("model.layers.0.mlp.down_proj.weight",), tuple(matrix.shape)).data == matrix.data_ptr()
+        reference = MatrixRef(("model.layers.0.mlp.down_proj.weight",), tuple(matrix.shape))
+        assert weights.matrix(reference).data == matrix.data_ptr()
         return
     for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"):
         assert weights.part(name).data.data_ptr() == model.get_parameter(name).data_ptr()

@@ -12,15 +12,14 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Policy, Step, StepDetail
-from glassformer.decoding.batch_drafts import BatchDrafts, MeasuredCost, worthwhile_length
 from glassformer.decoding.loop import Loop
-from glassformer.decoding.prompt_lookup import LookupForecast
+from glassformer.decoding.prompt_lookup import BatchDrafts, LookupForecast, MeasuredCost, worthwhile_length
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.ground.errors import NotNumbers
 from tests.capabilities import offering
 from tests.decoding.oracle import Oracle, recipe
-from tests.observe.models import both
+from tests.see.models import both
 from tests.sweeps import examples
 
 PHRASE = (3, 7, 1, 8, 2)
@@ -165,7 +164,7 @@ def test_a_model_writes_the_same_texts(executor: str, changes: dict[str, Any]) -
     prompts = ["the cat sat on the mat the cat sat on the mat", "the dog the dog the dog", "a mat"]
     texts: list[list[list[int]]] = []
     for drafts in (None, BatchDrafts(cost=FixedCost(0.01))):
-        runs = [model.prepare(prompt, raw=True, max_new_tokens=48, **changes) for prompt in prompts]
+        runs = [model.start(prompt, raw=True, max_new_tokens=48, **changes) for prompt in prompts]
         policies = [model.policies(run.recipe, run.prompt_ids, seed=run.seed)[0] for run in runs]
         cache = PrefixCache(model.executor)
         texts.append([ids(steps) for steps in write(policies, drafts, cache, joins=[0, 3, 9]).values()])

@@ -105,11 +105,11 @@ def test_what_contrastive_search_does_not_go_with(llama: Any) -> None:
     for other in ({"do_sample": True}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}, {"guidance_scale": 2.0}):
         with pytest.raises(SettingError, match=f"penalty_alpha and {next(iter(other))} do not go together"):
             llama.generate(IDS, penalty_alpha=0.6, **other)
-    with pytest.raises(SettingError, match="top_k=4 has no effect without sampling. Pass do_sample=True too"):
+    with pytest.raises(SettingError, match="top_k=4 has no effect"):
         llama.generate(IDS, top_k=4)
     with pytest.raises(SettingError, match="penalty_alpha is 1.5; it must be above 0 and at most 1"):
         llama.generate(IDS, penalty_alpha=1.5)
-    with pytest.raises(SettingError, match="states, attentions and sites are read where each pass gives a token"):
+    with pytest.raises(SettingError, match="states, attentions and sites"):
         llama.generate(IDS, penalty_alpha=0.6, output_attentions=True, return_dict_in_generate=True)
 
 

@@ -13,6 +13,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Policy, StepDetail
+from glassformer.decoding.lane import Lane
 from glassformer.decoding.loop import Loop, loop
 from glassformer.decoding.policy import pick
 from glassformer.engine.prefix_cache import PrefixCache
@@ -408,3 +409,9 @@ def test_texts_go_on_ahead_while_a_prompt_is_read_where_prompts_are_computed_apa
     while batch.policies:
         list(batch.step())
     assert [first.chosen, second.chosen] == [ids for ids, _ in written(Oracle(), [text(PROMPTS[0]), text(PROMPTS[1])])]
+
+
+def test_a_prompt_of_one_vector_is_read_before_the_executor_chooses() -> None:
+    policy = Policy(recipe(), [], context=9, vectors=np.zeros((1, 4), np.float32))
+    assert policy.choice is not None
+    assert Lane(Oracle(9), policy).choice is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from glassformer.decoding.fair_prompt_queue import FairPromptQueue
+from glassformer.decoding.loop import FairPromptQueue
 
 CHUNK = 128
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer import AutoTokenizer
-from glassformer.decoding.grammar import Grammar, Guide, library, vocabulary
-from glassformer.decoding.grammar.vocabulary import vocabulary_of
+from glassformer.decoding.grammar import Grammar, Guide, library
+from glassformer.decoding.grammar.library import vocabulary_of
 from glassformer.decoding.rules.constraints import by_grammar
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
@@ -281,11 +281,11 @@ def test_the_vocabulary_is_read_once() -> None:
 def test_the_vocabulary_goes_with_its_tokenizer() -> None:
     tokenizer = Plain(b"a")
     made = Grammar.compile("regex", "a", tokenizer)
-    assert tokenizer in vocabulary._CACHE
-    known = len(vocabulary._CACHE)
+    assert tokenizer in library._CACHE
+    known = len(library._CACHE)
     del tokenizer
     gc.collect()
-    assert len(vocabulary._CACHE) < known
+    assert len(library._CACHE) < known
     assert made.guide().allowed().tolist() == [True]
 
 

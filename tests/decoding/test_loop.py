@@ -155,7 +155,7 @@ def test_prompt_logprobs_are_the_models(model: Any) -> None:
 def test_a_lane_that_cannot_begin_leaves_no_row_behind(llama: Any) -> None:
     executor = CountedExecutor(llama)
     recipe = Recipe.of(GenerationConfig(guidance_scale=2.0))
-    with pytest.raises(InputError, match="token id 999 is outside the vocabulary"):
+    with pytest.raises(InputError, match="token id 999"):
         list(loop(executor, [Policy(recipe, [5], context=64, negative=[999])]))
     t5_like = Recipe.of(GenerationConfig(guidance_scale=2.0, prompt_logprobs=1))
     with pytest.raises(InputError, match="outside the vocabulary"):

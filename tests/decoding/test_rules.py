@@ -508,7 +508,7 @@ sampling.temperature(1), sampling.top_k(9), sampling.top_k(1, min_keep=9), sampl
         sampling.typical_p(0.1, min_keep=9), sampling.epsilon_cutoff(1e-9), sampling.eta_cutoff(1e-9),
         sampling.top_n_sigma(99), sampling.xtc(0, 0.01), sampling.xtc(1, 0.6), sampling.mirostat(99, 0.1),
         penalties.repetition(1), penalties.presence(0), penalties.frequency(0), penalties.dry(0, 2, 1),
-        penalties.dry(1, 2, 9), penalties.dry(1, 2, 1, breakers=[1]), penalties.no_repeat_ngram(4),
+        penalties.dry(1, 2, 9), penalties.dry(1, 2, 1, dry_breakers=[1]), penalties.no_repeat_ngram(4),
         constraints.logit_bias({}), constraints.logit_bias({1: 0.0}), constraints.logit_bias({99: 1.0, -1: 1.0}),
         constraints.sequence_bias({(2, 2): 1.0}), constraints.bad_words([[1]], [1]), constraints.bad_words([]),
         constraints.allowed(range(99)), constraints.suppressed([99, -1]), constraints.suppressed([]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import glassformer
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe
 from glassformer.decoding import stopping as stop
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.text.stop_buffer import StopBuffer
+from glassformer.text.streaming import StopBuffer
+from glassformer.training.new_tokenizer import new_tokenizer
 from tests.decoding.test_settings import Letters
 from tests.sweeps import examples
 
@@ -101,7 +103,7 @@ def test_a_set_event_cancels_the_text() -> None:
 
 def test_cancel_from_another_thread() -> None:
     model = glassformer.load("smollm2")
-    run = model.prepare("Count to a thousand.", max_new_tokens=300)
+    run = model.start("Count to a thousand.", max_new_tokens=300)
     pieces = model.generate(run)
     next(pieces)
     thread = threading.Thread(target=run.cancel)
@@ -143,8 +145,8 @@ class TestStopBuffer:
         assert held.feed("more") == ""
 
 
-def test_chat_cuts_the_stop_string_and_generate_keeps_its_tokens() -> None:
-    model = glassformer.load("smollm2")
+def test_chat_cuts_the_stop_string_and_generate_keeps_its_tokens(tiny_qwen3: Path) -> None:
+    model = glassformer.load(tiny_qwen3)
     whole = model.chat("Name three colours.", max_new_tokens=24)
     middle = whole[len(whole) // 2 : len(whole) // 2 + 4]
     run = model.watch("Name three colours.", max_new_tokens=24, stop_strings=[middle, "never there"])
@@ -166,13 +168,13 @@ def test_a_stop_string_of_tokens_that_are_not_shown() -> None:
     assert "<|im_end|>" not in run.text
 
 
-def test_stop_strings_equal_the_reference(tmp_path: Any) -> None:
-    """On the same scores, the reference stops after the same token."""
+def test_stop_strings_equal_the_reference(tmp_path: Path) -> None:
+    """On the same scores, the reference stops after the same token; its criterion searches the whole vocabulary first."""
     from transformers import StopStringCriteria
 
-    tokenizer = glassformer.load("smollm2").tokenizer
-    theirs_tokenizer = reference_tokenizer(tmp_path, tokenizer)
     text = "The quick brown fox jumps over the lazy dog. “Naïve” café, 東京 and 🎉 party!\n\nThe end."
+    tokenizer = new_tokenizer(["The quick brown fox and the lazy dog own a crazy party. The end of the fox."], 300)
+    theirs_tokenizer = reference_tokenizer(tmp_path, tokenizer)
     ids = tokenizer.encode(text)
     for stops in (["own f"], ["zy do"], [". “"], ["東"], ["京 a"], ["🎉"], ["!\n\nT"], ["xyz", "end"], ["."]):
         ours = stop.at_strings(stops, lambda part: tokenizer.decode(part))
@@ -188,7 +190,7 @@ def test_stop_strings_equal_the_reference(tmp_path: Any) -> None:
             pytest.fail(f"{stops} was never met")
 
 
-def reference_tokenizer(folder: Any, tokenizer: Any) -> Any:
+def reference_tokenizer(folder: Path, tokenizer: Any) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer.save_pretrained(folder)

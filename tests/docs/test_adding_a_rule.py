@@ -11,7 +11,7 @@ from inspect import signature
 from pathlib import Path
 
 import glassformer
-from glassformer.decoding.setting_info import SettingInfo, setting
+from glassformer.decoding.settings_table import SettingInfo, setting
 from tests.docs.pages import blocks
 from tests.patience import patience
 from tests.test_docs import ROOT

@@ -46,11 +46,11 @@ registry.close()
 
 def test_the_example_view_appears_everywhere(tmp_path: Path, smollm2: Path) -> None:
     ((name, source),) = re.findall(r"```python file=(\S+)\n(.*?)```", PAGE, re.S)
-    assert name == "observe/norms.py"
+    assert name == "see/norms.py"
     (tmp_path / "norms.py").write_text(source, "utf-8")
     (block,) = re.findall(r"```python after=norms\n(.*?)```", PAGE, re.S)
     (output,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
-    found = f"import glassformer.observe\nglassformer.observe.__path__.append({str(tmp_path)!r})"
+    found = f"import glassformer.see\nglassformer.see.__path__.append({str(tmp_path)!r})"
     done = subprocess.run(
         [sys.executable, "-c", "\n".join([found, block, EVERYWHERE])], cwd=tmp_path, env={**os.environ, "COLUMNS": "80"},
         capture_output=True, text=True, timeout=patience(300),

@@ -21,9 +21,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from glassformer.engine.gpu import kernels
-from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
+from glassformer.engine.tensor_parallel.split import rank_blueprint
 from glassformer.engine.tensor_parallel.split import split_model
-from glassformer.observe.op_values import OpValues
+from glassformer.see.inside.compute import OpValues
 from tests.engine.executors import Subject
 
 subject = Subject(Path("tiny"))

@@ -10,7 +10,7 @@ import pytest
 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.blueprints.synonyms import ABSENT, ABSENT_OUTSIDE, SHORT
-from glassformer.observe.site_names import site_names
+from glassformer.see.model_description import site_names
 from tests.docs.pages import run
 from tests.parity import reference
 

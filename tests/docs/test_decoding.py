@@ -17,8 +17,8 @@ import pytest
 from glassformer.decoding import Finish, GenerationConfig
 from glassformer.decoding.settings import UNSUPPORTED
 from glassformer.decoding.settings_table import RULES, SETTINGS
-from glassformer.families.shared.outputs import GenerateOutput
 from glassformer.ground.errors import SettingError
+from glassformer.torch.outputs import GenerateOutput
 from tests.docs.pages import blocks, run
 from tests.test_docs import ROOT
 

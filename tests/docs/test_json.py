@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 import glassformer
 from glassformer.cli.app import app
-from glassformer.views.schema import schema
-from glassformer.views.view import View
-from tests.observe.models import folder
+from glassformer.see.schema import schema
+from glassformer.see.view import View
+from tests.see.models import folder
 from tests.test_docs import ROOT, blocks
 from tests.training.folders import step_line, training_folder
 

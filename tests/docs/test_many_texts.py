@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from tests.observe.models import folder
+from tests.see.models import folder
 from tests.test_docs import ROOT, blocks
 
 PAGE = ROOT / "docs" / "many-texts.md"

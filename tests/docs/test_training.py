@@ -9,11 +9,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
+from glassformer.training.settings import SETTINGS, TrainingSettings
 from tests.test_docs import ROOT, blocks
 from tests.training.chat_models import write_chat_model
 
@@ -38,6 +40,26 @@ def glass(command: str, *more: str) -> str:
 def find(*words: str) -> str:
     (command,) = (line for line in COMMANDS if all(word in line for word in words))
     return command
+
+
+def settings_table() -> str:
+    def shown(value: Any) -> str:
+        return "" if value is None else f"`{value}`"
+
+    lines = ["| setting | option | what it does | default | bounds |", "|---|---|---|---|---|"]
+    defaults = TrainingSettings(steps=1)
+    for name, info in SETTINGS.items():
+        flags = info.flags or (f"--{name.replace('_', '-')}",)
+        option = ", ".join(f"`{flag}`" for flag in flags) if info.option else ""
+        default = None if name == "steps" else getattr(defaults, name)
+        bounds = "" if info.least is None else f"{info.least:g} to {info.most:g}"
+        lines.append(f"| `{name}` | {option} | {info.help} | {shown(default)} | {bounds} |")
+    return "\n".join(lines)
+
+
+def test_the_settings_are_those_of_the_code() -> None:
+    (found,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", PAGE.read_text("utf-8"), re.S)
+    assert found.strip() == settings_table()
 
 
 def test_every_command_is_known() -> None:

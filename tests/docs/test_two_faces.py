@@ -11,7 +11,7 @@ import torch
 
 import glassformer
 from glassformer import Change, Model
-from tests.observe.models import both
+from tests.see.models import both
 from tests.test_docs import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 
-from glassformer.compat.generation_executor import Parts, own_computation
+from glassformer.compat.generation_executor import ModuleParts, own_computation
 from tests.ecosystem.models import Pair, load_pair, make_batches, train
 from tests.sweeps import mostly_swept
 
@@ -74,7 +74,7 @@ def test_lora_is_trained_saved_loaded_and_merged(
     merged = ours.merge_and_unload()
     torch.testing.assert_close(logits(merged, batches[0]), trained, atol=1e-5, rtol=1e-5)
     if head != "sequence" or family == "llama":  # what peft leaves around a classifier is no model of the family
-        assert own_computation(merged, Parts.of(merged)) is None
+        assert own_computation(merged, ModuleParts.of(merged)) is None
     merged.save_pretrained(tmp_path / "merged")
     again = type(merged).from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(again, batches[0]), trained, atol=1e-5, rtol=1e-5)
@@ -90,7 +90,7 @@ def test_generate_sees_the_adapter(family: str, head: str, model_folder: Callabl
     assert torch.equal(ours.generate(**batch, **settings), expected)
     assert not torch.equal(plain.generate(**batch, **settings), expected)
     base = ours.get_base_model()
-    assert own_computation(base, Parts.of(base)) is not None  # so no engine runs it that reads parameters alone
+    assert own_computation(base, ModuleParts.of(base)) is not None  # so no engine runs it that reads parameters alone
     with ours.disable_adapter():
         assert torch.equal(ours.generate(**batch, **settings), plain.generate(**batch, **settings))
 

@@ -15,7 +15,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 import glassformer
-from glassformer.layers import Block
+from glassformer.torch.container import Block
 from tests.ecosystem.models import TEXTS, load_pair, load_tokenizers, make_batches
 from tests.sweeps import mostly_swept
 

@@ -22,10 +22,9 @@ from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.ground.sites import Watch
 from glassformer.model_files import ModelFiles, open_model
-from glassformer.observe.verification import verify_all
 from glassformer.quantize import requantize
 from glassformer.runtime.executors import ExecutorOptions, Executors
-from glassformer.views.verification import Verdict
+from glassformer.see.verification import Verdict, verify_all
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
 

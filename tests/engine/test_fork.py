@@ -16,11 +16,12 @@ import torch
 
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed
-from glassformer.ground.locks import ForkSafeLock
-from glassformer.layers import forked_threads
+from glassformer.ground.ownership import ForkSafeLock
+from glassformer.torch import forked_threads
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs fork"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"),
 ]
@@ -166,7 +167,7 @@ class TestTorchThreads:
 
 def test_a_loaded_model(tmp_path: Path) -> None:
     import glassformer
-    from tests.observe import models
+    from tests.see import models
 
     model = glassformer.load(models.folder("llama", "causal")[0], executor="cpu")
     wanted = model.watch("the cat", max_new_tokens=3).text

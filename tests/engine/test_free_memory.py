@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.engine.free_memory import available_memory, free_memory
+from glassformer.engine.resources import available_memory, free_memory
 
 MIB = 1 << 20
 

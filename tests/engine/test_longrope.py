@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import torch
 
 from glassformer.decoding import Policy, Step, generate
-from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.loop import Loop
+from glassformer.decoding.prompt_lookup import BatchDrafts
 from glassformer.decoding.speculative import ModelDrafter, speculate
 from glassformer.engine import wrapped_executor
 from glassformer.engine.prefix_cache import PrefixCache
@@ -74,10 +75,15 @@ def prompts() -> dict[int, list[int]]:
     return dict(zip(LENGTHS, TEXTS, strict=True))
 
 
-def alone(subject: Subject, ids: list[int]) -> Any:
+def alone(subject: Subject, ids: Sequence[int]) -> Any:
     """The scores after these ids, by one uncached pass of one row."""
+    return _uncached(subject.model, tuple(ids))
+
+
+@cache
+def _uncached(model: Any, ids: tuple[int, ...]) -> Any:
     with torch.no_grad():
-        return subject.model(torch.tensor([ids]), use_cache=False).logits[0, -1].numpy()
+        return model(torch.tensor([ids]), use_cache=False).logits[0, -1].numpy()
 
 
 def greedy(executor: Any, texts: dict[int, list[int]], count: int = NEW) -> dict[int, list[int]]:

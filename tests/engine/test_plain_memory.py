@@ -30,7 +30,7 @@ def executor(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> PlainExecutor
 
 def tokens_held(executor: PlainExecutor) -> int:
     """For how many tokens there is room."""
-    sizes = [tensors[0].shape for tensors in (executor._cache.own.tensors, executor._cache.source.tensors) if tensors]
+    sizes = [tensors[0].shape for tensors in (executor._cache.text.tensors, executor._cache.source.tensors) if tensors]
     return sum(shape[1] * shape[3] for shape in sizes)
 
 
@@ -73,7 +73,7 @@ def test_room_follows_the_rows_exactly_where_it_matters(executor: PlainExecutor,
     """A row that grows by a token does not double the room of all."""
     rows = [opened(executor, subject, LONG) for _ in range(4)]
     executor.run([Feed(row, [4]) for row in rows])
-    shape = executor._cache.own.tensors[0].shape
+    shape = executor._cache.text.tensors[0].shape
     assert shape[3] <= LONG + LONG // 4
 
 

@@ -22,9 +22,9 @@ from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.ranks import RankProcesses, _start
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
-from glassformer.observe.verification import FLOATS
-from glassformer.ops.split import Part
+from glassformer.ops.split import TensorPart
 from glassformer.runtime.split_model import SplitModel
+from glassformer.see.verification import FLOATS
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.split_gpu_model import SplitGpuModel
 from tests.engine.test_protocol import (  # noqa: F401  # the protocol's own tests, with the `subject` of this file
@@ -39,7 +39,7 @@ from tests.engine.test_protocol import (  # noqa: F401  # the protocol's own tes
 from tests.parity import reference
 from tests.patience import patience
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
 
 
 @dataclass
@@ -251,6 +251,6 @@ class TestGpuEngine:
     def test_packed_columns_are_refused(self, tiny: Callable[..., Subject]) -> None:
         packed = tiny("Q8_0").opened.tensors
         down = next(tensor for name, tensor in packed.items() if name.endswith("down_proj.weight"))
-        assert stored_part(down, Part(0, (range(8),))).shape == (8, down.shape[1])
+        assert stored_part(down, TensorPart(0, (range(8),))).shape == (8, down.shape[1])
         with pytest.raises(ExecutorError, match=r"splits weights that are stored as floats, and .*down_proj.* is Q8_0"):
-            stored_part(down, Part(1, (range(8),)))
+            stored_part(down, TensorPart(1, (range(8),)))

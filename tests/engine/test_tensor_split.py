@@ -10,8 +10,7 @@ import pytest
 from glassformer.blueprints import Blueprint, blueprint, read_config
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import StepKind
-from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
-from glassformer.engine.tensor_parallel.split import split_model
+from glassformer.engine.tensor_parallel.split import rank_blueprint, split_model
 from glassformer.ground.errors import ExecutorError
 from glassformer.ops.split import Split, even_parts, head_parts
 from tests.parity import reference

@@ -14,9 +14,17 @@ from glassformer.engine.protocol import CACHES, Feed
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import all_sites
-from glassformer.observe.verification import difference, tolerance, verify, verify_all
 from glassformer.page.terminal import plain_text
-from glassformer.views.verification import EngineVerdict, SiteDifference, Verdict, verdicts_table
+from glassformer.see.verification import (
+    EngineVerdict,
+    SiteDifference,
+    Verdict,
+    difference,
+    tolerance,
+    verdicts_table,
+    verify,
+    verify_all,
+)
 from tests.engine.executors import Subject
 
 pytestmark = pytest.mark.usefixtures("one_thread")

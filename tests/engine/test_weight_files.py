@@ -179,7 +179,7 @@ class TestTiles:
 
 @pytest.mark.parametrize("executor", MAPPING_EXECUTORS)
 def test_what_a_loaded_model_says(executor: str, tmp_path: Path) -> None:
-    from tests.observe import models
+    from tests.see import models
 
     folder, _ = models.folder("llama", "causal")
     copied = tmp_path / "copy"
@@ -249,7 +249,7 @@ def test_bytes_in_memory_are_not_guarded(tmp_path: Path) -> None:
 def test_nothing_is_built_to_guard_a_pytorch_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_files, "_is_built", lambda: False)
     model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path, "llama").folder)
-    assert {mapping.number for mapping in model.weight_files.mappings} == {-1}
+    assert {mapping.guard for mapping in model.weight_files.mappings} == {-1}
     os.truncate(tmp_path / "model.safetensors", 100)
     with pytest.raises(CheckpointError, match=CUT_SHORT):
         model(torch.tensor([[4]]))

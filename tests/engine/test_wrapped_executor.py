@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.engine.wrapped_executor import CHUNK, ReportingExecutor
-from tests.observe.models import both
+from tests.see.models import both
 
 IDS = [int(token) for token in np.random.default_rng(0).integers(3, 60, 2 * CHUNK + 40)]
 
@@ -42,7 +42,7 @@ def test_generate_tells_how_much_of_the_prompt_was_read(monkeypatch: pytest.Monk
 
     def told(prompt: str) -> str:
         reports.clear()
-        run = model.prepare(prompt, raw=True, max_new_tokens=3)
+        run = model.start(prompt, raw=True, max_new_tokens=3)
         return "".join(model.generate(run, progress=lambda done, total: reports.append((done, total))))
 
     first = told(text)

@@ -12,8 +12,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from glassformer.features.dictionary import FeatureDictionary
-from glassformer.features.files import feature_of, is_dictionary, read_dictionary, write_dictionary
-from glassformer.features.hook_names import hook_of_site, site_of_hook
+from glassformer.features.files import (
+    feature_of,
+    hook_of_site,
+    is_dictionary,
+    read_dictionary,
+    site_of_hook,
+    write_dictionary,
+)
 from glassformer.ground.errors import CheckpointError, GlassError
 from tests.features.dictionaries import KINDS, SIZE, WIDTH, random_tensors, write_folder
 
@@ -229,7 +235,7 @@ def test_files_that_are_no_dictionaries_are_refused(tmp_path: Path) -> None:
 def test_npz_files_that_are_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "params.npz"
     np.savez(path, W_enc=np.array([{"a": 1}], object))
-    with pytest.raises(GlassError, match="holds object, and no numbers"):
+    with pytest.raises(GlassError, match="holds object"):
         read_dictionary(path, "blocks.0.residual")
     np.savez_compressed(path, W_enc=np.zeros((4096, 4096), np.float32))
     with pytest.raises(GlassError, match="would unpack to more"):
@@ -257,7 +263,7 @@ def test_a_damaged_archive_is_refused_in_a_sentence(tmp_path: Path) -> None:
         read_dictionary(path, "blocks.0.residual")
     assert len(str(error.value)) < 400 + len(str(path))
     np.savez(path, **{"x" * 60_000: np.array([{"a": 1}], object)})
-    with pytest.raises(CheckpointError, match="holds object, and no numbers") as error:
+    with pytest.raises(CheckpointError, match="holds object") as error:
         read_dictionary(path, "blocks.0.residual")
     assert len(str(error.value)) < 400 + len(str(path))
 

@@ -15,12 +15,12 @@ from glassformer import Change, GlassError
 from glassformer.engine.protocol import BlockInput, Feed
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.ground.sites import Watch
-from glassformer.observe.features import known_dictionaries
-from glassformer.observe.tokens import describe_tokens
+from glassformer.see.features import known_dictionaries
+from glassformer.see.schema import schema
+from glassformer.see.tokens import describe_tokens
 from glassformer.steering.library import Library
-from glassformer.views.schema import schema
 from tests.features.dictionaries import random_tensors, write_folder
-from tests.observe.models import EXECUTORS, both, encoder
+from tests.see.models import EXECUTORS, both, encoder
 
 TEXT = "the cat sat on the mat"
 SITE = "blocks.0.residual"
@@ -104,7 +104,7 @@ def test_a_clamped_feature_has_its_value_and_the_error_stays(kind: str, executor
 
 def test_the_loss_recovered_is_that_of_the_spliced_one() -> None:
     """On a model that has learned something: zeros cost much, a perfect reconstruction nothing."""
-    from glassformer.observe import features as module
+    from glassformer.see import features as module
 
     losses = iter([1.0, 2.0, 5.0])
     model = both("llama").model

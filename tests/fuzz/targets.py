@@ -504,8 +504,7 @@ def job_row(folder: Path) -> Target:
     import glassformer
     from glassformer.ground.errors import GlassError
     from glassformer.jobs.formats.openai_batch import OpenAIBatch
-    from glassformer.jobs.formats.plain_rows import PlainRows
-    from glassformer.jobs.formats.row_format import InputRow, RowFormat
+    from glassformer.jobs.formats.row_format import InputRow, PlainRows, RowFormat
     from glassformer.jobs.row_workers import TextWorker
 
     model = glassformer.load(write_llama(folder), executor="cpu")
@@ -900,7 +899,7 @@ def packed_weights(folder: Path) -> Target:
 
 
 def training_metrics(folder: Path) -> Target:
-    from glassformer.observe.training_log import read_training
+    from glassformer.see.training_curves import read_training
 
     lines: list[dict[str, Any]] = [
         {"kind": "step", "step": 1, "loss": 5.5, "learning_rate": 0.001, "gradient_norm": 1.5, "tokens": 64, "seconds": 0.1},

@@ -14,7 +14,7 @@ from typing import Any
 
 import glassformer
 from glassformer.runtime.model import Model
-from tests.observe.models import folder
+from tests.see.models import folder
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

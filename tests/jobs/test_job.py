@@ -20,9 +20,9 @@ from glassformer.ground.files import write_error
 from glassformer.jobs import JobProgress, continuous_batch, row_workers, run_job
 from glassformer.jobs import job as job_module
 from glassformer.jobs.row_workers import row_seed
-from glassformer.observe.fingerprint import model_fingerprint
+from glassformer.see.tensor_files import model_fingerprint
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows
-from tests.observe.models import both, encoder
+from tests.see.models import both, encoder
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -101,7 +101,7 @@ def test_neither_batch_nor_order_changes_an_answer(unbroken: Path, tmp_path: Pat
 
 def test_prompts_messages_and_ids(tmp_path: Path) -> None:
     model, messages = chat_model(), [{"role": "user", "content": "hi"}]
-    ids = list(model.prepare("hi").prompt_ids)
+    ids = list(model.start("hi").prompt_ids)
     rows = [
         "hi",
         {"prompt": "hi"},
@@ -147,10 +147,10 @@ BAD: dict[str, Any] = {
     "two prompts": ({"prompt": "a", "ids": [1]}, "a row has a prompt, messages or ids; this one has prompt and ids."),
     "a number": ({"prompt": 3}, "prompt must be a text, not 3."),
     "messages": ({"messages": "hi"}, "messages must be a list, not 'hi'."),
-    "ids": ({"ids": ["a"]}, "prepare_ids(): ids is ['a']; it must be "),
+    "ids": ({"ids": ["a"]}, "ids must be a list of whole numbers, not ['a']."),
     "no ids": ({"ids": []}, "the prompt has no tokens. Say something."),
     "unknown ids": ({"ids": [10**6]}, "token id 1000000 is outside the vocabulary of 256."),
-    "ids with a system message": ({"ids": [1], "system": "a"}, "there is no setting 'system'."),
+    "ids with a system message": ({"ids": [1], "system": "a"}, "a prompt of token ids has no place for a system message."),
     "empty": ({"prompt": ""}, "the prompt is empty. Say something."),
     "surrogate": ({"prompt": "\ud800"}, ""),
     "unknown field": ({"prompt": "a", "temprature": 1}, "there is no setting 'temprature'. Did you mean 'temperature'?"),
@@ -353,17 +353,17 @@ def test_progress_counts_rows_and_tokens(tmp_path: Path) -> None:
 def test_wrong_calls(tmp_path: Path) -> None:
     model, path = chat_model(), write_rows(tmp_path / "in.jsonl", GREEDY)
     out = tmp_path / "out.jsonl"
-    with pytest.raises(InputError, match=r"out.csv must end in one of: .jsonl, .ndjson, .parquet."):
+    with pytest.raises(InputError, match="out.csv must end in"):
         run_job(model, path, tmp_path / "out.csv")
-    with pytest.raises(InputError, match=r"is the input. Choose another output file."):
+    with pytest.raises(InputError, match="is the input"):
         run_job(model, path, path)
-    with pytest.raises(SettingError, match="batch_size is 0; it must be at least 1"):
+    with pytest.raises(SettingError, match="batch_size is 0"):
         run_job(model, path, out, batch_size=0)
-    with pytest.raises(UnknownArgument, match="there is no setting 'temprature'"):
+    with pytest.raises(UnknownArgument, match="no setting 'temprature'"):
         run_job(model, path, out, temprature=1)
-    with pytest.raises(UnknownArgument, match="no argument 'batchsize'. Did you mean 'batch_size'?"):
+    with pytest.raises(UnknownArgument, match="'batchsize'. Did you mean"):
         run_job(model, path, out, batchsize=1)
-    with pytest.raises(InputError, match="reads text and writes none"):
+    with pytest.raises(InputError, match="writes none"):
         run_job(encoder("bert").model, path, out)
     with pytest.raises(SettingError, match=r"a task has its own options. Make it with them: pipeline\(…, top_k=…\)."):
         run_job(glassformer.pipeline("fill-mask", encoder("bert").model), path, out, top_k=3)

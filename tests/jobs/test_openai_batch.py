@@ -13,7 +13,7 @@ import glassformer
 from glassformer.ground.errors import InputError
 from glassformer.jobs import run_job
 from tests.jobs.models import chat_model, read_rows, write_rows
-from tests.observe.models import encoder
+from tests.see.models import encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -158,7 +158,8 @@ BAD: dict[str, Any] = {
     "duplicate": (request("first"), "the id 'first' is that of an earlier row."),
     "messages": (request("x", messages="hi"), "messages must be a list of messages."),
     "image": (request("x", messages=[{"content": [{"type": "image_url"}]}]), "message 0 has a part of type 'image_url'"),
-    "functions": (request("x", functions=[{"name": "a"}]), "functions is not supported in a batch. Leave it out."),
+    "functions": (request("x", functions=[{"name": "a"}]), "functions cannot be honoured: pass tools and tool_choice, "),
+    "stream": (request("x", stream=True), "stream is not supported in a batch. Leave it out."),
     "unknown": (request("x", temprature=1), "there is no field 'temprature' in such a body. Did you mean 'temperature'?"),
     "range": (request("x", temperature=-1), "temperature is -1; it must be above 0."),
     "bias": (request("x", logit_bias={"a": 1}), "logit_bias must be an object of token ids and their biases."),

@@ -20,7 +20,7 @@ from glassformer.jobs.formats.parquet import write_parquet
 from glassformer.jobs.job import open_input
 from tests.fuzz.mutations import mutated_bytes
 from tests.jobs.models import GREEDY, SAMPLED, chat_model, read_rows, write_rows
-from tests.observe.models import encoder
+from tests.see.models import encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

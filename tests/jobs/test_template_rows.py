@@ -60,14 +60,16 @@ def test_rows_are_rendered_as_the_server_renders_requests(tmp_path: Path, model:
 
 
 def test_a_rows_own_variables_stand_above_those_of_its_effort_and_of_the_job(tmp_path: Path, model: Model) -> None:
-    thinking, quiet, job = plain(
+    thinking, quiet, job, ids = plain(
         tmp_path, model,
         {"prompt": "hi", "reasoning_effort": "none", "template": {"enable_thinking": True}},
         {"prompt": "hi", "reasoning_effort": "none"},
         {"prompt": "hi"},
+        {"ids": [1, 2]},
         template={"enable_thinking": True},
     )  # fmt: skip
     assert thinking["usage"]["prompt_tokens"] == job["usage"]["prompt_tokens"] < quiet["usage"]["prompt_tokens"]
+    assert ids["usage"]["prompt_tokens"] == 2
 
 
 def test_fields_of_other_types_are_refused(tmp_path: Path, model: Model) -> None:

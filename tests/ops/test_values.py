@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.observe.op_values import OpValues
 from glassformer.ops.attend import Attend
-from tests.observe.models import WRITERS, both, encoder
+from glassformer.see.inside.compute import OpValues
+from tests.see.models import WRITERS, both, encoder
 from tests.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from glassformer.blueprints import blueprint
-from glassformer.engine.cpu.reader import CpuReader
+from glassformer.engine.cpu.executor import CpuReader
 from glassformer.model_files import open_model
-from glassformer.observe.verification import difference
+from glassformer.see.verification import difference
 from tests.engine.executors import Subject
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, pair, same_fields

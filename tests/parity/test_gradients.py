@@ -36,7 +36,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qw
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from glassformer.layers import RotaryPositions
+from glassformer.torch.positions import RotaryPositions
 from tests.parity import reference
 from tests.parity.compare import ids_for, load, ragged
 

@@ -16,9 +16,12 @@ import pytest
 import torch
 
 from glassformer.ground.sites import axes
-from tests.observe.models import both, folder
+from tests.see.models import both, folder
 
-pytestmark = pytest.mark.skipif(find_spec("transformer_lens") is None, reason="TransformerLens is not installed: make setup")
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.skipif(find_spec("transformer_lens") is None, reason="TransformerLens is not installed: make setup"),
+]
 
 TEXT = "the cat sat on the mat"
 OTHER = "the dog sat on the mat"

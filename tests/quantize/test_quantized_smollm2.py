@@ -11,8 +11,8 @@ import pytest
 import glassformer
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.model_files import open_model
-from glassformer.observe.perplexity import HELD_OUT, LikelihoodComparison, compare_likelihoods
 from glassformer.quantize import quantize
+from glassformer.see.evaluation import HELD_OUT, LikelihoodComparison, compare_likelihoods
 from tests.parity.compare import load
 
 pytestmark = pytest.mark.sweep

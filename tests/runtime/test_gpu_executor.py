@@ -16,7 +16,7 @@ from glassformer.cli.app import app
 from glassformer.cli.doctor import examine, verify_engine
 from glassformer.engine.gpu import device, executor
 from glassformer.ground.errors import ExecutorError, InputError
-from glassformer.observe.receipt import executor_arguments
+from glassformer.see.receipt import executor_arguments
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
 

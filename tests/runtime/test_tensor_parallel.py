@@ -19,11 +19,11 @@ from glassformer.cli.app import app
 from glassformer.engine.tensor_parallel import ranks
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
-from glassformer.observe.receipt import executor_arguments
-from tests.observe.models import TEXT, folder
+from glassformer.see.receipt import executor_arguments
 from tests.patience import patience
+from tests.see.models import TEXT, folder
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("one_thread")]
 PROMPTS = [TEXT, "a", "the dog and the cat"]
 
 

@@ -46,14 +46,14 @@ def load_mortal(folder: Path, deaths: Path, count: int, passes: int) -> Model:
 
 def load_poisonable(folder: Path) -> Model:
     """A model whose process ends where it is to answer `poison`."""
-    prepare = Model.prepare
+    start = Model.start
 
-    def prepare_or_die(self: Model, prompt: Any, **keywords: Any) -> Any:
+    def start_or_die(self: Model, prompt: Any, **keywords: Any) -> Any:
         if prompt == "poison":
             os._exit(1)
-        return prepare(self, prompt, **keywords)
+        return start(self, prompt, **keywords)
 
-    Model.prepare = prepare_or_die  # type: ignore[method-assign, assignment]
+    Model.start = start_or_die  # type: ignore[method-assign, assignment]
     return glassformer.load(folder, executor="cpu")
 
 

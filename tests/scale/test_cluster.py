@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassformer.ground.errors import MissingExtra, SettingError
 from glassformer.jobs.formats.row_format import InputRow
-from glassformer.scale.cluster import Allotment, Machine, allot, check_address, connect, import_ray
+from glassformer.scale.cluster import Allotment, ClusterMachine, allot, check_address, connect, import_ray
 from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
 
 
@@ -45,18 +45,18 @@ def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("machines", "workers", "gpus", "expected"),
     [
-        ([Machine(8)], None, None, Allotment(1, 8)),
-        ([Machine(8)], 3, None, Allotment(3, 2)),
-        ([Machine(8), Machine(2)], 5, None, Allotment(5, 2)),
-        ([Machine(3), Machine(3)], 3, None, Allotment(3, 1)),
-        ([Machine(32, 8), Machine(16)], None, None, Allotment(8, 4, 1)),
-        ([Machine(32, 8), Machine(16, 2)], 3, None, Allotment(3, 4, 1)),
-        ([Machine(32, 8), Machine(16)], None, False, Allotment(2, 16)),
-        ([Machine(2, 8)], None, True, Allotment(8, 1, 1)),
+        ([ClusterMachine(8)], None, None, Allotment(1, 8)),
+        ([ClusterMachine(8)], 3, None, Allotment(3, 2)),
+        ([ClusterMachine(8), ClusterMachine(2)], 5, None, Allotment(5, 2)),
+        ([ClusterMachine(3), ClusterMachine(3)], 3, None, Allotment(3, 1)),
+        ([ClusterMachine(32, 8), ClusterMachine(16)], None, None, Allotment(8, 4, 1)),
+        ([ClusterMachine(32, 8), ClusterMachine(16, 2)], 3, None, Allotment(3, 4, 1)),
+        ([ClusterMachine(32, 8), ClusterMachine(16)], None, False, Allotment(2, 16)),
+        ([ClusterMachine(2, 8)], None, True, Allotment(8, 1, 1)),
     ],
 )
 def test_machines_are_divided_among_workers(
-    machines: list[Machine], workers: int | None, gpus: bool | None, expected: Allotment
+    machines: list[ClusterMachine], workers: int | None, gpus: bool | None, expected: Allotment
 ) -> None:
     assert allot(machines, workers, gpus) == expected
 
@@ -64,7 +64,7 @@ def test_machines_are_divided_among_workers(
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=6), st.integers(1, 40))
 def test_workers_fit_and_could_not_be_larger(cores: list[int], workers: int) -> None:
-    machines = [Machine(number) for number in cores]
+    machines = [ClusterMachine(number) for number in cores]
     if workers > sum(cores):
         with pytest.raises(SettingError, match="workers need as many cores; the cluster has"):
             allot(machines, workers)
@@ -78,8 +78,8 @@ def test_workers_fit_and_could_not_be_larger(cores: list[int], workers: int) -> 
     ("machines", "workers", "gpus", "message"),
     [
         ([], None, None, "the cluster has no cores for workers. Add a machine with `ray start --address=HOST:PORT`."),
-        ([Machine(8, 2)], 3, None, "3 workers need as many GPUs; the cluster has 2. Pass fewer, or add machines."),
-        ([Machine(8)], None, True, "no machine of the cluster has a GPU. Add one, or use the executor cpu or plain."),
+        ([ClusterMachine(8, 2)], 3, None, "3 workers need as many GPUs; the cluster has 2. Pass fewer, or add machines."),
+        ([ClusterMachine(8)], None, True, "no machine of the cluster has a GPU. Add one, or use the executor cpu or plain."),
     ],
 )
 def test_a_cluster_without_room_is_refused(machines: Any, workers: Any, gpus: Any, message: str) -> None:
@@ -111,8 +111,8 @@ def test_groups_have_every_unfinished_row_whatever_comes_back(
     answered: list[int] = []
     losses = 20
     while (group := groups.next()) is not None:
-        assert group.rows[0].number % chunk == 0
-        assert len(group.rows) % chunk == 0 or group.rows[-1].number == total - 1
+        assert group.rows[0].index % chunk == 0
+        assert len(group.rows) % chunk == 0 or group.rows[-1].index == total - 1
         unfinished = groups.unfinished(group)
         lost = losses > 0 and draw.random() < 0.4
         delivered = unfinished[: draw.randrange(len(unfinished))] if lost else unfinished
@@ -142,7 +142,7 @@ def test_a_row_that_no_worker_survives_is_soon_alone_and_then_given_up() -> None
     groups = groups_of(64, finished, workers=1, least=64)
     losses = 0
     while (group := groups.next()) is not None:
-        numbers = [row.number for row in group.rows]
+        numbers = [row.index for row in group.rows]
         if 13 in numbers and group.rows[numbers.index(13)].error is None:
             losses += 1
             groups.put_back(group)

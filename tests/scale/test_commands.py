@@ -13,8 +13,8 @@ from glassformer.cli.app import app
 from glassformer.ground.errors import SettingError
 from tests.cli.test_serve import served
 from tests.jobs.models import GREEDY, chat_folder, write_rows
-from tests.observe.models import folder as model_folder
 from tests.patience import patience
+from tests.see.models import folder as model_folder
 
 pytestmark = pytest.mark.usefixtures("command_folder")
 

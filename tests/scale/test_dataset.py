@@ -15,8 +15,8 @@ from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.jobs import run_job
 from glassformer.scale import Generator, generate
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, write_rows
-from tests.observe.models import folder as model_folder
 from tests.scale.loading import load_embedder, load_model
+from tests.see.models import folder as model_folder
 
 LOAD = partial(load_model, chat_folder())
 ROWS: list[dict[str, Any]] = [*GREEDY, *SAMPLED, {"id": "bad", "prompt": ""}, {"id": "typo", "prompt": "a", "seeed": 3}]

@@ -20,8 +20,8 @@ from glassformer.jobs import run_job as run_job_here
 from glassformer.scale import job as scale_job
 from glassformer.scale import run_job
 from tests.jobs.models import GREEDY, SAMPLED, chat_folder, chat_model, read_rows, start_glass, write_rows
-from tests.observe.models import folder as model_folder
 from tests.scale.loading import load_either, load_embedder, load_model, load_mortal, load_poisonable
+from tests.see.models import folder as model_folder
 
 BAD: list[Any] = [{"id": "bad", "prompt": 3}, {"id": "row 1", "prompt": "an id of another row"}, ["no row"]]
 ROWS = [*GREEDY, *SAMPLED, *BAD]

@@ -16,11 +16,11 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from glassformer.serving.batches import Batches
+from glassformer.serving.batches import RequestBatches
 from glassformer.serving.file_store import FileStore
-from glassformer.serving.http import batch_routes
 from glassformer.serving.http.app import create_app
-from glassformer.serving.http.multipart import parts_of
+from glassformer.serving.http.dialects import batches
+from glassformer.serving.http.dialects.openai_files import parts_of
 from glassformer.serving.http.security import Security
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Permissions, Registry
@@ -129,7 +129,7 @@ def test_a_row_that_cannot_be_honoured_fails_alone(client: openai.OpenAI) -> Non
     errors = lines(client, batch.error_file_id)
     assert errors["model"]["response"]["status_code"] == 404
     assert "temprature" in errors["field"]["response"]["body"]["error"]["message"]
-    assert errors["url"]["error"]["message"] == f"a row of this batch is a POST to {CHAT}."
+    assert errors["url"]["error"]["message"] == f"url is '/v1/completions'; it must be one of: {CHAT}."
     assert errors["stream"]["error"]["message"] == "a batch's answers come whole. Leave stream out."
     assert errors["good"]["error"]["message"].startswith("the id 'good' is that of an earlier row")
     assert list(lines(client, batch.output_file_id)) == ["good"]
@@ -138,7 +138,7 @@ def test_a_row_that_cannot_be_honoured_fails_alone(client: openai.OpenAI) -> Non
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No row is answered before the event is set."""
-    released, asking = threading.Event(), batch_routes._Exchange.receive
+    released, asking = threading.Event(), batches._Exchange.receive
 
     async def receive(self: Any) -> Any:
         import asyncio
@@ -147,7 +147,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return await asking(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch_routes._Exchange, "receive", receive)
+        patch.setattr(batches._Exchange, "receive", receive)
         yield released
         released.set()
 
@@ -316,9 +316,9 @@ def test_the_oldest_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MAX_KEPT", 2)
 
     async def run() -> list[str]:
-        batches = Batches(FileStore(2**20), 10)
+        batches = RequestBatches(FileStore(2**20), 10)
         for number in range(4):
-            batch = module.Batch(f"b{number}", "somebody", "x", _answer, lambda row, outcome: {}, frozenset(), {})
+            batch = module.RequestBatch(f"b{number}", "somebody", "x", _answer, lambda row, outcome: {}, frozenset(), {})
             batches.start(batch, b"")
             await asyncio.gather(*batches._tasks)
         kept = [batch.id for batch in batches.list("somebody", "x")]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from glassformer import Change
-from glassformer.serving.http import gradient_views
+from glassformer.serving.http import operation_routes
 from tests.serving.test_views import HEADS, OTHER, TEXT, refusal, see
 
 
@@ -37,6 +37,6 @@ def test_what_a_request_cannot_have(client: httpx.Client, monkeypatch: pytest.Mo
     for fields in ({"steps": 65, "method": "integrated"}, {"metric": "function"}, {"method": "nonsense"}):
         assert client.post("/glass/saliency", json={"model": "tiny", "prompt": TEXT, **fields}).status_code in (400, 422)
     assert "there is no token 9999" in refusal(client, "saliency", prompt=TEXT, position=9999)
-    monkeypatch.setattr(gradient_views, "MAX_TOKENS", 2)
+    monkeypatch.setattr(operation_routes, "MAX_TOKENS", 2)
     assert "this server differentiates 2 at most" in refusal(client, "saliency", prompt=TEXT)
     assert "this server differentiates 2 at most" in refusal(client, "attribution-patch", first=TEXT, second=OTHER)

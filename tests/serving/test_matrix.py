@@ -96,6 +96,7 @@ ROUTES = {  # by path; a second method of a path after its name
     "/glass/look": ListedRoute("POST", "/glass/look", {"prompt": "hi"}),
     "/glass/tree": ListedRoute("POST", "/glass/tree", {"prompt": "hi", "width": 1, "depth": 1}),
     "/glass/trace": ListedRoute("POST", "/glass/trace", {"prompt": "hi there"}),
+    "/glass/explain": ListedRoute("POST", "/glass/explain", {"prompt": "hi there", "tokens": 1}),
     "/glass/lens": ListedRoute("POST", "/glass/lens", {"prompt": "hi"}),
     "/glass/attention": ListedRoute("POST", "/glass/attention", {"prompt": "hi"}),
     "/glass/attention-maps": ListedRoute("POST", "/glass/attention-maps", {"prompt": "hi"}),

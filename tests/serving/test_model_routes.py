@@ -9,11 +9,11 @@ import httpx
 import jsonschema
 import pytest
 
+from glassformer.see.model_description import ModelDescription
+from glassformer.see.schema import schema
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.views.model_description import ModelDescription
-from glassformer.views.schema import schema
 from tests.patience import patience
 from tests.serving.conftest import serving
 
@@ -67,13 +67,14 @@ def test_a_model_is_described(client: httpx.Client, model: str, expected: dict[s
 
 
 def test_a_text_is_written_with_the_same_defaults_everywhere(client: httpx.Client, model: Any) -> None:
-    run = model.watch("hi")
+    served = post(client, "model", model="tiny")["settings"]
+    run = model.watch("hi", max_new_tokens=5)
     in_python = {name: value for name, (value, _) in run.settings.in_force.items()}
-    assert post(client, "model", model="tiny")["settings"] == in_python
-    recorded = post(client, "record", model="tiny", prompt="hi")
+    assert served == {**in_python, "max_new_tokens": 256}
+    recorded = post(client, "record", model="tiny", prompt="hi", max_tokens=5)
     assert recorded["settings"] == in_python
     assert [step["token"]["id"] for step in recorded["steps"]] == list(run.ids)
-    assert post(client, "run", model="tiny", prompt="hi")["text"] == run.text
+    assert post(client, "run", model="tiny", prompt="hi", max_tokens=5)["text"] == run.text
     assert post(client, "model", model="encoder")["settings"] == {}
 
 

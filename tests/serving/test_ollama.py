@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from glassformer.ground.errors import InputError, SettingError
-from glassformer.serving.http.answers import Piece
+from glassformer.serving.http.answers import AnswerPiece
 from glassformer.serving.http.dialects.ollama import ChatLinesForm, ChatRequest, GenerateRequest
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls import ParsedMessage, ToolCallFormat, ToolCallParser
@@ -116,7 +116,7 @@ def test_calls_come_when_they_are_whole() -> None:
     def add(piece: str) -> Any:
         deltas = tuple(parser.feed(piece))
         text.message = parser.message()
-        return [json.loads(line)["message"] for line in form.piece(Piece(0, piece, (), None, deltas))]
+        return [json.loads(line)["message"] for line in form.piece(AnswerPiece(0, piece, (), None, deltas))]
 
     assert add("See: ") == [{"role": "assistant", "content": "See:"}]
     assert add('<tool_call>{"name": "weather", "arguments": {"city": ') == []

@@ -223,7 +223,7 @@ def test_errors_are_those_that_the_client_knows(client: openai.OpenAI) -> None:
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="this request takes no 'colour'"):
         client.chat.completions.create(**GREEDY, extra_body={"colour": "red"})
-    with pytest.raises(openai.BadRequestError, match="it reads text and writes none"):
+    with pytest.raises(openai.BadRequestError, match="writes none"):
         client.chat.completions.create(**{**GREEDY, "model": "encoder"})
 
 

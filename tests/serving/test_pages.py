@@ -32,11 +32,11 @@ from glassformer.page.document import (
     ThumbnailGrid,
     TokenStrip,
 )
+from glassformer.see.schema import KINDS, page_data, page_schema
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.openapi import PAGE
 from glassformer.serving.http.view_list import listed_views
 from glassformer.serving.registry import Registry
-from glassformer.views.page_data import KINDS, page_data, page_schema
 from tests.serving.conftest import ask
 from tests.serving.test_matrix import ROUTES
 from tests.serving.test_views import MESSAGES, TEXT, VIEWS, see

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import glassformer
-from glassformer.observe.receipt import weight_hash
+from glassformer.see.receipt import weight_hash
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry

@@ -11,9 +11,9 @@ import pytest
 
 from glassformer.ground.errors import InputError
 from glassformer.serving.http.app import create_app
+from glassformer.serving.http.context import ResponseStore, StoredResponse
 from glassformer.serving.http.dialects.openai_responses import ResponsesRequest
 from glassformer.serving.http.errors import HttpError
-from glassformer.serving.http.response_store import ResponseStore, StoredResponse
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Permissions, Registry
 from tests.serving.conftest import serving

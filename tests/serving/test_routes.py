@@ -10,7 +10,7 @@ import pytest
 
 import glassformer
 from glassformer.serving.http.app import create_app
-from glassformer.serving.http.metrics import Histogram, Metrics
+from glassformer.serving.http.metrics import Metrics, SecondsHistogram
 from glassformer.serving.http.settings import limited_settings
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
@@ -186,7 +186,7 @@ def test_metrics_count_requests_and_tokens(client: httpx.Client) -> None:
 
 
 def test_buckets_of_a_histogram_are_cumulative() -> None:
-    histogram = Histogram("h", "about", bounds=(1.0, 2.0))
+    histogram = SecondsHistogram("h", "about", bounds=(1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 9.0):
         histogram.add(value, route='a"b')
     assert list(histogram.lines()) == [

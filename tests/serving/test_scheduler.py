@@ -24,8 +24,8 @@ from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
 from tests.jobs.models import chat_folder
-from tests.observe.models import both, encoder
 from tests.patience import patience
+from tests.see.models import both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BEGINNING = "the cat sat on the mat and looked at the dog " * 3  # a token for each letter
@@ -73,11 +73,11 @@ class Client:
 
     def has_ended(self, generation: Generation) -> bool:
         events = self.events[generation]
-        finished = {event.number for event in events if event.error or (event.step and event.step.finish)}
+        finished = {event.index for event in events if event.error or (event.step and event.step.finish)}
         return -1 in finished or len(finished) == len(generation.runs)
 
     def ids(self, generation: Generation, number: int = 0) -> list[int]:
-        return [event.step.id for event in self.events[generation] if event.step and event.number == number]
+        return [event.step.id for event in self.events[generation] if event.step and event.index == number]
 
     def error(self, generation: Generation) -> GlassError:
         (error,) = (event.error for event in self.events[generation] if event.error)
@@ -101,7 +101,7 @@ def scheduler(model: Model, client: Client) -> Iterator[Scheduler]:
 
 
 def request(model: Model, prompt: str, **settings: Any) -> Run:
-    return model.prepare(prompt, raw=True, **{"max_new_tokens": 8, **settings})
+    return model.start(prompt, raw=True, **{"max_new_tokens": 8, **settings})
 
 
 def alone(run: Run) -> list[int]:
@@ -166,7 +166,7 @@ class TestDrafts:
     @pytest.fixture(autouse=True)
     def cheap_positions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on a machine that computes faster than it reads its memory, whatever this one does."""
-        monkeypatch.setattr("glassformer.decoding.batch_drafts.MeasuredCost.marginal_share", lambda cost, texts: 0.01)
+        monkeypatch.setattr("glassformer.decoding.prompt_lookup.MeasuredCost.marginal_share", lambda cost, texts: 0.01)
 
     def test_texts_with_drafts_are_those_without_whoever_joins(self, model: Model, client: Client) -> None:
         scheduler, draw = scheduler_of(model, client, running=5), random.Random(4)
@@ -278,7 +278,7 @@ class TestPrefixes:
         first = scheduler.submit([run])
         client.wait(first)
         ids = [*run.prompt_ids, *client.ids(first)]
-        second = scheduler.submit([scheduler.model.prepare_continuation(request_of(scheduler.model, ids), max_new_tokens=4)])
+        second = scheduler.submit([scheduler.model.start(request_of(scheduler.model, ids), max_new_tokens=4)])
         client.wait(second)
         assert second.cached_tokens == len(ids) - 1
 

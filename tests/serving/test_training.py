@@ -12,8 +12,8 @@ import pytest
 import glassformer
 from glassformer.checkpoint.training_layout import METRICS, SNAPSHOTS
 from glassformer.ground.errors import CheckpointError, Unavailable
-from glassformer.observe.learning import learning
-from glassformer.observe.training_log import read_training
+from glassformer.see.learning import learning
+from glassformer.see.training_curves import read_training
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry

@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.ground.errors import QueueFull, Unavailable
 from glassformer.serving.job_threads import JobThreads
-from tests.observe.models import both
+from tests.see.models import both
 from tests.serving.test_scheduler import Client, scheduler_of
 
 LONGEST_WAIT = 60

@@ -14,10 +14,9 @@ import pytest
 import glassformer
 from glassformer import Change
 from glassformer.ground.errors import InputError
-from glassformer.observe.recording import CANDIDATES
-from glassformer.views.journey import Journey
-from glassformer.views.recording import Recording
-from glassformer.views.schema import schema
+from glassformer.see.journey.view import Journey
+from glassformer.see.recording import CANDIDATES, Recording
+from glassformer.see.schema import schema
 from tests.patience import wait_until
 
 TEXT, OTHER = "the cat sat on the mat", "the dog sat on the mat"

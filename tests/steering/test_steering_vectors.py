@@ -14,10 +14,10 @@ import torch
 from safetensors.numpy import save_file
 
 from glassformer import Change, GlassError
-from glassformer.observe.steering import known_vectors
+from glassformer.see.steering import known_vectors
 from glassformer.steering.library import Library
 from glassformer.steering.vector import SteeringVector, read_vector
-from tests.observe.models import EXECUTORS, both, encoder
+from tests.see.models import EXECUTORS, both, encoder
 
 PAIRS = [("the cat sat", "a dog ran"), ("the mat sat on", "a mat ran on"), ("the cat", "a cat")]
 SITE = "blocks.1.residual"
@@ -81,7 +81,7 @@ def test_any_site_that_has_numbers_for_each_token(family: str, site: str, execut
     direction = made.vector.directions[site]
     before = both(family, executor).reading().at(site)
     steered = model.steered({made: 3.0})
-    after = steered.read("the cat sat on the mat", "a dog sat") if model.start is not None else steered.read(
+    after = steered.read("the cat sat on the mat", "a dog sat") if model.decoder_start_token is not None else steered.read(
         "the cat sat on the mat"
     )  # fmt: skip
     axis = 1 if direction.ndim > 1 else 0
@@ -97,7 +97,7 @@ def test_an_encoder_is_steered_too() -> None:
 
 def test_the_principal_component_of_planted_differences() -> None:
     """Of differences that share one direction, the component is that direction, as long as the mean along it."""
-    from glassformer.observe.steering import _direction
+    from glassformer.see.steering import _direction
 
     generator = np.random.default_rng(0)
     planted = generator.normal(size=16).astype(np.float32)
@@ -110,7 +110,7 @@ def test_the_principal_component_of_planted_differences() -> None:
 
 
 def test_held_out_agreement_is_that_of_leaving_each_pair_out() -> None:
-    from glassformer.observe.steering import _held_out
+    from glassformer.see.steering import _held_out
 
     differences = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
     slow = [np.delete(differences, n, axis=0).mean(0) @ differences[n] > 0 for n in range(9)]

@@ -13,13 +13,12 @@ import pytest
 import glassformer
 from glassformer.engine.cpu.build import library
 from glassformer.ground.errors import ExecutorError
-from glassformer.observe.recording import CANDIDATES
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.see.recording import CANDIDATES, Recording
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.views.recording import Recording
 from tests.serving.conftest import autoencoders, make, pair_source, serving, sources, tiny_encoder
 from tests.studio.browser import OpenPage, Windows, chromium, running_loop
 from tests.tasks.conftest import Make, named_labels

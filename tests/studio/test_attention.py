@@ -189,7 +189,7 @@ def test_reading_says_how_long_it_takes_and_can_be_cancelled(open_page: OpenPage
 def test_of_a_long_text_some_layers_are_shown_at_a_time(
     open_page: OpenPage, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glassformer.observe.attention.MAX_MAPS_BYTES", 1000)  # one layer of this text
+    monkeypatch.setattr("glassformer.see.attention.MAX_MAPS_BYTES", 1000)  # one layer of this text
     text = f"{TEXT}, and so did the dog"
     maps = post(address, "attention-maps", prompt=text, raw=True, first=1)
     assert len(maps["windows"]) == 1

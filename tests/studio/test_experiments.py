@@ -13,8 +13,8 @@ from playwright.sync_api import Locator, expect
 
 from glassformer.page.document import Collapsible, Heading, Page, Paragraph, Table, TableRow
 from glassformer.page.document import Column as TableColumn
+from glassformer.see.schema import page_data
 from glassformer.serving.http.openapi import PAGE
-from glassformer.views.page_data import page_data
 from tests.serving.test_pages import PARTS
 from tests.studio.browser import OpenPage, StudioPage
 

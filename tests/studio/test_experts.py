@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 import glassformer
-from glassformer.observe.recording import CANDIDATES
+from glassformer.see.recording import CANDIDATES
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from glassformer.views.recording import RecordedStep, Recording
+from glassformer.see.recording import RecordedStep, Recording
 from tests.studio.browser import OpenPage, StudioPage
 
 HOSTILE = (

@@ -15,7 +15,7 @@ import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from tests.observe.models import both, encoder, folder
+from tests.see.models import both, encoder, folder
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage, StudioPage
 from tests.studio.test_page import SHIPPED

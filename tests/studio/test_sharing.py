@@ -15,10 +15,9 @@ import pytest
 from playwright.sync_api import expect
 
 import glassformer
-from glassformer.observe.recording import CANDIDATES
+from glassformer.see.recording import CANDIDATES, Recording
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.views.recording import Recording
 from tests.patience import patience
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage, StudioPage

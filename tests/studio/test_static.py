@@ -15,12 +15,12 @@ import pytest
 from fastapi import FastAPI
 
 from glassformer.page.html import STYLE
+from glassformer.see.recording import Recording
+from glassformer.see.schema import schema
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.registry import ModelSource, Registry
 from glassformer.studio import MEDIA_TYPES, static_files
-from glassformer.views.recording import Recording
-from glassformer.views.schema import schema
 from tests.serving.conftest import KEY, ask
 
 SOURCES = Path(__file__).parents[2] / "studio"

@@ -10,11 +10,10 @@ from playwright.sync_api import expect
 
 import glassformer
 from glassformer.checkpoint.training_layout import METRICS
-from glassformer.observe.learning import learning
+from glassformer.see.learning import Learning, learning
 from glassformer.serving.http.app import create_app
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.views.learning import Learning
 from tests.serving.conftest import serving
 from tests.studio.browser import OpenPage
 from tests.studio.test_accessibility import axe, faults

@@ -14,9 +14,9 @@ from playwright.sync_api import Locator, expect
 import glassformer
 from glassformer.ground.errors import MissingExtra
 from glassformer.runtime.run import Run
+from glassformer.see.recording import Recording
 from glassformer.studio import widget
 from glassformer.studio.saved_page import script
-from glassformer.views.recording import Recording
 from tests.conftest import unavailable
 from tests.patience import patience
 from tests.studio.browser import OpenPage, StudioPage, visible

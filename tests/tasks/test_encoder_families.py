@@ -14,8 +14,8 @@ import transformers
 import glassformer
 from glassformer import pipeline
 from glassformer.ground.errors import ConfigError, InputError
-from glassformer.observe.op_values import OpValues
 from glassformer.ops.attend import Attend
+from glassformer.see.inside.compute import OpValues
 from tests.parity.reference import ENCODERS, write
 from tests.tasks.conftest import same
 from tests.text import models

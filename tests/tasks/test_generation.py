@@ -72,7 +72,7 @@ class TestTextGeneration:
 
     def test_refusals(self, both: tuple[Any, Any]) -> None:
         ours, _ = both
-        with pytest.raises(UnknownArgument, match=r"there is no setting 'temprature'\. Did you mean 'temperature'\?"):
+        with pytest.raises(UnknownArgument, match="no setting 'temprature'"):
             ours("Hi", temprature=1)
         with pytest.raises(SettingError, match="dola_layers"):
             ours("Hi", dola_layers="high")

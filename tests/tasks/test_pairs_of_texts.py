@@ -114,7 +114,7 @@ class TestRerank:
             task("Hi", "Hello")
         with pytest.raises(InputError, match="documents is empty. Give at least one text"):
             task("Hi", [])
-        with pytest.raises(SettingError, match="top_k is 0; it must be a whole number of at least 1"):
+        with pytest.raises(SettingError, match="top_k is 0"):
             task("Hi", ["a"], top_k=0)
         labels = pipeline("rerank", make("bert", "SequenceClassification"))
         with pytest.raises(InputError, match="sorts texts into 2 labels; ranking needs a model with one score"):

@@ -83,7 +83,7 @@ class TestStreamer:
 
     def test_misuse_is_refused(self, gpt2: Path) -> None:
         task = pipeline("text-generation", gpt2)
-        with pytest.raises(InputTypeError, match=r"a streamer has put\(\) and end\(\), such as TextStreamer\(tokenizer\)"):
+        with pytest.raises(InputTypeError, match="a streamer has put"):
             task("Hi", streamer="x")
         with pytest.raises(InputError, match="a streamer follows one text as it grows; leave num_beams and num_return_seq"):
             task("Hi", streamer=TextStreamer(task.tokenizer), num_beams=2)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from glassformer.text import Detokenizer, Tokenizer
-from glassformer.text.detokenizer import INCOMPLETE, ends_inside_character, shown_bytes
-from glassformer.text.stop_buffer import StopBuffer
+from glassformer.text.streaming import INCOMPLETE, StopBuffer, ends_inside_character, shown_bytes
 from glassformer.text.token_bytes import BYTES, byte_level
 from tests.sweeps import examples
 from tests.text.texts import encodable_bytes, moderate, single_bytes, texts

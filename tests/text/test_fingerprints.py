@@ -11,7 +11,7 @@ from datasets import Dataset
 from datasets.fingerprint import Hasher
 
 from glassformer import AutoTokenizer
-from tests.observe.models import folder
+from tests.see.models import folder
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])

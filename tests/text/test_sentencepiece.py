@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.protobuf import Malformed, fields
+from glassformer.text.tokenizer_files.sentencepiece import Malformed, fields
 from tests.parity.reference import transformers
 from tests.sweeps import examples
 from tests.text import models

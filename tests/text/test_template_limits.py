@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from glassformer.ground.errors import InputError, TemplateError
+from glassformer.ground.ownership import stack_size
 from glassformer.text import ChatTemplate
 from tests.text.test_template import assistant, user
 from tests.text.test_template_rendering import TEMPLATES
@@ -45,12 +46,9 @@ def on_small_stack(function: Callable[[], Any]) -> Any:
         except Exception as error:
             results.append(error)
 
-    usual = threading.stack_size(SMALL_STACK)
-    try:
-        thread = threading.Thread(target=call)
+    thread = threading.Thread(target=call)
+    with stack_size(SMALL_STACK):
         thread.start()
-    finally:
-        threading.stack_size(usual)
     thread.join()
     return results[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glassformer.text.chat.thoughts import ThoughtReader
+from glassformer.text.streaming import ThoughtReader
 
 CASES = {
     "both": ("<think>\nIt is\n\neasy. </think>\n\nParis.", False, "It is\n\neasy.", "Paris."),

@@ -390,7 +390,7 @@ def test_set_special_tokens(tmp_path: Path) -> None:
     ours.pad_token = None
     assert ours.pad_token_id is None
     for name, value in (("pad_token", "<nowhere>"), ("pad_token", 5)):
-        with pytest.raises(InputError, match=r"is not in the vocabulary"):
+        with pytest.raises(InputError, match="not in the vocabulary"):
             setattr(ours, name, value)
     with pytest.raises(InputError, match=r"id 100000 stands for no token; the vocabulary has"):
         ours.pad_token_id = 100000
@@ -507,7 +507,7 @@ def test_encoding_names_the_entry_that_is_no_text(qwen: Tokenizer, inside: Any) 
 
 
 def test_encoding_refuses_a_lone_surrogate(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="lone surrogate, which is no character"):
+    with pytest.raises(InputError, match="lone surrogate"):
         qwen("half of an emoji: \ud83d")
 
 
@@ -532,7 +532,7 @@ def test_invalid_tokenizer_options_are_refused(qwen: Tokenizer, options: dict[st
 
 
 def test_an_unknown_tokenizer_option_suggests_the_nearest(qwen: Tokenizer, qwen3_tokenizer: Path) -> None:
-    with pytest.raises(UnknownArgument, match=r"no argument 'return_tensor'. Did you mean 'return_tensors'\?"):
+    with pytest.raises(UnknownArgument, match="'return_tensor'. Did you mean"):
         qwen("Hi!", return_tensor="pt")
     with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'revision'"):
         AutoTokenizer.from_pretrained(qwen3_tokenizer, revision="main")
@@ -546,7 +546,7 @@ def test_rows_of_different_lengths_are_no_tensor(qwen: Tokenizer, kind: Any) -> 
 
 def test_padding_without_pad_token_or_max_length(tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>")))
-    with pytest.raises(InputError, match=r"no padding token\. Set one: tokenizer\.pad_token = tokenizer\.eos_token"):
+    with pytest.raises(InputError, match="no padding token"):
         ours(["the", "fox"], padding=True)
     ours.pad_token = "</s>"
     with pytest.raises(InputError, match="padding='max_length' needs max_length="):
@@ -718,7 +718,7 @@ def test_auto_tokenizer_from_pretrained_options(gpt2_tokenizer: Path, tmp_path: 
     assert len(AutoTokenizer.from_pretrained(gpt2_tokenizer, trust_remote_code=True)) == len(found)
     with pytest.raises(UnknownArgument, match=r"has no argument 'pad_tokn'\. Did you mean 'pad_token'\?"):
         AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_tokn="!")
-    with pytest.raises(InputError, match="is not in the vocabulary"):
+    with pytest.raises(InputError, match="not in the vocabulary"):
         AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_token="<nothing>")
     written = found.save_pretrained(tmp_path)
     assert [Path(name).name for name in written] == ["tokenizer.json", "tokenizer_config.json"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoint.training_layout import ABOUT, METRICS, SNAPSHOTS, step_name
-from tests.observe.models import folder
+from tests.see.models import folder
 
 
 def step_line(step: int, loss: float, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from glassformer.training.training_folder import TrainingFolder
 from tests.conftest import unavailable
 from tests.training.models import SETTINGS, language_model, tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.clients, pytest.mark.usefixtures("one_thread")]
 
 
 def test_events_are_grouped_numbers() -> None:

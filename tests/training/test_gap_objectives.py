@@ -19,8 +19,7 @@ from glassformer.tasks import pipeline
 from glassformer.text import Tokenizer
 from glassformer.training.events import Sampled, StepDone
 from glassformer.training.new_tokenizer import SENTINELS, add_gap_tokens, new_tokenizer, sentinel_ids, tokens_around
-from glassformer.training.objectives.masked_language_model import MaskedLanguageModel
-from glassformer.training.objectives.span_corruption import SpanCorruption, random_parts
+from glassformer.training.objectives.gaps import MaskedLanguageModel, SpanCorruption, random_parts
 from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextTraining
 from glassformer.training.trained_model import write_model
@@ -98,7 +97,7 @@ def test_a_window_stands_between_the_tokens_that_stand_around_a_text() -> None:
     assert ids[:, 0].tolist() == [tokenizer.cls_token_id] * 2
     assert ids[:, -1].tolist() == [tokenizer.sep_token_id] * 2
     restored = torch.where(targets == -100, ids, targets)[1, 1:-1]
-    assert restored.tolist() == objective.ids[3 * 40 : 4 * 40].tolist()
+    assert restored.tolist() == objective.data[3 * 40 : 4 * 40].tolist()
 
 
 def test_what_is_drawn_depends_on_the_step_and_the_window_alone() -> None:
@@ -219,7 +218,7 @@ def test_a_text_is_learned_by_heart_by_an_encoder(small_preset: Any, tmp_path: P
     assert np.mean(losses(events)[-10:]) < 0.05
     assert last_evaluation(events).loss < 0.05
     assert [event.text for event in events if isinstance(event, Sampled)][-1] in ALPHABETS
-    write_model(tmp_path / "model", training.trainer.model, training.tokenizer)
+    write_model(tmp_path / "model", training.trainer.model, training.parts.tokenizer)
     text = " A B C D E [MASK]" + "".join(f" {letter}" for letter in LETTERS[6:].upper())
     (best, *_) = pipeline("fill-mask", str(tmp_path / "model"))(text)
     assert best["token_str"] == " F"
@@ -235,7 +234,7 @@ def test_a_text_is_learned_by_heart_by_an_encoder_decoder(small_preset: Any, tmp
     assert last_evaluation(events).loss < 0.05
     model, objective = training.trainer.model, training.trainer.objective
     (target,) = objective.batch([0], held_out=True).targets
-    assert objective.sample(model) == training.tokenizer.decode(target.tolist())
+    assert objective.sample(model) == training.parts.tokenizer.decode(target.tolist())
 
 
 @pytest.mark.parametrize("architecture", OTHERS)
@@ -269,13 +268,13 @@ def test_a_resumed_training_ends_with_the_same_weights(architecture: str, small_
 def test_a_model_is_trained_further_by_its_own_head(small_preset: Any, tmp_path: Path) -> None:
     first = prepared(tmp_path, "bert", settings={"steps": 2})
     list(first.trainer.run())
-    write_model(tmp_path / "model", first.trainer.model, first.tokenizer)
+    write_model(tmp_path / "model", first.trainer.model, first.parts.tokenizer)
     request = TextTraining(text=str(tmp_path / "text.txt"), init=str(tmp_path / "model"), settings={"steps": 1})
     further = request.prepare(TrainingFolder(tmp_path / "further"), Ranks())
     assert further.trainer.objective.head == "masked"
     before = first.trainer.model.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in further.trainer.model.state_dict().items())
-    assert "fill-mask" in further.usage
+    assert "fill-mask" in further.parts.usage
     with pytest.raises(SettingError, match="length=99 is more than the model's context of 24"):
         replace(request, length=99).prepare(TrainingFolder(tmp_path / "long"), Ranks())
 

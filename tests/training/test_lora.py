@@ -17,10 +17,10 @@ from glassformer.model_files import open_model
 from glassformer.training.events import StepDone
 from glassformer.training.fine_tuning import ChatTraining
 from glassformer.training.lora import LoraSettings, add_lora, lora_layers, target_modules
-from glassformer.training.prepared import PreparedTraining
 from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextTraining
 from glassformer.training.training_folder import TrainingFolder
+from glassformer.training.training_request import PreparedTraining
 from tests.conftest import unavailable
 from tests.training.chat_models import CHATS, write_chat_model, write_rows
 from tests.training.models import tiny_model

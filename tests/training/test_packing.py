@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.training.objectives.chat_answers import ChatAnswers
+from glassformer.training.objectives.answers import ChatAnswers
 from glassformer.training.packing import TrainingRow, pack_rows, windows_of
 from tests.training.models import tiny_model
 
@@ -34,7 +34,7 @@ def test_the_longest_row_is_the_width_and_others_fill_up() -> None:
     assert packed.inputs["input_ids"].shape == (4, 9)
     assert packed.inputs["position_ids"][2].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
     assert packed.inputs["sequence_ids"][2].tolist() == [1, 1, 1, 1, 1, 2, 2, 2, 2]
-    assert packed.row_numbers[2].tolist() == [3, 3, 3, 3, 3, 1, 1, 1, 1]
+    assert packed.row_indices[2].tolist() == [3, 3, 3, 3, 3, 1, 1, 1, 1]
     rows = some_rows()
     assert packed.targets[2].tolist() == [-100, *rows[3].ids[2:], -100, -100, *rows[1].ids[2:], -100]
     assert "sequence_ids" not in pack_rows(rows[:1]).inputs

@@ -15,7 +15,7 @@ from glassformer.ground.errors import InputError, SettingError
 from glassformer.training import reference
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.fine_tuning import PreferenceRequest
-from glassformer.training.objectives.preferences import Pair, Preferences
+from glassformer.training.objectives.answers import Pair, Preferences
 from glassformer.training.packing import TrainingRow
 from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
@@ -95,7 +95,7 @@ def test_what_is_preferred_becomes_likelier_and_resuming_changes_nothing(
     asked = request(tmp_path, lora=lora, settings={**QUICK, "learning_rate": 3e-3 if lora is None else 0.03})
     whole = asked.prepare(TrainingFolder(tmp_path / "whole"), Ranks())
     objective: Any = whole.trainer.objective
-    row = objective._pairs[0][0]
+    row = objective.data[0][0]
     with torch.no_grad():
         expected = log_probability(base, row)
     torch.testing.assert_close(objective._reference[0][0, 0].float(), expected, rtol=1e-4, atol=1e-4)

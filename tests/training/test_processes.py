@@ -22,6 +22,8 @@ from glassformer.training.trainer import Trainer
 from tests.patience import patience
 from tests.training.models import SETTINGS, language_model, tiny_model
 
+pytestmark = pytest.mark.processes
+
 GLASS = [sys.executable, "-c", "from glassformer.cli import main; main()", "train"]
 TRAINING = ["--steps", "40", "--batch-size", "2", "--length", "8", "--vocabulary", "280", "--save-every", "3",
             "--evaluate-every", "20", "--arch", "llama", "--preset", "tiny", "--device", "cpu"]  # fmt: skip

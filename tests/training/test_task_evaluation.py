@@ -19,6 +19,8 @@ from click.testing import CliRunner
 from glassformer.cli.app import app
 from glassformer.compat.auto import model_class_for_head
 from glassformer.ground.errors import InputError
+from glassformer.see.schema import schema
+from glassformer.see.task_evaluation import ClassificationEvaluation, LabelScores, TaggingEvaluation, TextToTextEvaluation
 from glassformer.training.measures import (
     accuracy,
     confusion,
@@ -34,10 +36,7 @@ from glassformer.training.new_tokenizer import new_tokenizer
 from glassformer.training.presets import PRESETS, config_of, find_family
 from glassformer.training.task_evaluation import evaluate_task
 from glassformer.training.trained_model import write_model
-from glassformer.views.classification import ClassificationEvaluation, LabelScores, TaggingEvaluation
-from glassformer.views.schema import schema
-from glassformer.views.text_to_text import TextToTextEvaluation
-from tests.observe.models import folder as model_folder
+from tests.see.models import folder as model_folder
 from tests.training.task_data import ROWS, write_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,7 +70,7 @@ def test_precision_recall_and_f1_are_those_of_counting() -> None:
         pairs = draw.integers(0, classes, (int(draw.integers(1, 40)), 2)).tolist()
         expected, answered = ([pair[side] for pair in pairs] for side in (0, 1))
         table = confusion(expected, answered, classes)
-        precision, recall, f1 = f1_scores(table)
+        precision, recall, f1 = zip(*f1_scores(table), strict=True)
         seen = []
         for label in range(classes):
             right = sum(e == a == label for e, a in pairs)

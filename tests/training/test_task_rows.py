@@ -156,7 +156,7 @@ def test_a_second_try_has_a_tokenizer_of_its_own(small_preset: Any, tmp_path: Pa
         prepare(tmp_path, "seq2seq", bad)
     good = write_rows(tmp_path / "rows.jsonl", [{"source": "abab", "target": "baba"}] * 3)
     training = prepare(tmp_path, "seq2seq", good, held_out=0.0, vocabulary=400)
-    assert "abab" in training.tokenizer.get_vocab()
+    assert "abab" in training.parts.tokenizer.get_vocab()
 
 
 def test_labels_are_texts_or_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_labels_are_texts_or_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collected(True, False).names == ("false", "true")
     assert collected("b", "a", known=("b", "c", "a")).names == ("b", "c", "a")
     named = collected("spam", "ham")
-    assert [named.number(value, "row") for value in ("ham", "spam", 0, "1")] == [0, 1, 0, 1]
+    assert [named.index(value, "row") for value in ("ham", "spam", 0, "1")] == [0, 1, 0, 1]
     monkeypatch.setattr(label_file, "MAX_LABELS", 3)
     with pytest.raises(InputError, match="row 3: is the first with more than 3 different labels before it. Is it a label"):
         collected("a", "b", "c", "d")

@@ -17,11 +17,11 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.ground.errors import SettingError
 from glassformer.model_files import AutoTokenizer
-from glassformer.observe.training_log import read_training
+from glassformer.see.training_curves import read_training
 from glassformer.tasks import pipeline
 from glassformer.training.events import Sampled, StepDone
 from glassformer.training.labels import Labels, read_tagged_text
-from glassformer.training.objectives.classification import TextClassification, TokenClassification, token_targets
+from glassformer.training.objectives.classification import TextClassification, TokenLabelling, token_targets
 from glassformer.training.requests import read_request
 from glassformer.training.rows import DataRow
 from glassformer.training.sharding import Ranks
@@ -44,7 +44,7 @@ def request(folder: Path, task: str, **changes: Any) -> TaskTraining:
 def trained(folder: Path, task: str, **changes: Any) -> tuple[Any, list[Any]]:
     training = request(folder, task, **changes).prepare(TrainingFolder(folder / "training"), Ranks())
     events = list(training.trainer.run())
-    write_model(folder / "model", training.trainer.model, training.tokenizer)
+    write_model(folder / "model", training.trainer.model, training.parts.tokenizer)
     return training, events
 
 
@@ -76,7 +76,7 @@ def test_tags_of_words_are_learned_by_heart(small_preset: Any, tmp_path: Path) -
     ]  # fmt: skip
     model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "model")
     assert model.config.id2label == training.trainer.model.config.id2label
-    ids = training.tokenizer(text, return_tensors="pt")["input_ids"]
+    ids = training.parts.tokenizer(text, return_tensors="pt")["input_ids"]
     torch.testing.assert_close(model(ids).logits, training.trainer.model.eval()(ids).logits, atol=1e-4, rtol=1e-4)
 
 
@@ -156,9 +156,7 @@ def test_only_the_first_token_of_a_word_has_its_tag(minilm: Path) -> None:
     tokenizer, theirs = AutoTokenizer.from_pretrained(minilm), transformers.AutoTokenizer.from_pretrained(minilm)
     words = ["Internationalization", "in", "Bielefeld", ",", "naïve", "U.S.", "x"]
     tags = ["A", "B", "C", "D", "E", "F", "G"]
-    objective = TokenClassification(
-        tokenizer, Labels(tuple(tags)), [DataRow({"tokens": words, "tags": tags}, "row 1")], [], 99
-    )
+    objective = TokenLabelling(tokenizer, Labels(tuple(tags)), [DataRow({"tokens": words, "tags": tags}, "row 1")], [], 99)
     expected, before = [], None
     for word in theirs(words, is_split_into_words=True).word_ids():
         expected.append(-100 if word is None or word == before else word)

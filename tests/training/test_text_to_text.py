@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
 from glassformer.ground.errors import InputError
+from glassformer.training import g2p
 from glassformer.training.events import Evaluated, Sampled
+from glassformer.training.g2p import G2pRequest
 from glassformer.training.measures import confusion, edit_distance, f1_scores
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.recipes import g2p
-from glassformer.training.recipes.g2p import G2pRequest
 from glassformer.training.rows import DataRow
 from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
@@ -127,7 +127,7 @@ def test_measures_are_the_usual_ones() -> None:
     assert edit_distance([], [1, 2]) == 2
     table = confusion([0, 0, 1, 2], [0, 1, 1, 1], 3)
     assert table.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
-    precision, recall, f1 = f1_scores(table)
+    precision, recall, f1 = map(list, zip(*f1_scores(table), strict=True))
     assert precision == pytest.approx([1, 1 / 3, 0])
     assert recall == pytest.approx([0.5, 1, 0])
     assert f1 == pytest.approx([2 / 3, 0.5, 0])

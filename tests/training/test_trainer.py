@@ -14,7 +14,7 @@ import torch
 
 from glassformer.ground.errors import CheckpointError, NotNumbers, SettingError, TrainingDiverged, WriteError
 from glassformer.training.events import Evaluated, Saved, StepDone
-from glassformer.training.example_order import ExampleOrder
+from glassformer.training.objectives.objective import ExampleOrder
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
@@ -39,11 +39,11 @@ def same(first: Trainer, second: Trainer) -> bool:
 
 def test_an_epoch_has_every_example_once_and_depends_on_the_step_alone() -> None:
     order = ExampleOrder(10, 4, seed=3)
-    seen = [number for step in range(5) for number in order.at(step).tolist()]
+    seen = [number for step in range(5) for number in order.rows(step).tolist()]
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
     assert seen[:10] != seen[10:]
-    assert ExampleOrder(10, 4, seed=3).at(3).tolist() == order.at(3).tolist()
-    assert ExampleOrder(10, 4, seed=4).at(0).tolist() != order.at(0).tolist()
+    assert ExampleOrder(10, 4, seed=3).rows(3).tolist() == order.rows(3).tolist()
+    assert ExampleOrder(10, 4, seed=4).rows(0).tolist() != order.rows(0).tolist()
     assert order.epoch(5) == 2.0
 
 
@@ -64,7 +64,7 @@ def test_a_model_learns_and_says_how_well() -> None:
     assert [event.step for event in evaluations] == [20, 40, 60]
     assert steps[0].loss == pytest.approx(3.69, abs=0.2)  # the logarithm of the vocabulary
     assert evaluations[-1].loss < steps[0].loss - 0.5
-    predicted = trainer.objective.held_out_ids[1:]  # nothing stands before the first
+    predicted = trainer.objective.held_out_data[1:]  # nothing stands before the first
     size = sum(int(number) % 7 + 1 for number in predicted)
     bits = evaluations[-1].loss * len(predicted) / math.log(2)
     assert evaluations[-1].measures["bits_per_byte"] == pytest.approx(bits / size)

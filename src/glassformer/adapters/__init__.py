@@ -6,12 +6,19 @@ with_adapter_ops  a base's blueprint with the updates beside it as ops of their 
 write_adapter     updates that were trained, as peft saves them
 """
 
-from glassformer.adapters.adapter import Adapter, LowRankUpdate
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glassformer.adapters.adapter import Adapter, MatrixUpdate
 from glassformer.adapters.application import MODES, AdapterMode, AppliedAdapters, apply_adapters
-from glassformer.adapters.files import is_adapter, read_adapter
+from glassformer.adapters.gguf_adapter import read_file
 from glassformer.adapters.peft import CONFIG as PEFT_CONFIG
-from glassformer.adapters.peft import LoraDescription, write_adapter
+from glassformer.adapters.peft import WEIGHTS, LoraDescription, read_folder, write_adapter
 from glassformer.adapters.unmerged import adaptable_modules, with_adapter_ops
+from glassformer.ground.errors import CheckpointError
 
 __all__ = [
     "MODES",
@@ -20,7 +27,7 @@ __all__ = [
     "AdapterMode",
     "AppliedAdapters",
     "LoraDescription",
-    "LowRankUpdate",
+    "MatrixUpdate",
     "adaptable_modules",
     "apply_adapters",
     "is_adapter",
@@ -28,3 +35,20 @@ __all__ = [
     "with_adapter_ops",
     "write_adapter",
 ]
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return path.is_dir() and (path / PEFT_CONFIG).exists()
+
+
+def read_adapter(path: Path, base_config: Mapping[str, Any]) -> Adapter:
+    """The adapter at a path; `base_config`: of the model that it is for, whose heads say how GGUF has ordered its rows."""
+    if is_adapter(path):
+        return read_folder(path)
+    if path.suffix == ".gguf" and path.is_file():
+        return read_file(path, base_config)
+    raise CheckpointError(
+        f"{path}: not an adapter. Give a folder that holds {PEFT_CONFIG} and {WEIGHTS[0]}, or a .gguf "
+        "file whose general.type is 'adapter'."
+    )

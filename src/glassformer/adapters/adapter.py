@@ -14,7 +14,7 @@ from glassformer.checkpoint import StoredTensor
 
 
 @dataclass(frozen=True)
-class LowRankUpdate:
+class MatrixUpdate:
     """What is added to a matrix: scale · b · a (https://arxiv.org/abs/2106.09685).
 
     With a magnitude (DoRA, https://arxiv.org/abs/2402.09353) each row of the sum gets that length.
@@ -35,7 +35,7 @@ class Adapter:
     """An adapter's tensors under its own names: those of the modules of the model that it was trained on."""
 
     path: Path  # as it was named
-    updates: Mapping[str, LowRankUpdate]  # by module
+    updates: Mapping[str, MatrixUpdate]  # by module
     replacements: Mapping[str, StoredTensor]  # tensors that take the place of the base's: biases, whole modules
     base: str | None = None  # the model that it was trained on, as the file names it
     head: Head | None = None  # the head of that model, if it is said

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from glassformer.adapters.adapter import Adapter, LowRankUpdate
+from glassformer.adapters.adapter import Adapter, MatrixUpdate
 from glassformer.adapters.unmerged import stands_beside
 from glassformer.blueprints import Blueprint, Config, Head, blueprint
 from glassformer.checkpoint import StoredTensor
@@ -44,7 +44,7 @@ class Matrix(NamedTuple):
 class WeightedUpdate(NamedTuple):
     """An update of one of the adapters, and how much of it counts."""
 
-    update: LowRankUpdate
+    update: MatrixUpdate
     weight: float
     adapter: Adapter
 
@@ -69,8 +69,8 @@ def apply_adapters(
     mode: AdapterMode, base_name: str,
 ) -> AppliedAdapters:  # fmt: skip
     """Adapters, each with a weight, on a base's tensors; `base_name`: what errors call it."""
-    own_heads = {adapter.head for adapter, _ in adapters} - {None, head}
-    new_head = _only_head(own_heads, [adapter for adapter, _ in adapters], base_name)
+    other_heads = {adapter.head for adapter, _ in adapters} - {None, head}
+    new_head = _only_head(other_heads, [adapter for adapter, _ in adapters], base_name)
     changes = _label_count(adapters, new_head or head)
     adapted_config = config.with_changes(changes)
     base = Base(blueprint(adapted_config, new_head or head), tensors, adapted_config, base_name)
@@ -83,20 +83,20 @@ def apply_adapters(
     if base.tied and (HEAD in updates or HEAD in replaced or base.table in updates or base.table in replaced):
         changes = {**changes, "tie_word_embeddings": False}  # the head and the embedding part ways
         base = base.untied(config.with_changes(changes))
-    stored, own = dict(base.tensors), base.stored_names
+    stored, stored_names = dict(base.tensors), base.stored_names
     for name, tensor in replaced.items():
-        stored[own.get(name, name)] = tensor
+        stored[stored_names.get(name, name)] = tensor
     ranks: dict[str, int] = {}
     expanded = []
     for name, parts in updates.items():
         matrix, module = base.matrices[name], name.removesuffix(".weight")
-        source = stored[own.get(name, name)]
+        source = stored[stored_names.get(name, name)]
         if mode == "beside" and matrix.beside and not any(part.update.magnitude for part in parts):
             ranks[module] = sum(part.update.rank for part in parts)
             stored |= _beside_tensors(module, matrix, parts)
             continue
         expanded += [source] if source.packed else []
-        stored[own.get(name, name)] = _merged_tensor(source, matrix, parts)
+        stored[stored_names.get(name, name)] = _merged_tensor(source, matrix, parts)
     return AppliedAdapters(stored, changes, new_head, ranks, tuple(expanded))
 
 
@@ -137,18 +137,18 @@ class Base:
         return self.config.tie_word_embeddings and self.plan.head in ("causal", "seq2seq", "masked")
 
     def untied(self, config: Config) -> Base:
-        """The same with a head of its own, which begins as the embedding."""
+        """The base with a separate head, which begins as the embedding."""
         if self.plan.head != "causal":
             raise CheckpointError(
                 f"{self.name}: its head is its embedding, and the adapter changes one of them. Merge it with peft "
                 "(merge_and_unload), and open what that saves."
             )
         table = self.tensors[self.stored_names[self.table]]
-        own = self.tensors.get(HEAD, table)
-        tensors = {**self.tensors, self.stored_names[self.table]: table, HEAD: replace(own, name=HEAD)}
+        head = self.tensors.get(HEAD, table)
+        tensors = {**self.tensors, self.stored_names[self.table]: table, HEAD: replace(head, name=HEAD)}
         return Base(blueprint(config, self.plan.head), tensors, config, self.name)
 
-    def fitted(self, adapter: Adapter) -> dict[str, LowRankUpdate]:
+    def fitted(self, adapter: Adapter) -> dict[str, MatrixUpdate]:
         """An adapter's updates by the names of the matrices that they change."""
         known = {**dict.fromkeys(self.matrices), **({HEAD: None} if self.tied else {})}
         names = resolve_names({f"{module}.weight": module for module in adapter.updates}, tuple(known))
@@ -182,13 +182,13 @@ class Base:
         vocabulary, hidden = self.weights[self.table]
         return vocabulary, hidden
 
-    def _check_shape(self, adapter: Adapter, module: str, update: LowRankUpdate, shape: tuple[int, int]) -> None:
-        own = (update.b.shape[0], update.a.shape[1])
+    def _check_shape(self, adapter: Adapter, module: str, update: MatrixUpdate, shape: tuple[int, int]) -> None:
+        update_shape = (update.b.shape[0], update.a.shape[1])
         magnitude = update.magnitude
-        if own != shape or (magnitude is not None and magnitude.elements != shape[0]):
+        if update_shape != shape or (magnitude is not None and magnitude.elements != shape[0]):
             raise CheckpointError(
-                f"{adapter.path}: its update of {module!r} has the shape {own}, and in {self.name} that matrix has {shape}. "
-                f"Is this its base?{adapter.made_for}"
+                f"{adapter.path}: its update of {module!r} has the shape {update_shape}, and in {self.name} that matrix has "
+                f"{shape}. Is this its base?{adapter.made_for}"
             )
 
     def _check_complete(self, adapter: Adapter, names: Mapping[str, str]) -> None:
@@ -198,10 +198,10 @@ class Base:
         prefixed = any(name.removesuffix(".weight") == module for name, module in names.items())
         for name, matrix in self.matrices.items():
             module = name.removesuffix(".weight")
-            own_name = module if prefixed else module.partition(".")[2]
-            if matrix.required and name not in names and adapter.targets(own_name):
+            module_name = module if prefixed else module.partition(".")[2]
+            if matrix.required and name not in names and adapter.targets(module_name):
                 raise CheckpointError(
-                    f"{adapter.path}: lacks lora_A and lora_B of {own_name!r}, which its target_modules name. "
+                    f"{adapter.path}: lacks lora_A and lora_B of {module_name!r}, which its target_modules name. "
                     f"Fetch it again, or give it its own base.{adapter.made_for}"
                 )
 

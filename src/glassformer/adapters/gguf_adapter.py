@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.adapters.adapter import Adapter, LowRankUpdate
+from glassformer.adapters.adapter import Adapter, MatrixUpdate
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import family_name_and_layout, model_type_of
@@ -59,7 +59,7 @@ def read_file(path: Path, base_config: Mapping[str, Any]) -> Adapter:
 def _update(
     path: Path, metadata: Mapping[str, Any], base_config: Mapping[str, Any], matrix: str,
     tensors: Mapping[str, StoredTensor], alpha: float,
-) -> tuple[str, LowRankUpdate]:  # fmt: skip
+) -> tuple[str, MatrixUpdate]:  # fmt: skip
     """The family's name of a matrix, and its update."""
     for half in ("lora_a", "lora_b"):
         if half not in tensors:
@@ -77,4 +77,4 @@ def _update(
     name, layout = family_name_and_layout(metadata, base_config, matrix, (b.shape[0], a.shape[1]), path)
     if isinstance(layout, InterleavedPairs):
         b = replace(b, layout=layout)
-    return name, LowRankUpdate(a, b, alpha / a.shape[0] if alpha else 1.0)
+    return name, MatrixUpdate(a, b, alpha / a.shape[0] if alpha else 1.0)

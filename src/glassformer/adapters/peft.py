@@ -15,14 +15,66 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from glassformer.adapters.adapter import Adapter, LowRankUpdate
-from glassformer.adapters.safe_patterns import compile_pattern
+from glassformer.adapters.adapter import Adapter, MatrixUpdate
 from glassformer.blueprints import Head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import read_json, read_weights
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import atomic_save, write_error
 from glassformer.ground.typecheck import brief, matches_type
+
+# Regular expressions out of files ---------------------------------------------------------------------------------
+# Python's matcher tries one way after another: a repetition inside a repetition makes their number exponential in the text's
+# length. Names of modules are short, so that a few repetitions side by side are harmless.
+
+MAX_LENGTH = 4000
+MAX_REPEATS = 8  # unbounded ones, side by side
+MANY = 16  # a repetition that may go on for longer is unbounded
+
+
+def compile_pattern(pattern: str, path: Path) -> re.Pattern[str]:
+    """A pattern that a file has, compiled."""
+    try:
+        if len(pattern) > MAX_LENGTH:
+            raise ValueError(f"it has {len(pattern)} characters, and {MAX_LENGTH} are enough")
+        if _unbounded(_parsed(pattern)) > MAX_REPEATS:
+            raise ValueError("it has repetitions inside repetitions, or too many of them")
+        return re.compile(pattern)
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path}: {brief(pattern)} is no pattern that can be used: {error}. Write the modules' names out."
+        ) from error
+
+
+def _parsed(pattern: str) -> Any:
+    parser: Any = getattr(re, "_parser")  # noqa: B009  # the standard library's own, which has no public name
+    return parser.parse(pattern)
+
+
+def _unbounded(node: Any, inside: bool = False) -> int:
+    """How many unbounded repetitions a parsed pattern has; one inside another counts as too many."""
+    total = 0
+    for item in node if isinstance(node, list) or type(node).__name__ == "SubPattern" else ():
+        kind, value = (str(item[0]), item[1]) if isinstance(item, tuple) else ("", item)
+        if kind.endswith("REPEAT"):
+            _, most, body = value
+            unbounded = int(most) > MANY
+            total += unbounded * (MAX_REPEATS + 1 if inside else 1) + _unbounded(body, inside or unbounded)
+        else:
+            total += sum(_unbounded(part, inside) for part in _subpatterns(value))
+    return total
+
+
+def _subpatterns(value: Any) -> list[Any]:
+    """The parts of a group, a branch or a look-around that are patterns themselves."""
+    if type(value).__name__ == "SubPattern":
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [inner for part in value for inner in _subpatterns(part)]
+    return []
+
+
+# The config -------------------------------------------------------------------------------------------------------
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the best first
@@ -108,8 +160,8 @@ class PeftConfig:
         layers = self.layers_to_transform
         if isinstance(targets, str) or module in targets or layers is None or layers == []:
             return True
-        number = self._layer(module)
-        return number is not None and number in ([layers] if isinstance(layers, int) else layers)
+        layer = self._layer(module)
+        return layer is not None and layer in ([layers] if isinstance(layers, int) else layers)
 
     def _names(self, names: str | list[str], module: str) -> bool:
         """Whether a pattern is a module's whole name, or a list has its name or the end of it."""
@@ -136,9 +188,9 @@ class PeftConfig:
         alpha = self._by_pattern(self.alpha_pattern or {}, module, self.lora_alpha)
         return float(alpha / (math.sqrt(rank) if self.use_rslora else rank))
 
-    def _by_pattern(self, numbers: Mapping[str, int | float], module: str, default: int | float) -> int | float:
-        matching = (key for key in numbers if self._pattern(rf"(.*\.)?({key})$").match(module))
-        return numbers[key] if (key := next(matching, None)) is not None else default
+    def _by_pattern(self, values: Mapping[str, int | float], module: str, default: int | float) -> int | float:
+        matching = (key for key in values if self._pattern(rf"(.*\.)?({key})$").match(module))
+        return values[key] if (key := next(matching, None)) is not None else default
 
     def _pattern(self, pattern: str) -> re.Pattern[str]:
         if pattern not in self._patterns:
@@ -191,7 +243,7 @@ def split_tensors(tensors: Mapping[str, StoredTensor]) -> tuple[dict[str, dict[s
     return parts, replacements
 
 
-def _update(config: PeftConfig, file: Path, module: str, parts: Mapping[str, StoredTensor]) -> LowRankUpdate:
+def _update(config: PeftConfig, file: Path, module: str, parts: Mapping[str, StoredTensor]) -> MatrixUpdate:
     needed = {"a": "lora_A", "b": "lora_B"} | ({"magnitude": "lora_magnitude_vector"} if config.use_dora else {})
     if missing := [name for part, name in needed.items() if part not in parts]:
         raise CheckpointError(f"{file}: lacks {missing[0]} of {module!r}. Fetch the adapter again.")
@@ -201,7 +253,7 @@ def _update(config: PeftConfig, file: Path, module: str, parts: Mapping[str, Sto
             f"{file}: lora_A and lora_B of {module!r} have the shapes {a.shape} and {b.shape}, which do not make a product. "
             "Fetch the adapter again."
         )
-    return LowRankUpdate(a, b, config.scale(module, a.shape[0]), parts["magnitude"] if config.use_dora else None)
+    return MatrixUpdate(a, b, config.scale(module, a.shape[0]), parts["magnitude"] if config.use_dora else None)
 
 
 Matrix = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.ops.add import Add
-from glassformer.ops.linear import Linear
+from glassformer.ops.linear import LinearMap
 from glassformer.ops.op import Shape
 
 
@@ -55,11 +55,11 @@ class Rewriter:
     def __init__(self, plan: Blueprint, ranks: Mapping[str, int]) -> None:
         self.plan, self.ranks = plan, ranks
         self.ops: list[Op] = []
-        self.moved: list[int] = []  # by the number of an op before: the number of its result now
+        self.moved: list[int] = []  # by an op's index before: the index of its result now
 
     def rewritten(self) -> Blueprint:
         for op in self.plan.ops:
-            op = replace(op, inputs=tuple(self.moved[number] for number in op.inputs))
+            op = replace(op, inputs=tuple(self.moved[index] for index in op.inputs))
             adapted = [matrix for matrix in _matrices(op) if matrix.name.removesuffix(".weight") in self.ranks]
             self.moved.append(op.with_updates(self) if adapted and op.updatable_matrices else self.append(op))
         return replace(self.plan, ops=tuple(self.ops))
@@ -91,4 +91,4 @@ class Rewriter:
     ) -> Op:  # fmt: skip
         """A product where another op stands."""
         options = {"columns": columns, "scale": scale}
-        return Linear(module, inputs, shape, weights, op.block, op.stack, site, options=options)
+        return LinearMap(module, inputs, shape, weights, op.block, op.stack, site, options=options)

@@ -21,7 +21,7 @@ from glassformer.ops.rope import Rope
 
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "config", "family", "gpt", "layer_types", "multimodal", "other_fields", "rotary", "routed",
+        "blueprint", "bounds", "config", "layer_types", "multimodal", "other_fields", "routed",
         "synonyms",
     }
 )  # fmt: skip

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.bounds import BOUNDS, LAYERS, Bounds
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
+from glassformer.blueprints.bounds import BOUNDS, LAYERS
 from glassformer.ground.errors import ConfigError
 from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)
 class Config(bert.Config):
-    model_type: ClassVar[str] = "albert"
-    title: ClassVar[str] = "ALBERT"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30000}
-    aliases: ClassVar[Mapping[str, str]] = {"classifier_dropout_prob": "classifier_dropout"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"inner_group_num": 1}
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "num_hidden_layers": LAYERS._replace(held_by=None)}  # shared
+    model_type = "albert"
+    title = "ALBERT"
+    default_fields = {"vocab_size": 30000}
+    aliases = {"classifier_dropout_prob": "classifier_dropout"}
+    fixed_fields = {"inner_group_num": 1}
+    bounds = {**BOUNDS, "num_hidden_layers": LAYERS._replace(held_by=None)}  # shared
 
     hidden_size: int = 4096
     num_hidden_layers: int = 12
@@ -94,8 +90,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "albert."
+    b, base = Builder(c), FAMILY.prefix(head)
     x = states(b, c, base)
     if head in ("base", "sequence"):
         x = b.activate(b.linear(b.pool(x), f"{base}pooler", c.hidden_size, bias=True), "tanh")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.bert import classification_scores
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.ops.op import Weight
 
 FIRST = 2  # the row of the position table that the first token gets
@@ -19,17 +16,17 @@ EPS = 1e-5  # of every norm; the config does not say
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "bart"
-    title: ClassVar[str] = "BART"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265}
-    default_head: ClassVar[Head] = "seq2seq"
-    default_label_count: ClassVar[int] = 3
-    aliases: ClassVar[Mapping[str, str]] = {
+    model_type = "bart"
+    title = "BART"
+    default_fields = {"vocab_size": 50265}
+    default_head = "seq2seq"
+    default_label_count = 3
+    aliases = {
         "d_model": "hidden_size", "encoder_layers": "num_encoder_layers", "decoder_layers": "num_hidden_layers",
         "decoder_attention_heads": "num_attention_heads", "activation_function": "hidden_act",
         "init_std": "initializer_range",
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
+    fixed_fields = {"is_encoder_decoder": True}
 
     hidden_size: int = 1024
     num_hidden_layers: int = 12
@@ -161,8 +158,7 @@ def vocabulary_scores(b: Builder, c: Config, x: Value) -> None:
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
         encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
     x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)

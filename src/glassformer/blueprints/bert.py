@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "bert"
-    title: ClassVar[str] = "BERT"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
-    default_head: ClassVar[Head] = "masked"
+    model_type = "bert"
+    title = "BERT"
+    default_fields = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
+    default_head = "masked"
 
     intermediate_size: int = 3072
     num_attention_heads: int = 12
@@ -140,8 +137,7 @@ def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "bert."
+    b, base = Builder(c), FAMILY.prefix(head)
     x = states(b, c, embeddings(b, c, base), base)
     if head == "base":
         pooled(b, c, x, base)

@@ -7,7 +7,7 @@ the tests prove that it agrees with what the family computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,25 +15,22 @@ from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import Synonyms
 from glassformer.ops.activate import build_activate
-from glassformer.ops.add import build_add
+from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import build_attend
 from glassformer.ops.embed import build_embed
-from glassformer.ops.experts import build_expert_gate, build_expert_linear
+from glassformer.ops.experts import build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate
 from glassformer.ops.heads import build_fused_heads, build_heads, build_separate_heads
-from glassformer.ops.identity import build_identity
 from glassformer.ops.linear import build_linear
 from glassformer.ops.norm import build_norm
 from glassformer.ops.op import Op, Shape, Weight
-from glassformer.ops.pool import build_pool
 from glassformer.ops.position import build_distance_vectors, build_position, build_relative_bias
-from glassformer.ops.recorder import Part, Recorder, Value
+from glassformer.ops.recorder import Recorder, UnweightedModule, Value
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate, build_rotate
-from glassformer.ops.route import build_route
-from glassformer.ops.scores import build_scores
+from glassformer.ops.scores import build_pool, build_scores
 
-__all__ = ["BlockCounts", "Blueprint", "Builder", "Value"]
+__all__ = ["BlockCounts", "Blueprint", "Builder", "Family", "Head", "Value"]
 
 Kind = TypeVar("Kind", bound=Op)
 # how many blocks there are, how many in the encoder, which have experts, and what else their sites are called
@@ -48,7 +45,7 @@ class Blueprint:
     blocks: int
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
     routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
-    parts: tuple[Part, ...] = ()  # what only PyTorch's modules have
+    parts: tuple[UnweightedModule, ...] = ()  # what only PyTorch's modules have
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
@@ -92,6 +89,37 @@ class Blueprint:
             if op.site:
                 shapes[op.site] = op.shape
         return shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """`modules`: for a module's name (or the end of it, with * for numbers), its class without the family's name, and then
+    its children in the order in which PyTorch shows them; those that are left out follow in the order of their use, at
+    first those with weights."""
+
+    name: str  # of its classes: "Llama" for LlamaModel
+    heads: tuple[Head, ...]
+    modules: Mapping[str, str] = field(default_factory=dict)
+    printed: bool = True  # whether its name is printed before those of its modules
+    base: str = "model"  # the base's name inside a model with a head; "": its modules are at the top level
+    class_suffixes: Mapping[str, str] = field(default_factory=dict)  # where class names differ, as {"Model": "TextModel"}
+    has_encoder_model: bool = False  # whether the encoder of an encoder-decoder has a class of its own
+    types_first: bool = False  # token types are added before positions
+    padding_position: bool = False  # padding has a row of the position table: the one before the first token's
+    bias_name: str = ""  # a second name of the bias of the head that guesses hidden tokens
+    stacked_experts: bool = False  # files have the experts of a block in one tensor
+    scales_states: bool = False  # what scores are multiplied by is applied to the states
+    scaled_vectors: bool = False  # a caller's vectors are scaled, as those of ids are
+    shifts_source: bool = False  # without a target, the decoder gets the source itself, shifted right
+
+    def prefix(self, head: Head) -> str:
+        """What the names of the base's modules begin with, in a model with this head."""
+        return f"{self.base}." if self.base and head != "base" else ""
+
+    @property
+    def label(self) -> str:
+        """What is printed before the names of its modules."""
+        return self.name if self.printed else ""
 
 
 class Builder(Recorder):

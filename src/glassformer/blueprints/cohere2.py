@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import layer_types, llama
-from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.blueprints.bounds import BOUNDS, Bounds
-from glassformer.blueprints.config import Head
 from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)
 class Config(layer_types.Config):
-    model_type: ClassVar[str] = "cohere2"
-    title: ClassVar[str] = "Command R7B (Cohere 2)"
-    default_period: ClassVar[int] = 4
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "cohere2"
+    title = "Command R7B (Cohere 2)"
+    default_period = 4
+    default_fields = {
         "vocab_size": 256000, "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64, "bos_token_id": 5,
         "eos_token_id": 255001, "pad_token_id": 0,
     }  # fmt: skip
-    aliases: ClassVar[Mapping[str, str]] = {"layer_norm_eps": "rms_norm_eps"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
+    aliases = {"layer_norm_eps": "rms_norm_eps"}
+    fixed_fields = {
         "mlp_bias": False, "use_qk_norm": False, "use_parallel_block": True, "use_gated_activation": True, "rotary_pct": 1,
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "logit_scale": Bounds(0, 1e6)}
+    bounds = {**BOUNDS, "logit_scale": Bounds(0, 1e6)}
 
     intermediate_size: int = 22528
     max_position_embeddings: int = 8192
@@ -54,8 +52,7 @@ FAMILY = replace(
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):

@@ -20,13 +20,10 @@ from glassformer.blueprints.other_fields import check_other_fields
 from glassformer.ground.errors import ConfigError, UnknownArgument, did_you_mean
 from glassformer.ground.files import write_text_in
 from glassformer.ground.typecheck import brief, matches_type
+from glassformer.ops.activate import ACTIVATIONS
 from glassformer.ops.rope import Rope
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question", "discriminator"]
-ACTIVATIONS = (  # under all their names
-    "silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh",
-    "gelu_python_tanh", "quick_gelu", "relu", "tanh",
-)  # fmt: skip
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 RENAMED = {"torch_dtype": "dtype"}
 ROPE_FIELDS: Mapping[str, Callable[[Rope], Any]] = {  # by which older and newer files know RoPE's settings
@@ -303,6 +300,70 @@ class Config:
         """Change several fields."""
         for name, value in changes.items():
             setattr(self, name, value)
+
+
+@dataclass(kw_only=True)
+class RotaryConfig(Config):
+    """What configs of families with RoPE have in common."""
+
+    default_theta: ClassVar[float] = 10_000.0  # RoPE's base, where a file has none
+
+    intermediate_size: int
+    num_attention_heads: int
+    hidden_act: str
+    attention_dropout: float = 0.0
+    rope: Rope = field(default_factory=Rope)
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        raw = super().prepare(raw)
+        rope = Rope.read(raw, cls.default_theta)
+        for spelling in ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"):
+            raw.pop(spelling, None)
+        return raw | {"rope": rope}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_activation("hidden_act")
+
+    @property
+    def ropes(self) -> Mapping[str, Rope]:
+        return {"rotary_emb": self.rope}
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens back a layer looks; None: to the beginning."""
+        return None
+
+
+@dataclass(kw_only=True)
+class GPTConfig(Config):
+    """What configs of GPT-2, GPT-Neo and GPT-J have in common."""
+
+    aliases = {
+        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
+    }  # fmt: skip
+
+    num_attention_heads: int
+    intermediate_size: int | None = None  # None: four times the hidden size
+    hidden_act: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    resid_pdrop: float = 0.0
+    embd_pdrop: float = 0.0
+    attn_pdrop: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_activation("hidden_act")
+        self.check_heads_divide()
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def inner(self) -> int:
+        return self.intermediate_size or 4 * self.hidden_size
 
 
 @cache

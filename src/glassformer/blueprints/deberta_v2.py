@@ -3,15 +3,12 @@ weighs content and distance apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.bounds import BOUNDS, SIZE_OR_DEFAULT, Bounds
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
+from glassformer.blueprints.bounds import BOUNDS, SIZE_OR_DEFAULT
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
 from glassformer.ops.positions import DistanceBuckets
@@ -21,12 +18,12 @@ TERMS = {"c2p": "key", "p2c": "query"}  # content to position: a query meets the
 
 @dataclass(kw_only=True)
 class Config(bert.Config):
-    model_type: ClassVar[str] = "deberta-v2"
-    title: ClassVar[str] = "DeBERTa v2 and v3"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 128100}
-    aliases: ClassVar[Mapping[str, str]] = {"cls_dropout": "classifier_dropout"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"legacy": True}
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "type_vocab_size": SIZE_OR_DEFAULT}
+    model_type = "deberta-v2"
+    title = "DeBERTa v2 and v3"
+    default_fields = {"vocab_size": 128100}
+    aliases = {"cls_dropout": "classifier_dropout"}
+    fixed_fields = {"legacy": True}
+    bounds = {**BOUNDS, "type_vocab_size": SIZE_OR_DEFAULT}
 
     hidden_size: int = 1536
     num_hidden_layers: int = 24
@@ -155,7 +152,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
-    x = states(b, c, "" if head == "base" else "deberta.")
+    x = states(b, c, FAMILY.prefix(head))
     if head == "masked":
         bert.masked_scores(b, c, x)
     elif head == "sequence":

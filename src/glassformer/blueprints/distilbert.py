@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head
 
 EPS = 1e-12  # of every norm; the config does not say
 
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "distilbert"
-    title: ClassVar[str] = "DistilBERT"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522}
-    default_head: ClassVar[Head] = "masked"
-    aliases: ClassVar[Mapping[str, str]] = {
+    model_type = "distilbert"
+    title = "DistilBERT"
+    default_fields = {"vocab_size": 30522}
+    default_head = "masked"
+    aliases = {
         "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "hidden_dim": "intermediate_size", "activation": "hidden_act",
     }  # fmt: skip
@@ -67,8 +63,7 @@ FAMILY = Family(
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "distilbert."
+    b, base = Builder(c), FAMILY.prefix(head)
     heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
     x = b.embed(f"{base}embeddings.word_embeddings", site=None)
     x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings)

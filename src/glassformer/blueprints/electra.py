@@ -3,22 +3,18 @@ the discriminator says which."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head
 
 
 @dataclass(kw_only=True)
 class Config(bert.Config):
-    model_type: ClassVar[str] = "electra"
-    title: ClassVar[str] = "ELECTRA"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 30522}
-    pretraining_head: ClassVar[Head] = "discriminator"
+    model_type = "electra"
+    title = "ELECTRA"
+    default_fields = {"vocab_size": 30522}
+    pretraining_head = "discriminator"
 
     hidden_size: int = 256
     num_hidden_layers: int = 12
@@ -43,8 +39,7 @@ FAMILY = Family(
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "electra."
+    b, base = Builder(c), FAMILY.prefix(head)
     if c.embedding_size == c.hidden_size:
         x = bert.embeddings(b, c, base)
     else:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 
 SPECIAL_TOKENS = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
 
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    model_type: ClassVar[str] = "gemma"
-    title: ClassVar[str] = "Gemma"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "gemma"
+    title = "Gemma"
+    default_fields = {
         "vocab_size": 256000, "hidden_size": 3072, "num_hidden_layers": 28, "intermediate_size": 24576,
         "num_attention_heads": 16, **SPECIAL_TOKENS,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
+    fixed_fields = {"mlp_bias": False}
 
     hidden_act: str = "gelu_pytorch_tanh"
     head_dim: int = 256
@@ -39,8 +37,7 @@ FAMILY = replace(llama.FAMILY, name="Gemma", heads=("causal", "sequence", "token
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
     for layer in range(c.num_hidden_layers):

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import layer_types, llama
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.blueprints.gemma import SPECIAL_TOKENS
 
 
 @dataclass(kw_only=True)
 class Config(layer_types.Config):
-    model_type: ClassVar[str] = "gemma2"
-    title: ClassVar[str] = "Gemma 2"
-    default_period: ClassVar[int] = 2
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "gemma2"
+    title = "Gemma 2"
+    default_period = 2
+    default_fields = {
         "vocab_size": 256000, "hidden_size": 2304, "num_hidden_layers": 26, "intermediate_size": 9216,
         "num_attention_heads": 8, "num_key_value_heads": 4, **SPECIAL_TOKENS,
     }  # fmt: skip
-    aliases: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
+    aliases = {"hidden_activation": "hidden_act"}
+    fixed_fields = {"mlp_bias": False}
 
     hidden_act: str = "gelu_pytorch_tanh"
     head_dim: int = 256
@@ -41,8 +38,7 @@ FAMILY = replace(llama.FAMILY, name="Gemma2", heads=("causal", "sequence", "toke
 
 
 def blueprint(c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated) -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps, bias = c.rms_norm_eps, c.attention_bias
     x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
     for layer in range(c.num_hidden_layers):

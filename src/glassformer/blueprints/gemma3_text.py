@@ -3,24 +3,21 @@ windows with a RoPE of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import gemma2, layer_types, llama
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
 class Config(gemma2.Config, layer_types.TwoRopesConfig):
-    model_type: ClassVar[str] = "gemma3_text"
-    title: ClassVar[str] = "Gemma 3 (text)"
-    default_period: ClassVar[int] = 6
-    default_theta: ClassVar[float] = 1_000_000.0
-    local_theta: ClassVar[float] = 10_000.0
-    default_fields: ClassVar[Mapping[str, Any]] = {**gemma2.Config.default_fields, "vocab_size": 262208}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "attn_logit_softcapping": None}
+    model_type = "gemma3_text"
+    title = "Gemma 3 (text)"
+    default_period = 6
+    default_theta = 1_000_000.0
+    local_theta = 10_000.0
+    default_fields = {**gemma2.Config.default_fields, "vocab_size": 262208}
+    fixed_fields = {"mlp_bias": False, "attn_logit_softcapping": None}
 
     max_position_embeddings: int = 131072
     attn_logit_softcapping: float | None = None

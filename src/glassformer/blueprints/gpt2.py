@@ -6,21 +6,17 @@ Pre-norm with biases, learned positions, one fused projection for query, key and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from glassformer.blueprints import gpt
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head
+from glassformer.blueprints.config import GPTConfig
 
 
 @dataclass(kw_only=True)
-class Config(gpt.Config):
-    model_type: ClassVar[str] = "gpt2"
-    title: ClassVar[str] = "GPT-2"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50257}
+class Config(GPTConfig):
+    model_type = "gpt2"
+    title = "GPT-2"
+    default_fields = {"vocab_size": 50257}
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -67,8 +63,7 @@ FAMILY = Family(
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "transformer."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.head_dim
     x = b.embed(f"{base}wte", site=None)
     x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")

@@ -5,14 +5,13 @@ Scores of attention are not scaled by the heads' size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
-from glassformer.blueprints import gpt, gpt2
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.bounds import BOUNDS, LENGTH, Bounds
-from glassformer.blueprints.config import Head
+from glassformer.blueprints import gpt2
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.bounds import BOUNDS, LENGTH
+from glassformer.blueprints.config import GPTConfig
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
 
@@ -21,15 +20,15 @@ SCALE = 1.0  # of attention's scores
 
 
 @dataclass(kw_only=True)
-class Config(gpt.Config):
-    model_type: ClassVar[str] = "gpt_neo"
-    title: ClassVar[str] = "GPT-Neo"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50257}
-    aliases: ClassVar[Mapping[str, str]] = {
+class Config(GPTConfig):
+    model_type = "gpt_neo"
+    title = "GPT-Neo"
+    default_fields = {"vocab_size": 50257}
+    aliases = {
         "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "activation_function": "hidden_act",
         "resid_dropout": "resid_pdrop", "embed_dropout": "embd_pdrop", "attention_dropout": "attn_pdrop",
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "window_size": LENGTH}
+    bounds = {**BOUNDS, "window_size": LENGTH}
 
     hidden_size: int = 2048
     num_hidden_layers: int = 24
@@ -79,8 +78,7 @@ FAMILY = replace(gpt2.FAMILY, name="GPTNeo", class_suffixes={})
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "transformer."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.head_dim
     x = b.embed(f"{base}wte", site=None)
     x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")

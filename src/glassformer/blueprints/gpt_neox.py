@@ -5,21 +5,18 @@ Query, key and value of each head lie together in one projection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from glassformer.blueprints import rotary
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head
+from glassformer.blueprints.config import RotaryConfig
 
 
 @dataclass(kw_only=True)
-class Config(rotary.Config):
-    model_type: ClassVar[str] = "gpt_neox"
-    title: ClassVar[str] = "GPT-NeoX and Pythia"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50432, "bos_token_id": 0, "eos_token_id": 2}
+class Config(RotaryConfig):
+    model_type = "gpt_neox"
+    title = "GPT-NeoX and Pythia"
+    default_fields = {"vocab_size": 50432, "bos_token_id": 0, "eos_token_id": 2}
 
     hidden_size: int = 6144
     num_hidden_layers: int = 44
@@ -72,8 +69,7 @@ FAMILY = Family(
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "gpt_neox."
+    b, base = Builder(c), FAMILY.prefix(head)
     heads, size, bias, eps = c.num_attention_heads, c.head_dim, c.attention_bias, c.layer_norm_eps
     x = b.dropout(b.embed(f"{base}embed_in"), c.hidden_dropout, f"{base}emb_dropout")
     for layer in range(c.num_hidden_layers):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import layer_types, llama, routed
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.blueprints.bounds import BOUNDS, Bounds
-from glassformer.blueprints.config import Head
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
 
@@ -19,16 +18,16 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0
 
 @dataclass(kw_only=True)
 class Config(layer_types.Config, routed.Config):
-    model_type: ClassVar[str] = "gpt_oss"
-    title: ClassVar[str] = "gpt-oss"
-    default_period: ClassVar[int] = 2
-    default_theta: ClassVar[float] = 150_000.0
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 201088, "hidden_size": 2880, "num_hidden_layers": 36}
-    aliases: ClassVar[Mapping[str, str]] = {"num_local_experts": "num_experts"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "gpt_oss"
+    title = "gpt-oss"
+    default_period = 2
+    default_theta = 150_000.0
+    default_fields = {"vocab_size": 201088, "hidden_size": 2880, "num_hidden_layers": 36}
+    aliases = {"num_local_experts": "num_experts"}
+    fixed_fields = {
         "mlp_bias": False, "hidden_act": "silu", "norm_topk_prob": True, "swiglu_alpha": 1.702,
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "swiglu_limit": Bounds(0, 1e6)}
+    bounds = {**BOUNDS, "swiglu_limit": Bounds(0, 1e6)}
 
     intermediate_size: int = 2880
     num_attention_heads: int = 64

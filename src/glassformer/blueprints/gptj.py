@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
-from glassformer.blueprints import gpt, gpt2
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
-from glassformer.blueprints.config import Head
+from glassformer.blueprints import gpt2
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.bounds import BOUNDS, SIZE
+from glassformer.blueprints.config import GPTConfig
 from glassformer.ground.errors import ConfigError
 from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)
-class Config(gpt.Config):
-    model_type: ClassVar[str] = "gptj"
-    title: ClassVar[str] = "GPT-J"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50400, "bos_token_id": 50256, "eos_token_id": 50256}
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "rotary_dim": SIZE}
+class Config(GPTConfig):
+    model_type = "gptj"
+    title = "GPT-J"
+    default_fields = {"vocab_size": 50400, "bos_token_id": 50256, "eos_token_id": 50256}
+    bounds = {**BOUNDS, "rotary_dim": SIZE}
 
     hidden_size: int = 4096
     num_hidden_layers: int = 28
@@ -46,8 +45,7 @@ FAMILY = replace(gpt2.FAMILY, name="GPTJ", class_suffixes={}, heads=("causal", "
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "transformer."
+    b, base = Builder(c), FAMILY.prefix(head)
     heads, size, rope, eps = c.num_attention_heads, c.head_dim, c.rotation, c.layer_norm_epsilon
     x = b.dropout(b.embed(f"{base}wte"), c.embd_pdrop, f"{base}drop")
     for layer in range(c.num_hidden_layers):

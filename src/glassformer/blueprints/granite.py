@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.blueprints.bounds import BOUNDS, Bounds
-from glassformer.blueprints.config import Head
 
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier")
 
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    model_type: ClassVar[str] = "granite"
-    title: ClassVar[str] = "Granite"
-    bounds: ClassVar[Mapping[str, Bounds]] = {
+    model_type = "granite"
+    title = "Granite"
+    bounds = {
         **BOUNDS, **dict.fromkeys(MULTIPLIERS, Bounds(0, 1e6)), "logits_scaling": Bounds(above=0, most=1e6),
     }  # fmt: skip
 
@@ -32,8 +29,7 @@ FAMILY = replace(llama.FAMILY, name="Granite", heads=("causal",), scaled_vectors
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     hidden, factor = c.hidden_size, c.residual_multiplier
     x = b.embed(f"{base}embed_tokens", scale=c.embedding_multiplier)
     for layer in range(c.num_hidden_layers):

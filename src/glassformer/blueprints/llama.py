@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from glassformer.blueprints import rotary
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
+from glassformer.blueprints.config import RotaryConfig
 from glassformer.ground.errors import ConfigError
 from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)
-class Config(rotary.Config):
-    model_type: ClassVar[str] = "llama"
-    title: ClassVar[str] = "Llama and models like it (SmolLM2 among them)"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+class Config(RotaryConfig):
+    model_type = "llama"
+    title = "Llama and models like it (SmolLM2 among them)"
+    default_fields = {
         "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
 
@@ -122,8 +120,7 @@ def blueprint(
     c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated, mlp: MakeMLP = gated_mlp,
     **attention_options: Any,
 ) -> Blueprint:  # fmt: skip
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):

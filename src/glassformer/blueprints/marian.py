@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import bart
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
-from glassformer.blueprints.config import Head
 from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)
 class Config(bart.Config):
-    model_type: ClassVar[str] = "marian"
-    title: ClassVar[str] = "Marian (the OPUS translators)"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 58101}
-    default_label_count: ClassVar[int] = 2
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "marian"
+    title = "Marian (the OPUS translators)"
+    default_fields = {"vocab_size": 58101}
+    default_label_count = 2
+    fixed_fields = {
         "is_encoder_decoder": True, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "max_position_embeddings": Bounds(1, MAX_SINUSOIDS)}
+    bounds = {**BOUNDS, "max_position_embeddings": Bounds(1, MAX_SINUSOIDS)}
 
     pad_token_id: int | None = 58100
     bos_token_id: int | None = None
@@ -58,8 +56,7 @@ def embedded(b: Builder, c: bart.Config, base: str, name: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
         encoded = bart.stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
     x = bart.stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)

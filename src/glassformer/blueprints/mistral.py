@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    model_type: ClassVar[str] = "mistral"
-    title: ClassVar[str] = "Mistral"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "mistral"
+    title = "Mistral"
+    default_fields = {
         "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
         "sliding_window": 4096,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": False, "mlp_bias": False}
+    fixed_fields = {"attention_bias": False, "mlp_bias": False}
 
     intermediate_size: int = 14336
     num_key_value_heads: int = 8

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, mistral, routed
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 EXPERT = ("w1", "w3", "w2")  # an expert's gate, up and down projections
 
 
 @dataclass(kw_only=True)
 class Config(mistral.Config, routed.Config):
-    model_type: ClassVar[str] = "mixtral"
-    title: ClassVar[str] = "Mixtral"
-    default_theta: ClassVar[float] = 1_000_000.0
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "mixtral"
+    title = "Mixtral"
+    default_theta = 1_000_000.0
+    default_fields = {
         "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
-    aliases: ClassVar[Mapping[str, str]] = {"num_local_experts": "num_experts"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {**mistral.Config.fixed_fields, "norm_topk_prob": True}
+    aliases = {"num_local_experts": "num_experts"}
+    fixed_fields = {**mistral.Config.fixed_fields, "norm_topk_prob": True}
 
     norm_topk_prob: bool = True
     rms_norm_eps: float = 1e-5

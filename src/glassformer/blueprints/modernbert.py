@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.blueprints.layer_types import rope_object
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
@@ -22,11 +20,11 @@ POOLING = {"cls": "first", "mean": "mean"}  # how a text becomes a vector that i
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "modernbert"
-    title: ClassVar[str] = "ModernBERT"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22}
-    default_head: ClassVar[Head] = "masked"
-    aliases: ClassVar[Mapping[str, str]] = {"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"}
+    model_type = "modernbert"
+    title = "ModernBERT"
+    default_fields = {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22}
+    default_head = "masked"
+    aliases = {"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"}
 
     intermediate_size: int = 1152
     num_attention_heads: int = 12
@@ -170,7 +168,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
-    x = states(b, c, "" if head == "base" else "model.")
+    x = states(b, c, FAMILY.prefix(head))
     if head == "base":
         return b.build(head)
     x = b.pool(x, POOLING[c.classifier_pooling]) if head == "sequence" else x

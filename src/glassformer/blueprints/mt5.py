@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,10 +11,10 @@ from glassformer.blueprints.t5 import blueprint as blueprint
 
 @dataclass(kw_only=True)
 class Config(t5.Config):
-    model_type: ClassVar[str] = "mt5"
-    title: ClassVar[str] = "mT5"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 250112}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"scale_decoder_outputs": False}
+    model_type = "mt5"
+    title = "mT5"
+    default_fields = {"vocab_size": 250112}
+    fixed_fields = {"scale_decoder_outputs": False}
     default_layers: ClassVar[int] = 8
 
     num_hidden_layers: int = 8

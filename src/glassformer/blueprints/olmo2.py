@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    model_type: ClassVar[str] = "olmo2"
-    title: ClassVar[str] = "OLMo 2"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "olmo2"
+    title = "OLMo 2"
+    default_fields = {
         "vocab_size": 50304, "hidden_size": 4096, "num_hidden_layers": 32, "eos_token_id": 50279, "pad_token_id": 1,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "clip_qkv": None}
+    fixed_fields = {"mlp_bias": False, "clip_qkv": None}
 
     rms_norm_eps: float = 1e-5
 
@@ -33,8 +30,7 @@ def normed_heads(b: Builder, c: llama.Config, h: Value, name: str, heads: int) -
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):

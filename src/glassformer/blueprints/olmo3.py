@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from glassformer.blueprints import layer_types, olmo2
-from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 
 
 @dataclass(kw_only=True)
 class Config(olmo2.Config, layer_types.TwoRopesConfig):
-    model_type: ClassVar[str] = "olmo3"
-    title: ClassVar[str] = "OLMo 3"
-    default_period: ClassVar[int] = 4
-    default_theta: ClassVar[float] = 500_000.0
-    local_theta: ClassVar[float] = 500_000.0
+    model_type = "olmo3"
+    title = "OLMo 3"
+    default_period = 4
+    default_theta = 500_000.0
+    local_theta = 500_000.0
 
 
 FAMILY = replace(olmo2.FAMILY, name="Olmo3")

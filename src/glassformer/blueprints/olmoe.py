@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, olmo2, routed
-from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 
 
 @dataclass(kw_only=True)
 class Config(llama.Config, routed.Config):
-    model_type: ClassVar[str] = "olmoe"
-    title: ClassVar[str] = "OLMoE"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "olmoe"
+    title = "OLMoE"
+    default_fields = {
         "vocab_size": 50304, "hidden_size": 2048, "num_hidden_layers": 16, "pad_token_id": 1, "eos_token_id": 50279,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "clip_qkv": None}
+    fixed_fields = {"mlp_bias": False, "clip_qkv": None}
 
     intermediate_size: int = 2048
     num_attention_heads: int = 16

@@ -20,7 +20,7 @@ PACKED = (
 VARIANT = "this variant is not supported. Is this the config of these weights?"
 
 
-class Refusal(NamedTuple):
+class ConfigRefusal(NamedTuple):
     neutral: tuple[Any, ...]  # the values that change nothing
     advice: str
     families: tuple[str, ...] = ()  # in which it means something; none: in all
@@ -29,40 +29,42 @@ class Refusal(NamedTuple):
 ENCODERS = ("bert", "roberta", "distilbert", "xlm-roberta", "electra", "albert", "modernbert", "deberta-v2")
 BART = ("bart",)
 
-REFUSED: Mapping[str, Refusal] = {
-    "quantization_config": Refusal((None,), PACKED),  # those that can be read are taken out of the config with their weights
-    "quantization": Refusal((None,), PACKED),  # MLX
-    "compression_config": Refusal((None,), PACKED),
+REFUSED: Mapping[str, ConfigRefusal] = {
+    "quantization_config": ConfigRefusal((None,), PACKED),  # those that can be read leave the config with their weights
+    "quantization": ConfigRefusal((None,), PACKED),  # MLX
+    "compression_config": ConfigRefusal((None,), PACKED),
     **dict.fromkeys(
         ("attn_logit_softcapping", "final_logit_softcapping"),
-        Refusal((None,), "this family has no soft caps, as Gemma 2 has them: set it to null."),
+        ConfigRefusal((None,), "this family has no soft caps, as Gemma 2 has them: set it to null."),
     ),
-    "use_bidirectional_attention": Refusal(
+    "use_bidirectional_attention": ConfigRefusal(
         (None, False), "a decoder that looks ahead is not supported. For vectors of texts take an encoder, such as minilm."
     ),
-    "is_decoder": Refusal(
+    "is_decoder": ConfigRefusal(
         (None, False), "an encoder's blocks as a decoder are not supported. To write texts take a decoder, such as gpt2.",
         ENCODERS,
     ),
-    "add_cross_attention": Refusal(
+    "add_cross_attention": ConfigRefusal(
         (None, False), "cross-attention is supported in T5 and BART alone. Take one of them, or set it to false."
     ),
-    "position_embedding_type": Refusal(
+    "position_embedding_type": ConfigRefusal(
         (None, "absolute"), "only positions of the kind 'absolute' are supported. Take a model that has these.",
         ENCODERS,
     ),
-    "pruned_heads": Refusal((None, {}), "pruned heads are not supported. Take the model before it was pruned."),
-    "router_jitter_noise": Refusal((None, 0, 0.0), "noise on a router's input is not supported. Set it to 0."),
-    "use_mrope": Refusal((None, False), "positions of several axes are for models of images; this one reads text alone."),
-    "normalize_before": Refusal((None, False), VARIANT, BART),  # mBART and others have been saved as BART
-    "add_final_layer_norm": Refusal((None, False), VARIANT, BART),
-    "static_position_embeddings": Refusal((None, False), VARIANT, BART),
-    "normalize_embedding": Refusal((None, True), VARIANT, BART),
-    "conv_kernel_size": Refusal(
+    "pruned_heads": ConfigRefusal((None, {}), "pruned heads are not supported. Take the model before it was pruned."),
+    "router_jitter_noise": ConfigRefusal((None, 0, 0.0), "noise on a router's input is not supported. Set it to 0."),
+    "use_mrope": ConfigRefusal(
+        (None, False), "positions of several axes are for models of images; this one reads text alone."
+    ),
+    "normalize_before": ConfigRefusal((None, False), VARIANT, BART),  # mBART and others have been saved as BART
+    "add_final_layer_norm": ConfigRefusal((None, False), VARIANT, BART),
+    "static_position_embeddings": ConfigRefusal((None, False), VARIANT, BART),
+    "normalize_embedding": ConfigRefusal((None, True), VARIANT, BART),
+    "conv_kernel_size": ConfigRefusal(
         (None, 0), "a convolution is not supported. Take DeBERTa v3, such as microsoft/deberta-v3-base.",
         ("deberta-v2",),
     ),
-    "add_bias_logits": Refusal((None, False), VARIANT, BART),
+    "add_bias_logits": ConfigRefusal((None, False), VARIANT, BART),
 }  # fmt: skip
 
 TRAINING = "for training only"

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import bart, marian
 from glassformer.blueprints.bart import EPS
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
-from glassformer.blueprints.config import Head
 from glassformer.blueprints.marian import embedded
 
 
 @dataclass(kw_only=True)
 class Config(bart.Config):
-    model_type: ClassVar[str] = "pegasus"
-    title: ClassVar[str] = "PEGASUS"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265}
-    default_label_count: ClassVar[int] = 2
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "pegasus"
+    title = "PEGASUS"
+    default_fields = {"vocab_size": 50265}
+    default_label_count = 2
+    fixed_fields = {
         "is_encoder_decoder": True, "tie_word_embeddings": True, "normalize_before": True, "normalize_embedding": False,
         "add_final_layer_norm": True, "static_position_embeddings": True,
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "max_position_embeddings": Bounds(1, MAX_SINUSOIDS)}
+    bounds = {**BOUNDS, "max_position_embeddings": Bounds(1, MAX_SINUSOIDS)}
 
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
@@ -53,8 +50,7 @@ def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = N
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
         encoded = stack(b, c, base, "encoder")
     x = stack(b, c, base, "decoder", encoded)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.blueprints import llama, mistral
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.ground.errors import ConfigError
 
 ROPES = ("default", "longrope")
@@ -16,13 +15,13 @@ ROPES = ("default", "longrope")
 
 @dataclass(kw_only=True)
 class Config(mistral.Config):
-    model_type: ClassVar[str] = "phi3"
-    title: ClassVar[str] = "Phi-3 and Phi-4"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "phi3"
+    title = "Phi-3 and Phi-4"
+    default_fields = {
         "vocab_size": 32064, "hidden_size": 3072, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 32000,
         "pad_token_id": 32000, "original_max_position_embeddings": 4096,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
+    fixed_fields = {
         "attention_bias": False, "mlp_bias": False, "lm_head_bias": False, "full_attn_mod": 1, "interpolate_factor": 1,
     }  # fmt: skip
 
@@ -60,8 +59,7 @@ FAMILY = replace(
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     heads, groups, size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.ground.errors import ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -16,10 +13,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    model_type: ClassVar[str] = "qwen2"
-    title: ClassVar[str] = "Qwen2"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": True, "mlp_bias": False}
+    model_type = "qwen2"
+    title = "Qwen2"
+    default_fields = {"vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32}
+    fixed_fields = {"attention_bias": True, "mlp_bias": False}
 
     attention_bias: bool = True
     intermediate_size: int = 22016

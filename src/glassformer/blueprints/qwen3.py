@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen2
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
 class Config(qwen2.Config):
-    model_type: ClassVar[str] = "qwen3"
-    title: ClassVar[str] = "Qwen3"
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
+    model_type = "qwen3"
+    title = "Qwen3"
+    fixed_fields = {"mlp_bias": False}
 
     attention_bias: bool = False
     head_dim: int = 128

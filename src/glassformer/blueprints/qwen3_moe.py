@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen3, routed
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)
 class Config(qwen3.Config, routed.Config):
-    model_type: ClassVar[str] = "qwen3_moe"
-    title: ClassVar[str] = "Qwen3-MoE"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24}
+    model_type = "qwen3_moe"
+    title = "Qwen3-MoE"
+    default_fields = {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24}
 
     intermediate_size: int = 6144  # of layers without experts
     num_key_value_heads: int = 4

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.ground.errors import ConfigError
 from glassformer.ops.op import Weight
 
 
 @dataclass(kw_only=True)
 class Config(bert.Config):
-    model_type: ClassVar[str] = "roberta"
-    title: ClassVar[str] = "RoBERTa"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12}
+    model_type = "roberta"
+    title = "RoBERTa"
+    default_fields = {"vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12}
 
     pad_token_id: int | None = 1
     bos_token_id: int | None = 0
@@ -51,8 +48,7 @@ FAMILY = replace(
 
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "roberta."
+    b, base = Builder(c), FAMILY.prefix(head)
     x = bert.states(b, c, bert.embeddings(b, c, base), base)
     if head == "base":
         bert.pooled(b, c, x, base)

@@ -5,28 +5,24 @@ Its repository is github.com/waylandzhang/Transformer-from-scratch; names and si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head
 from glassformer.blueprints.bounds import BOUNDS, MAX_LAYERS, MAX_SINUSOIDS, Bounds
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
 
 EPS = 1e-5
 
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "scratch"
-    title: ClassVar[str] = "the from-scratch GPT"
-    aliases: ClassVar[Mapping[str, str]] = {
+    model_type = "scratch"
+    title = "the from-scratch GPT"
+    aliases = {
         "d_model": "hidden_size", "num_blocks": "num_hidden_layers", "num_heads": "num_attention_heads",
         "context_length": "max_position_embeddings", "max_token_value": "vocab_size",
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {  # a head has matrices of its own
+    bounds = {  # a head has matrices of its own
         **BOUNDS,
         "max_position_embeddings": Bounds(1, MAX_SINUSOIDS),
         "num_attention_heads": Bounds(1, MAX_LAYERS, held_by="tensors"),

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen2
-from glassformer.blueprints.blueprint import Blueprint
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)
 class Config(qwen2.Config):
-    model_type: ClassVar[str] = "smollm3"
-    title: ClassVar[str] = "SmolLM3"
-    default_theta: ClassVar[float] = 2_000_000.0
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "smollm3"
+    title = "SmolLM3"
+    default_theta = 2_000_000.0
+    default_fields = {
         "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36, "bos_token_id": 128000,
         "eos_token_id": 128001, "pad_token_id": 128004,
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {}
+    fixed_fields = {}
 
     attention_bias: bool = False
     intermediate_size: int = 11008

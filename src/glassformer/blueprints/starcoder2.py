@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, mistral
-from glassformer.blueprints.blueprint import Blueprint, Builder
-from glassformer.blueprints.config import Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 
 
 @dataclass(kw_only=True)
 class Config(mistral.Config):
-    model_type: ClassVar[str] = "starcoder2"
-    title: ClassVar[str] = "StarCoder2"
-    default_fields: ClassVar[Mapping[str, Any]] = {
+    model_type = "starcoder2"
+    title = "StarCoder2"
+    default_fields = {
         "vocab_size": 49152, "hidden_size": 3072, "num_hidden_layers": 30, "bos_token_id": 50256, "eos_token_id": 50256,
         "initializer_range": 0.018042,
     }  # fmt: skip
-    aliases: ClassVar[Mapping[str, str]] = {"norm_epsilon": "rms_norm_eps", "use_bias": "attention_bias"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "norm_type": "layer_norm", "mlp_type": "default"}
+    aliases = {"norm_epsilon": "rms_norm_eps", "use_bias": "attention_bias"}
+    fixed_fields = {"mlp_bias": False, "norm_type": "layer_norm", "mlp_type": "default"}
 
     intermediate_size: int = 12288
     num_attention_heads: int = 24
@@ -38,8 +35,7 @@ FAMILY = replace(llama.FAMILY, name="Starcoder2", heads=("causal", "sequence", "
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b = Builder(c)
-    base = "" if head == "base" else "model."
+    b, base = Builder(c), FAMILY.prefix(head)
     eps, bias = c.rms_norm_eps, c.attention_bias
     x = b.dropout(b.embed(f"{base}embed_tokens"), c.embedding_dropout)
     for layer in range(c.num_hidden_layers):

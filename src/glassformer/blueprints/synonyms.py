@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from glassformer.ground.sites import Synonyms
 from glassformer.ops.activate import Activate
-from glassformer.ops.add import Add
+from glassformer.ops.add import Add, Identity
 from glassformer.ops.embed import Embed
 from glassformer.ops.gate import Gate
-from glassformer.ops.identity import Identity
 from glassformer.ops.norm import Norm
 from glassformer.ops.op import Op
 from glassformer.ops.rotate import Rotate

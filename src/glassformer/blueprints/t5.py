@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value
-from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
-from glassformer.blueprints.config import Head
-from glassformer.blueprints.family import Family
+from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
+from glassformer.blueprints.bounds import BOUNDS, SIZE
 from glassformer.ground.errors import ConfigError
 
 UNBOUNDED = 1 << 30  # tokens: relative positions have no end
@@ -18,16 +15,16 @@ UNBOUNDED = 1 << 30  # tokens: relative positions have no end
 
 @dataclass(kw_only=True)
 class Config(shared.Config):
-    model_type: ClassVar[str] = "t5"
-    title: ClassVar[str] = "T5 (and v1.1)"
-    default_fields: ClassVar[Mapping[str, Any]] = {"vocab_size": 32128}
-    default_head: ClassVar[Head] = "seq2seq"
-    aliases: ClassVar[Mapping[str, str]] = {
+    model_type = "t5"
+    title = "T5 (and v1.1)"
+    default_fields = {"vocab_size": 32128}
+    default_head = "seq2seq"
+    aliases = {
         "d_model": "hidden_size", "num_layers": "num_encoder_layers", "num_decoder_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads", "d_kv": "head_dim", "d_ff": "intermediate_size",
         "n_positions": "max_position_embeddings",
     }  # fmt: skip
-    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "head_dim": SIZE}
+    bounds = {**BOUNDS, "head_dim": SIZE}
     default_layers: ClassVar[int] = 6  # of each stack
 
     hidden_size: int = 512

@@ -1,7 +1,7 @@
 """Packed kinds whose numbers are entries of a table (a codebook): quickly back to float32.
 
 A block holds scales, and for each four or eight numbers the row of a table and a mask of signs. The gguf package knows the
-tables; its own functions look them up number by number, with several copies of everything, which takes seconds for each
+tables; its own functions look them up one by one, with several copies of everything, which takes seconds for each
 hundred million numbers. Here a row, where possible with its signs, is looked up as a whole, and multiplied by its scale in
 place. The results are the same, bit for bit.
 
@@ -60,13 +60,13 @@ def _even_signs() -> Floats:
 
 @cache
 def _signed_grid(kind: str) -> Floats:
-    """Each row of a table with each mask of seven signs: (128 * rows, 8); the row's number is in the lower bits."""
+    """Each row of a table with each mask of seven signs: (128 * rows, 8); the row's index is in the lower bits."""
     return (_even_signs()[:, None] * _grid(kind)).reshape(-1, 8)
 
 
 @cache
 def _grid_pairs(kind: str) -> Floats:
-    """Each two rows of four side by side: (65536, 8); the first one's number is in the lower bits."""
+    """Each two rows of four side by side: (65536, 8); the first one's index is in the lower bits."""
     grid = _grid(kind)
     pairs = np.empty((len(grid), len(grid), 8), np.float32)
     pairs[..., :4] = grid
@@ -95,9 +95,9 @@ def _scaled(values: Floats, scales: npt.NDArray[Any]) -> Floats:
 # Scales ---------------------------------------------------------------------------------------------------------
 
 
-def _half(blocks: Bytes, at: int = 0) -> Floats:
+def _half(blocks: Bytes, offset: int = 0) -> Floats:
     """The half-width float at a place of each block: (blocks, 1)."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+    return np.ascontiguousarray(blocks[:, offset : offset + 2]).view(np.float16).astype(np.float32)
 
 
 def _words(blocks: Bytes, first: int, last: int, dtype: Any) -> npt.NDArray[Any]:

@@ -113,8 +113,8 @@ class GgufReader:
             stored[name] = StoredTensor(name, kind, shape, self.file, start + offset, length)
         return metadata, stored
 
-    def _entry(self, number: int) -> tuple[str, tuple[int, ...], str, int]:
-        name = self._string(f"name of tensor {number}")
+    def _entry(self, index: int) -> tuple[str, tuple[int, ...], str, int]:
+        name = self._string(f"name of tensor {index}")
         where = f"tensor {name!r}"
         dimensions = self._number("<I", where)
         if not 1 <= dimensions <= MAX_DIMENSIONS:
@@ -176,18 +176,18 @@ class GgufReader:
             ends = starts + 8 + window[starts]
             starts, ends = starts[ends <= window.size][: count - len(strings)], ends[ends <= window.size]
             gaps = np.flatnonzero(starts != np.concatenate(([0], ends))[: starts.size])
-            number = int(gaps[0]) if gaps.size else starts.size
-            if not number or np.count_nonzero(zeros[: ends[number - 1]]) != 7 * number:
+            found = int(gaps[0]) if gaps.size else starts.size
+            if not found or np.count_nonzero(zeros[: ends[found - 1]]) != 7 * found:
                 break
-            joined = window[: ends[number - 1]].copy()
-            joined[starts[:number]] = 0
+            joined = window[: ends[found - 1]].copy()
+            joined[starts[:found]] = 0
             joined = joined[~zeros[: joined.size]]  # one zero for each length
             strings += self._decoded(joined[1:].tobytes(), key).split("\0")
-            self.at += int(ends[number - 1])
+            self.at += int(ends[found - 1])
         return strings
 
     def _any_strings(self, count: int, key: str) -> list[str]:
-        """So many strings, one by one."""
+        """The next `count` strings, one by one."""
         buffer, at, end = self.file.buffer, self.at, len(self.file)
         strings = []
         for _ in range(count):
@@ -215,7 +215,7 @@ class GgufReader:
         return struct.unpack(kind, self._take(struct.calcsize(kind), key))[0]
 
     def _count(self, key: str, least: int) -> int:
-        """A count of things that take at least so many bytes each."""
+        """A count of things that take at least `least` bytes each."""
         count: int = self._number("<Q", key)
         if count > (len(self.file) - self.at) // least:
             raise self._damaged(key, f"it counts {count} entries, more than the rest of the file can hold")

@@ -1,4 +1,8 @@
-"""A GGUF file's metadata and tensors in the families' own words, by the table of its architecture; and the way back."""
+"""A GGUF file's metadata and tensors in the families' own words, by the table of its architecture; and the way back.
+
+Fields of a config that only have another name stand in tables. The others have readers, which get the metadata and the
+tensors: a bias that is there says more than any field.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from glassformer.checkpoint.gguf_config_fields import (
-    DECODER_SIZES,
-    EXPERT_SIZES,
-    GEMMA_SIZES,
-    GPT_OSS_SIZES,
-    GPTNEOX_SIZES,
-    GRANITE_SIZES,
-    MODERN_BERT_SIZES,
-    REQUIRED,
-    ROPE_FACTORS,
-    SIZES,
-    STARCODER2_SIZES,
-    T5_SIZES,
-    WINDOW_SIZES,
-    Metadata,
-    Raw,
-    bert_fields,
-    decoder_fields,
-    gemma2_fields,
-    gemma3_fields,
-    gpt_oss_fields,
-    gptneox_fields,
-    mixtral_fields,
-    modern_bert_fields,
-    olmo2_fields,
-    partly_rotated_fields,
-    qwen3_moe_fields,
-    shortest_float,
-    starcoder2_fields,
-    t5_fields,
-)
+import numpy as np
+
 from glassformer.checkpoint.stored_tensors import (
     InterleavedPairs,
     Layout,
@@ -48,6 +23,200 @@ from glassformer.checkpoint.stored_tensors import (
     Transposed,
 )
 from glassformer.ground.errors import CheckpointError, did_you_mean, did_you_misspell
+
+SIZES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+}
+DECODER_SIZES = {
+    **SIZES,
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+EXPERT_SIZES = {
+    **DECODER_SIZES,
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+GPT_OSS_SIZES = {
+    **EXPERT_SIZES,
+    "expert_feed_forward_length": "intermediate_size",
+    "attention.sliding_window": "sliding_window",
+}
+GEMMA_SIZES = {
+    **DECODER_SIZES,
+    "attention.sliding_window": "sliding_window",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+}
+WINDOW_SIZES = {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}
+GRANITE_SIZES = {
+    **DECODER_SIZES,
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+STARCODER2_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
+    "attention.layer_norm_epsilon": "norm_epsilon",
+}
+GPTNEOX_SIZES = {
+    **SIZES,
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "use_parallel_residual": "use_parallel_residual",
+    "rope.freq_base": "rope_theta",
+}
+MODERN_BERT_SIZES = {
+    **SIZES,
+    "attention.layer_norm_epsilon": "norm_eps",
+    "attention.sliding_window": "local_attention",
+    "attention.sliding_window_pattern": "global_attn_every_n_layers",
+    "rope.freq_base": "global_rope_theta",
+    "rope.freq_base_swa": "local_rope_theta",
+}
+REQUIRED = ("embedding_length", "block_count", "attention.head_count")
+T5_SIZES = {
+    "context_length": "n_positions",
+    "embedding_length": "d_model",
+    "block_count": "num_layers",
+    "decoder_block_count": "num_decoder_layers",
+    "feed_forward_length": "d_ff",
+    "attention.head_count": "num_heads",
+    "attention.key_length": "d_kv",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "attention.relative_buckets_count": "relative_attention_num_buckets",
+    "decoder_start_token_id": "decoder_start_token_id",
+}
+
+ROPE_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of longrope
+
+Metadata: TypeAlias = Mapping[str, Any]  # without the architecture's name in front
+Raw: TypeAlias = Mapping[str, StoredTensor]
+
+
+def decoder_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    biases = {"attention_bias": "blk.0.attn_q.bias" in raw, "mlp_bias": "blk.0.ffn_up.bias" in raw}
+    return {**biases, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def partly_rotated_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """The share of a head that is rotated, where a file says how many numbers that is."""
+    rotated, size = metadata.get("rope.dimension_count"), metadata.get("attention.key_length") or _head_width(metadata)
+    share = rotated / size if isinstance(rotated, int) and isinstance(size, int) and size > 0 else 1.0
+    return {**decoder_fields(metadata, raw), "partial_rotary_factor": share}
+
+
+def _head_width(metadata: Metadata) -> int | None:
+    """The width of a head, where all heads together are as wide as the stream."""
+    width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
+    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
+
+
+def gptneox_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return partly_rotated_fields(metadata, raw) | {"attention_bias": "blk.0.attn_qkv.bias" in raw}
+
+
+def starcoder2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def olmo2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """OLMo 3 is a file of OLMo 2 that has windows."""
+    if not metadata.get("attention.sliding_window"):
+        return decoder_fields(metadata, raw)
+    pattern = metadata.get("attention.sliding_window_pattern")
+    kinds = ["sliding_attention" if local else "full_attention" for local in pattern] if isinstance(pattern, list) else None
+    theta = shortest_float(metadata.get("rope.freq_base"))  # of all layers
+    local = {"rope_type": "default"} if theta is None else {"rope_type": "default", "rope_theta": theta}
+    ropes = {"rope_parameters": {"sliding_attention": local}}
+    return {**decoder_fields(metadata, raw), **ropes, "model_type": "olmo3", "layer_types": kinds}
+
+
+def _query_scalar(metadata: Metadata, largest: int) -> dict[str, Any]:
+    """What Gemma's files leave unsaid: its largest model scales by the width of a head as others have it."""
+    scalar = metadata.get("attention.key_length")
+    if metadata.get("block_count") == largest:
+        scalar = _head_width(metadata) or scalar
+    return {} if scalar is None else {"query_pre_attn_scalar": scalar}
+
+
+def gemma2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return decoder_fields(metadata, raw) | _query_scalar(metadata, largest=46)
+
+
+def gemma3_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    pattern = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
+    return {
+        **decoder_fields(metadata, raw),
+        **_query_scalar(metadata, largest=62),
+        "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
+        "sliding_window_pattern": pattern,  # 1: every layer sees everything
+    }
+
+
+def mixtral_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def qwen3_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Its other readers always make shares add up to one; a layer may be without experts."""
+    dense = sorted(int(name.split(".")[1]) for name in raw if name.endswith(".ffn_gate.weight"))
+    return {**decoder_fields(metadata, raw), "norm_topk_prob": True, "mlp_only_layers": dense}
+
+
+def gpt_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    scaling = _rope_scaling(metadata, raw)
+    return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
+
+
+def bert_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    types = raw.get("token_types.weight")
+    return {} if types is None else {"type_vocab_size": types.shape[0]}
+
+
+def modern_bert_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    biased = {"norm_bias": "output_norm", "attention_bias": "blk.0.attn_qkv", "mlp_bias": "blk.0.ffn_up"}
+    return {name: f"{tensor}.bias" in raw for name, tensor in biased.items()}
+
+
+def t5_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
+
+
+def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
+    """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
+    if "rope_freqs.weight" in raw:
+        return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].to_float32().ravel().tolist()}
+    trained = metadata.get("rope.scaling.original_context_length")
+    if all(name in raw for name in ROPE_FACTORS.values()):
+        return {
+            "rope_type": "longrope",
+            "attention_factor": shortest_float(metadata.get("rope.scaling.attn_factor", 1.0)),
+            "original_max_position_embeddings": trained,
+            **{name: raw[tensor].to_float32().ravel().tolist() for name, tensor in ROPE_FACTORS.items()},
+        }
+    kind = metadata.get("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    return {
+        "rope_type": kind,
+        "factor": shortest_float(metadata.get("rope.scaling.factor")),
+        "original_max_position_embeddings": trained,
+    }
+
+
+def shortest_float(value: Any) -> Any:
+    """A number as it was before it became a float32: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
 
 DECODER = {
     "token_embd": "model.embed_tokens",
@@ -67,7 +236,7 @@ HEAD_NORMS = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
     "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
 }
-EXPERTS = {  # stacked: * stands for the number of each
+EXPERTS = {  # stacked: * stands for the index of each
     "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
     "blk.{}.ffn_gate_exps": "model.layers.{}.mlp.experts.*.gate_proj",
     "blk.{}.ffn_up_exps": "model.layers.{}.mlp.experts.*.up_proj",
@@ -223,20 +392,20 @@ def family_name_and_layout(
     architecture, table = table_of(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
     stem, _, ending = name.rpartition(".")
-    number = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
-    pattern = stem.replace(f"blk.{number.group(1)}.", "blk.{}.") if number else stem
+    layer = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
+    pattern = stem.replace(f"blk.{layer.group(1)}.", "blk.{}.") if layer else stem
     if pattern not in names:
         raise CheckpointError(
             f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
             f"{did_you_mean(pattern, names)} This variant is not supported; choose another file."
         )
-    family_name = names[pattern].format(number.group(1) if number else "")
+    family_name = names[pattern].format(layer.group(1) if layer else "")
     family_name += "" if family_name.endswith(ENDLESS) else f".{ending}"
     return family_name, _layout(table, name, shape, config, path)
 
 
 def unstacked(stacked: StoredTensor) -> dict[str, StoredTensor]:
-    """What one tensor holds for several experts, by the name of each; * stands for the expert's number."""
+    """What one tensor holds for several experts, by the name of each; * stands for the expert's index."""
     count = max(stacked.shape[0], 1)
     size = stacked.size // count
     return {
@@ -253,10 +422,10 @@ def gguf_name_and_layout(
     """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
     name = f"{name}.weight" if name.endswith(ENDLESS) else name
     stem, _, ending = re.sub(r"\.experts\.\d+\.", ".experts.*.", name).rpartition(".")
-    number = re.search(r"\.(\d+)\.", stem)
-    pattern = stem.replace(f".{number.group(1)}.", ".{}.", 1) if number else stem
+    layer = re.search(r"\.(\d+)\.", stem)
+    pattern = stem.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else stem
     gguf_name = next(gguf_pattern for gguf_pattern, family_pattern in table.names.items() if family_pattern == pattern)
-    gguf_name = f"{gguf_name.format(number.group(1) if number else '')}.{ending}"
+    gguf_name = f"{gguf_name.format(layer.group(1) if layer else '')}.{ending}"
     return gguf_name, _layout(table, gguf_name, shape, config, Path(name))
 
 
@@ -275,7 +444,7 @@ def _layout(
 
 
 def _checked_heads(heads: Any, parts: int, name: str, rows: int, path: Path) -> int:
-    """How many heads a tensor's rows make, refused where they make none that fall into so many parts."""
+    """How many heads a tensor's rows make, refused where they make none that fall into this many parts."""
     if type(heads) is not int or heads < 1 or rows % (parts * heads):
         what = "pairs in" if parts == 2 else "queries, keys and values of"
         raise CheckpointError(

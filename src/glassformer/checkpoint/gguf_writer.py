@@ -1,6 +1,6 @@
 """Writing GGUF: metadata and a table of tensors by the gguf package's writer, then the tensors' bytes, piece by piece.
 
-A tensor is a function from row numbers to float32 rows, so nothing has to be in memory as a whole. Pieces are packed by
+A tensor is a function from row indices to float32 rows, so nothing has to be in memory as a whole. Pieces are packed by
 several threads (numpy leaves the interpreter free) and written in their order. The file appears under its name only when it
 is whole.
 """
@@ -32,7 +32,7 @@ BYTE_FIELDS = ("tokenizer.ggml.precompiled_charsmap",)  # lists of numbers that 
 TEXT_FIELDS = ("tokenizer.ggml.merges",)  # lists of texts that may be empty
 SKIPPED_FIELDS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
 
-RowReader: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
+RowReader: TypeAlias = Callable[[int, int], Floats]  # rows a to b of a tensor
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def _rows_of_all(parts: Sequence[OutputTensor]) -> Callable[[], RowReader]:
     def rows(first: int, last: int) -> Floats:
         pieces = []
         while first < last:
-            number, own = divmod(first, count)
-            end = min(count, own + last - first)
-            pieces.append(parts[number].open()(own, end))
-            first += end - own
+            part, row = divmod(first, count)
+            end = min(count, row + last - first)
+            pieces.append(parts[part].open()(row, end))
+            first += end - row
         return np.concatenate(pieces)
 
     return lambda: rows

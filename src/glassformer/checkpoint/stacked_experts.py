@@ -62,11 +62,11 @@ class SplitBlocks(StoredTensor):
         scales = self.scales.bytes.reshape(rows, blocks, 1)[self.first :: self.step]
         return np.concatenate((scales, halves), -1).reshape(-1)
 
-    def rows(self, numbers: range) -> StoredTensor:
+    def rows(self, indices: range) -> StoredTensor:
         raise AssertionError("has no rows of its own")
 
-    def row(self, number: int) -> Floats:
-        row: Floats = self.to_float32()[number]
+    def row(self, index: int) -> Floats:
+        row: Floats = self.to_float32()[index]
         return row
 
 
@@ -88,8 +88,8 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
         if kind == "_blocks" and (scales is None or scales.shape != tensor.shape[:3] or tensor.shape[3] != CODE_BYTES):
             raise CheckpointError(f"{tensor.label} has no scales that fit it. Fetch the file again.")
         for index in range(tensor.shape[0]):
-            own = _slice(tensor, index)
-            parts = _parts(own, which, kind, model_type, None if scales is None else _slice(scales, index))
+            expert = _slice(tensor, index)
+            parts = _parts(expert, which, kind, model_type, None if scales is None else _slice(scales, index))
             for projection, part in parts.items():
                 module = MIXTRAL[projection] if model_type == "mixtral" else projection
                 block = "block_sparse_moe" if model_type == "mixtral" else "mlp"
@@ -98,29 +98,29 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
     return separate
 
 
-def _slice(stacked: StoredTensor, number: int) -> StoredTensor:
+def _slice(stacked: StoredTensor, index: int) -> StoredTensor:
     """One expert's part of a stacked tensor."""
     size = stacked.size // stacked.shape[0]
-    return replace(stacked, shape=stacked.shape[1:], offset=stacked.offset + number * size, size=size)
+    return replace(stacked, shape=stacked.shape[1:], offset=stacked.offset + index * size, size=size)
 
 
 def _parts(
-    own: StoredTensor, which: str, kind: str, model_type: str, scales: StoredTensor | None
+    expert: StoredTensor, which: str, kind: str, model_type: str, scales: StoredTensor | None
 ) -> dict[str, StoredTensor]:
     """What one expert's part of a stacked tensor holds, by projection."""
     names = PAIR if which == "gate_up_proj" else ("down_proj",)
     if kind == "_blocks":
-        rows, columns = own.shape[0] // len(names), own.shape[1] * BLOCK
+        rows, columns = expert.shape[0] // len(names), expert.shape[1] * BLOCK
         packed = SplitBlocks(
-            own.name, "MXFP4", (rows, columns), own.file, own.offset, rows * columns // BLOCK * (CODE_BYTES + 1),
+            expert.name, "MXFP4", (rows, columns), expert.file, expert.offset, rows * columns // BLOCK * (CODE_BYTES + 1),
             scales=scales, step=len(names),
         )  # fmt: skip
         return {name: replace(packed, first=first) for first, name in enumerate(names)}
     if model_type == "gpt_oss":
         if which == "down_proj":
             layout: Layout | None = None if kind else Transposed()
-            return {"down_proj": replace(own, shape=own.shape if kind else own.shape[::-1], layout=layout)}
-        shape = (own.shape[-1] // 2, *own.shape[:-1])
-        return {name: replace(own, shape=shape, layout=EverySecond(first)) for first, name in enumerate(names)}
-    rows = own.shape[0] // len(names)
-    return {name: own.rows(range(first * rows, (first + 1) * rows)) for first, name in enumerate(names)}
+            return {"down_proj": replace(expert, shape=expert.shape if kind else expert.shape[::-1], layout=layout)}
+        shape = (expert.shape[-1] // 2, *expert.shape[:-1])
+        return {name: replace(expert, shape=shape, layout=EverySecond(first)) for first, name in enumerate(names)}
+    rows = expert.shape[0] // len(names)
+    return {name: expert.rows(range(first * rows, (first + 1) * rows)) for first, name in enumerate(names)}

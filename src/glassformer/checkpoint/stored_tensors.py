@@ -291,7 +291,7 @@ class StoredTensor:
         return np.frombuffer(self.file.buffer, np.uint8, self.size, self.offset)
 
     def in_memory(self) -> StoredTensor:
-        """The same tensor with a copy of its bytes, which nothing that happens to the file can change or end."""
+        """The tensor with a copy of its bytes, which nothing that happens to the file can change or end."""
         copied = np.empty(self.size, np.uint8)
         self.file.read_into(copied, self.offset)
         return replace(self, file=BufferedFile(self.file.path, copied), offset=0)
@@ -317,20 +317,20 @@ class StoredTensor:
         values = dequantize(self.bytes, self.kind, shape, self.label)
         return values if self.layout is None else self.layout.from_stored(values)
 
-    def row(self, number: int) -> Floats:
+    def row(self, index: int) -> Floats:
         """One row of a matrix in float32, without reading the others."""
         if self.layout is not None:
-            row: Floats = self.to_float32()[number]
+            row: Floats = self.to_float32()[index]
             return row
-        values: Floats = self.rows(range(number, number + 1)).to_float32()[0]
+        values: Floats = self.rows(range(index, index + 1)).to_float32()[0]
         return values
 
-    def rows(self, numbers: range) -> StoredTensor:
+    def rows(self, indices: range) -> StoredTensor:
         """Some rows of a matrix, one after another, as a tensor of their own; one with a layout has none."""
         assert self.layout is None
         size = self.size // self.shape[0]
-        shape = (len(numbers), *self.shape[1:])
-        return replace(self, shape=shape, offset=self.offset + numbers.start * size, size=len(numbers) * size)
+        shape = (len(indices), *self.shape[1:])
+        return replace(self, shape=shape, offset=self.offset + indices.start * size, size=len(indices) * size)
 
 
 def computed_tensor(

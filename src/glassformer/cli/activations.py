@@ -24,6 +24,9 @@ SiteOption = Annotated[
 ]
 LengthOption = Annotated[int | None, option("--length", minimum=1, help="Tokens of a text, at most.")]
 
+NEEDS = {"resume": "out", "positions": "out", "stored_dtype": "out", "covariance": "arrays"}
+EXCLUDES = (("neuron", "out"), ("arrays", "out"))
+
 
 def activations(
     texts: TextsOption = None,
@@ -56,12 +59,6 @@ def activations(
 
     if texts is None or not site:
         raise SettingError("which texts, and what of them? Give --texts FILE and --site PATTERN.")
-    if out is not None and (neuron or arrays is not None or covariance):
-        raise SettingError("--out writes activations; --neuron, --arrays and --covariance are of statistics. Leave one out.")
-    if out is None and (resume or positions != "all" or stored_dtype != "float32"):
-        raise SettingError("--resume, --positions and --stored-dtype go with --out DIR. Give it, or leave them out.")
-    if covariance and arrays is None:
-        raise SettingError("covariances are too many numbers to be shown. Give --arrays FILE with --covariance.")
     if arrays is not None and arrays.suffix != ".safetensors":
         raise SettingError(f"--arrays {arrays} must end in .safetensors.")
     with prepared_target(arrays):

@@ -12,7 +12,7 @@ from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
 from glassformer.cli.command_synonyms import familiar_command
 from glassformer.ground.errors import spelled_by
-from glassformer.ground.operations import stated_verbs
+from glassformer.ground.operations import Statement, statements
 
 SECTIONS = {  # under each heading its verbs: a module of this package each, and what its help begins with
     "Run and serve": {
@@ -26,15 +26,10 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
         "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
         "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
-        "tree": "Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.",
         "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
-        "lens": "Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it.",
-        "circuit": "Show what an attention head looks for and writes, in tokens; or which heads read what others write.",
     },
     "Change and compare": {
         "compare": "Compare two texts, two settings, or two models on one text: where they diverge, and how far.",
-        "patch": "Patch one text's activations into another's forward pass, place by place: see which restore its answer.",
-        "attribution-patch": "Estimate what patching would restore at every place, all at once, by one backward pass.",
         "steer": "Make steering vectors from pairs of texts, and list those that there are.",
     },
     "Features and many texts": {
@@ -54,10 +49,8 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
     },
 }
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
-OPERATIONS = "Look inside"  # the heading that operations with a verb of their own follow
 
 MODULES = {
-    "attribution-patch": "attribution_patch",
     "eval": "evaluate",
     "train-features": "train_features",
 }  # verbs whose name a function cannot have
@@ -74,9 +67,9 @@ class LazyVerbs(VerbGroup):
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.add_command(_load(cmd_name), cmd_name)
         elif cmd_name not in (*self.commands, *SHORT_FORMS) and cmd_name in operation_verbs():
-            from glassformer.cli.operation_verbs import operation_verb
+            from glassformer.cli.operation_verbs import OperationVerb
 
-            self.add_command(operation_verb(cmd_name), cmd_name)
+            self.add_command(OperationVerb(operation_verbs()[cmd_name]).command(), cmd_name)
         if cmd_name in SHORT_FORMS:
             models: Any = self.get_command(ctx, "models")
             return models.get_command(ctx, SHORT_FORMS[cmd_name])  # type: ignore[no-any-return]
@@ -92,24 +85,34 @@ class LazyVerbs(VerbGroup):
         formatter.write("\nglass ls, pull, show, ps and rm are short for glass models list, pull, params, ps\nand rm.\n")
 
     def sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
-        return {**SECTIONS, OPERATIONS: {**SECTIONS[OPERATIONS], **operation_verbs()}}
+        listed = {heading: dict(verbs) for heading, verbs in SECTIONS.items()}
+        for name, views in operation_verbs().items():
+            (main,) = [view for view in views if view.section is not None]
+            listed[main.section or ""][name] = main.summary
+        return listed
 
     def suggestion(self, ctx: click.Context, word: str) -> str:
         return familiar_command(word) or super().suggestion(ctx, word)
 
 
 @cache
-def operation_verbs() -> dict[str, str]:
-    """The verbs of operations, each with what its help begins with."""
-    import glassformer.observe
-
-    return stated_verbs(glassformer.observe.__path__)
+def operation_verbs() -> dict[str, list[Statement]]:
+    """The operations that have a verb, by its name."""
+    verbs: dict[str, list[Statement]] = {}
+    for stated in (*statements("glassformer.see"), *statements("glassformer.cli")):
+        if stated.verb is not None:
+            verbs.setdefault(stated.verb, []).append(stated)
+    return verbs
 
 
 def _load(name: str) -> click.Command:
     own = MODULES.get(name, name)
     module: Any = importlib.import_module(f"glassformer.cli.{own}")
-    return getattr(module, "app", None) or command(getattr(module, own), name, module.EXAMPLE)
+    if (group := getattr(module, "app", None)) is not None:
+        return group  # type: ignore[no-any-return]
+    return command(
+        getattr(module, own), name, module.EXAMPLE, getattr(module, "NEEDS", None), getattr(module, "EXCLUDES", ())
+    )
 
 
 def _print_completion(context: click.Context, parameter: click.Parameter, shell: str | None) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.views.view import View
+    from glassformer.see.view import View
 
 EXAMPLE = (
     'Example: glass attention --raw "The cat sat because it was tired." --layer 3 --head 1   ·   '
     'glass attention --raw "The cat sat because it was tired." --token it --rollout'
 )
+
+ONE_MAP = ("layer", "head", "token", "mean", "rollout", "as_json", "save", "everything")  # what --record has no use for
+EXCLUDES = (("mean", "layer"), ("mean", "rollout"), *((name, "record") for name in ONE_MAP))
 
 
 def attention(
@@ -42,22 +44,9 @@ def attention(
     output: OutputGroup,
 ) -> None:
     """Show which tokens each token attended to: one map, one token's row, or all heads at once."""
-    from glassformer.observe.attention import SITES, layers_and_heads
+    from glassformer.see.attention import SITES, layers_and_heads
 
     text = read_prompt(prompt)
-    if mean and (layer is not None or rollout):
-        raise InputError(f"--mean is over all layers. Leave out {'--rollout' if layer is None else '--layer'}.")
-    if record is not None:
-        unused: dict[str, Any] = {
-            "--layer": layer,
-            "--head": head,
-            "--token": token,
-            "--mean": mean or None,
-            "--rollout": rollout or None,
-        }
-        unused |= {"--json": output.as_json or None, "--save": output.save, "--all": output.everything or None}
-        if named := [option for option, value in unused.items() if value is not None]:
-            raise InputError(f"--record writes the maps of all layers and heads, so {named[0]} has no use. Leave one out.")
     model = model_options.load()
     reading = prompt_options.read(model, text, target, new)
     if record is not None:

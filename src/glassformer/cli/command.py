@@ -11,16 +11,17 @@ a heading of their own in the help. Help is plain text, so that its examples can
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from glassformer.cli.command_synonyms import familiar_command, familiar_option
-from glassformer.ground.errors import did_you_mean, needed_for
+from glassformer.ground.errors import InputError, did_you_mean, needed_for
 from glassformer.ground.operations import ArgumentInfo, summary
 
 
@@ -29,6 +30,12 @@ class OptionGroup:
     """Options that belong together, as fields."""
 
     HEADING: ClassVar[str]  # over them in the help
+
+    @classmethod
+    def options(cls) -> Mapping[str, tuple[Any, ArgumentInfo, Any]]:
+        """Each option's type, description and default."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {field.name: (*get_args(hints[field.name]), field.default) for field in fields(cls)}
 
 
 def option(*names: str, help: str, **more: Any) -> ArgumentInfo:  # noqa: A002
@@ -40,8 +47,14 @@ def argument(*, help: str, **more: Any) -> ArgumentInfo:  # noqa: A002
     return ArgumentInfo(help, positional=True, **more)
 
 
-def command(function: Callable[..., None], name: str, examples: str) -> click.Command:
-    """A function as a command."""
+def command(
+    function: Callable[..., None], name: str, examples: str, needs: Mapping[str, str] | None = None,
+    excludes: Iterable[tuple[str, str]] = (),
+) -> click.Command:  # fmt: skip
+    """A function as a command.
+
+    `needs`: for parameters the one that each has no use without; `excludes`: pairs of which one has no use with the other.
+    """
     hints = get_type_hints(function, include_extras=True)
     parameters: list[click.Parameter] = []
     groups: dict[str, type[OptionGroup]] = {}
@@ -52,16 +65,22 @@ def command(function: Callable[..., None], name: str, examples: str) -> click.Co
             context = parameter.name
         elif isinstance(hint, type) and issubclass(hint, OptionGroup):
             groups[parameter.name] = hint
-            options = get_type_hints(hint, include_extras=True)
-            parameters += [
-                _parameter(field.name, options[field.name], field.default, hint.HEADING) for field in fields(hint)
-            ]
+            for option_name, (kind, info, default) in hint.options().items():
+                parameters.append(_parameter(option_name, kind, info, default, hint.HEADING))
         else:
-            parameters.append(_parameter(parameter.name, hint, parameter.default, None))
+            kind, info = get_args(hint)
+            parameters.append(_parameter(parameter.name, kind, info, parameter.default))
 
     def call(**values: Any) -> None:
+        words, given = typed_parameters(click.get_current_context())
+        for parameter, needed in (needs or {}).items():
+            if parameter in given and needed not in given:
+                raise InputError(needs_other(words[parameter], words[needed]))
+        for parameter, other in excludes:
+            if {parameter, other} <= given:
+                raise InputError(excludes_other(words[parameter], words[other]))
         grouped: dict[str, Any] = {
-            name: group(**{field.name: values.pop(field.name) for field in fields(group)}) for name, group in groups.items()
+            name: group(**{option: values.pop(option) for option in group.options()}) for name, group in groups.items()
         }
         if context is not None:
             grouped[context] = click.get_current_context()
@@ -70,9 +89,24 @@ def command(function: Callable[..., None], name: str, examples: str) -> click.Co
     return Verb(name, callback=call, params=parameters, help=inspect.getdoc(function), epilog=examples)
 
 
-def _parameter(name: str, hint: Any, default: Any, heading: str | None) -> click.Parameter:
-    """One parameter of the command line, by its annotation."""
-    kind, info = get_args(hint)
+def typed_parameters(context: click.Context) -> tuple[dict[str, str], set[str]]:
+    """How each parameter is typed, and which of them were."""
+    parameters = [parameter for parameter in context.command.params if parameter.name is not None]
+    positional = {str(one.name): str(one.name).upper() for one in parameters if isinstance(one, click.Argument)}
+    words = {str(one.name): one.opts[0] for one in parameters} | positional
+    return words, {name for name in words if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+
+
+def needs_other(word: str, needed: str) -> str:
+    return f"{word} goes with {needed}. Give {needed} too, or leave {word} out."
+
+
+def excludes_other(word: str, other: str) -> str:
+    return f"{word} has no use with {other}. Leave one of them out."
+
+
+def _parameter(name: str, kind: Any, info: ArgumentInfo, default: Any, heading: str | None = None) -> click.Parameter:
+    """One parameter of the command line."""
     default = info.none_word if default is None else default
     repeated = any(get_origin(part) is list for part in (kind, *get_args(kind)))
     (value,) = {part for part in parts(kind) if part is not NoneType}

@@ -25,7 +25,7 @@ WORDS: dict[str, str | tuple[str, ...]] = {  # without hyphens and underscores
     # look
     **dict.fromkeys(("detokenize", "encode", "tokenize", "tokenizer"), "glass tokens TEXT"),
     **dict.fromkeys(("logprobs", "surprisal"), "glass trace TEXT"),
-    "why": "glass run --why PROMPT",
+    "explain": "glass why PROMPT",
     **dict.fromkeys(("logitlens", "unembed"), "glass lens TEXT"),
     "tunedlens": ("glass lens --train FILE --out FILE", "glass lens --tuned FILE TEXT"),
     **dict.fromkeys(("attribution", "dla"), "glass lens --wrote TOKEN TEXT"),

@@ -23,7 +23,7 @@ from glassformer.page.format import escape_control, to_json
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
-    from glassformer.views.view import View
+    from glassformer.see.view import View
 
 ModelOption = Annotated[
     str,

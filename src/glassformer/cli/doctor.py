@@ -16,8 +16,8 @@ from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
-    from glassformer.views.thread_bench import Machine, ThreadBench
-    from glassformer.views.verification import EngineVerdict
+    from glassformer.see.thread_bench import Machine, ThreadBench
+    from glassformer.see.verification import EngineVerdict
 
 EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2   ·   glass doctor --bench"
 TEXTS = (  # that executors are compared on: of different lengths, and of different kinds
@@ -80,7 +80,7 @@ def bench_machine() -> ThreadBench:
     from glassformer.engine.cpu import thread_count
     from glassformer.engine.cpu.cores import available
     from glassformer.engine.cpu.library import requested_threads
-    from glassformer.views.thread_bench import ThreadBench, ThreadSpeed
+    from glassformer.see.thread_bench import ThreadBench, ThreadSpeed
 
     processors, requested = available(), requested_threads()
     with bars.spinner("measuring"):
@@ -111,7 +111,7 @@ def bench_model(name: str) -> ThreadBench:
     from glassformer.engine.cpu.cores import available
     from glassformer.engine.cpu.thread_bench import model_speeds
     from glassformer.model_files import ModelFiles
-    from glassformer.views.thread_bench import ThreadBench, ThreadSpeed
+    from glassformer.see.thread_bench import ThreadBench, ThreadSpeed
 
     model = common.load_model(name, executor="cpu")
     assert isinstance(model.opened, ModelFiles)
@@ -134,7 +134,7 @@ def bench_model(name: str) -> ThreadBench:
 def _machine() -> Machine:
     from glassformer.engine.cpu.cores import available
     from glassformer.engine.cpu.library import chosen_level, pinning_requested
-    from glassformer.views.thread_bench import Machine
+    from glassformer.see.thread_bench import Machine
 
     processors = available()
     return Machine(
@@ -162,7 +162,7 @@ def _verify(name: str, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        from glassformer.views.verification import LEGEND, verdicts_table
+        from glassformer.see.verification import LEGEND, verdicts_table
 
         common.print_line(
             f"{model.name} ({model.opened.kind_text}): the CPU engine beside PyTorch in float32, at every site"
@@ -180,8 +180,7 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     from glassformer.engine.gpu.device import blueprint_reason, unusable_reason
     from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
     from glassformer.model_files import ModelFiles
-    from glassformer.observe.verification import gpu_tolerance, tolerance, verify_all
-    from glassformer.views.verification import EngineVerdict
+    from glassformer.see.verification import EngineVerdict, gpu_tolerance, tolerance, verify_all
 
     assert isinstance(model.opened, ModelFiles)
     best, *_ = all_levels = levels()
@@ -189,7 +188,9 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     variants = [(level, "f32", exact) for level in all_levels]
     variants += [(best, cache, exact) for cache in CACHES if cache != "f32"]
     ids = [model.tokenizer(text)["input_ids"][: model.config.context // 2] for text in TEXTS]
-    starts = [] if model.start is None else [model.start]  # an encoder-decoder writes what it reads
+    starts = (
+        [] if model.decoder_start_token is None else [model.decoder_start_token]
+    )  # an encoder-decoder writes what it reads
     prompts, sources = [[*starts, *text_ids] for text_ids in ids], ids if starts else None
     tensors, blueprint = model.opened.tensors, model.blueprint
     packed = any(tensor.packed for tensor in tensors.values())
@@ -284,7 +285,7 @@ def _plain(alone: bool) -> tuple[str, list[str]]:
     except ImportError as error:
         needed = f"torch cannot be imported ({error}): {install('torch')}"
         return f"plain: cannot run: {needed}", [needed] if alone else []
-    from glassformer.layers.linear import has_fast_matmul
+    from glassformer.torch.layers import has_fast_matmul
 
     devices = [f"cpu ({torch.get_num_threads()} threads)"]
     if torch.cuda.is_available():

@@ -12,7 +12,7 @@ from glassformer.cli.text_input import read_text_file
 from glassformer.ground.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from glassformer.views.view import View
+    from glassformer.see.view import View
 
 EXAMPLE = (
     "Example: glass eval --text book.txt   ·   glass eval qwen3-0.6b --text book.txt --stride 256 --json   ·   "
@@ -55,7 +55,7 @@ def evaluate(
 
 
 def _evaluate_text(text: Path, name: str | None, window: int, stride: int | None, model: ChangeableModelGroup) -> View:
-    from glassformer.observe.perplexity import evaluate as evaluate_text
+    from glassformer.see.evaluation import evaluate as evaluate_text
 
     content = read_text_file(text)
     loaded = model.load(name)

@@ -39,7 +39,7 @@ def features(
         )
     model = model_options.load()
     if not sae:
-        from glassformer.observe.features import known_dictionaries
+        from glassformer.see.features import known_dictionaries
         from glassformer.steering.library import local_library
 
         output.show(known_dictionaries(model, model.library))

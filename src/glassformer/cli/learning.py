@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import OutputGroup
-from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.observe.reading import Reading
-    from glassformer.views.view import View
+    from glassformer.see.reading import Reading
+    from glassformer.see.view import View
 
 EXAMPLE = (
     "Example: glass learning speeches   ·   glass learning speeches 'My fellow'   ·   "
     "glass learning speeches 'My fellow' --layer 2 --head 1 --save learning.html"
 )
+
+NEEDS = dict.fromkeys(("token", "layer", "head", "target"), "prompt")
 
 
 def learning(
@@ -42,14 +43,12 @@ def learning(
     common.use_threads(threads)
     view: View
     if prompt is None:
-        if any(value is not None for value in (token, layer, head, target)):
-            raise InputError("--token, --layer, --head and --target are about a text. Give one behind the folder.")
-        from glassformer.observe.training_log import read_training
+        from glassformer.see.training_curves import read_training
 
         view = read_training(folder)
     else:
-        from glassformer.observe.learning import learning as learn
         from glassformer.runtime.model import load
+        from glassformer.see.learning import learning as learn
 
         common.log_to_stderr()
 

@@ -9,11 +9,13 @@ from glassformer.cli.command import option
 from glassformer.cli.model_files import open_files
 from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.ground.errors import SettingError
 
 EXAMPLE = (
     'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'
 )
+
+NEEDS = {"length": "blueprint"}
+EXCLUDES = (("prompt", "length"), ("sites", "prompt"), ("sites", "blueprint"))
 
 
 def look(
@@ -36,14 +38,14 @@ def look(
     output: OutputGroup,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
+    from glassformer.see.model_description import site_names
+
     if sites:
-        show_sites(model_options.model, prompt, blueprint or length is not None, output)
+        output.show(site_names(open_files(model_options.model, weights=False).blueprint(), model_options.model))
         return
     if blueprint:
         show_plan(model_options.model, prompt, length, output)
         return
-    if length is not None:
-        raise SettingError("--length is for --blueprint: a prompt has its own length. Leave it out.")
     text = read_prompt(prompt)
     model = model_options.load()
     with bars.spinner(f"loading {model_options.model} and reading the prompt"):
@@ -53,20 +55,9 @@ def look(
 
 def show_plan(model: str, prompt: str | None, length: int | None, output: OutputGroup) -> None:
     """Show a model's blueprint, for as many tokens as the prompt has."""
-    from glassformer.observe.plan import LENGTH, plan
+    from glassformer.see.plan import LENGTH, plan
 
-    if prompt is not None and length is not None:
-        raise SettingError("a prompt and --length both set the number of tokens. Leave one out.")
     opened = open_files(model, weights=False)
     if prompt is not None:
         length = len(opened.tokenizer(read_prompt(prompt))["input_ids"])
     output.show(plan(opened.blueprint(), length or LENGTH, name=model))
-
-
-def show_sites(model: str, prompt: str | None, more: bool, output: OutputGroup) -> None:
-    """Show a model's sites, which are the same for every prompt."""
-    from glassformer.observe.site_names import site_names
-
-    if prompt is not None or more:
-        raise SettingError("--sites is about the model alone. Leave the prompt, --blueprint and --length out.")
-    output.show(site_names(open_files(model, weights=False).blueprint(), model))

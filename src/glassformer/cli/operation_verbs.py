@@ -1,63 +1,185 @@
-"""`glass NAME` for each operation on a text that has an example: its arguments are the options."""
+"""`glass NAME` for each operation that has an example: its arguments are the options.
+
+Several operations may be the views of one verb (`verb`, `chosen_by`): then the options are those of all of them, what is
+typed chooses the view, and what it has no use for is refused. A view that is more than an operation, because it reads and
+writes files, is a function of this package.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 import click
 
 from glassformer.cli import bars, common
-from glassformer.cli.command import command, parts
+from glassformer.cli.command import command, excludes_other, needs_other, option, parts, typed_parameters
 from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
-from glassformer.ground.operations import OPERATIONS, READING, Operation, OperationArgument
+from glassformer.ground.errors import InputError
+from glassformer.ground.operations import COMMAND, MODEL, OPERATIONS, Operation, OperationArgument, Statement
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
+    from glassformer.training.rows import DataRow
 
 TEXT_KINDS = (str, float, int, bool)  # what is typed for a value of some types: the first of these among them
+PROMPT = "prompt"
 
 
-def operation_verb(name: str) -> click.Command:
-    """The verb of an operation on a text."""
-    from glassformer.observe import reading  # whose operations it has then
+class OperationVerb:
+    """The operations that are the views of one verb, and what can be typed for them."""
 
-    operation = OPERATIONS[READING, name.replace("-", "_")]
-    assert hasattr(reading.Reading, operation.name)
+    def __init__(self, stated: Sequence[Statement]) -> None:
+        for each in stated:
+            importlib.import_module(each.module)
+        self.name = str(stated[0].verb)
+        views = [one for one in OPERATIONS.values() if one.verb == self.name]
+        self.views = sorted(views, key=lambda view: bool(view.chosen_by))  # first what is shown if nothing is chosen
+        self.main = next(one for one in self.views if one.example is not None)
+        self.words: dict[str, str] = {}  # as typed, by parameter
+        self.hints: dict[str, Any] = {}
+        self.defaults: dict[str, Any] = {}
+        self.parameters: dict[Operation, dict[str, OperationArgument]] = {view: {} for view in self.views}
+        if any(map(_reads_prompt, self.views)):
+            self._add(PROMPT, "PROMPT", common.PromptArgument, None)
+        for view in self.views:
+            names = [argument.name for argument in view.arguments]
+            for flag in set(view.chosen_by) - {*names, PROMPT}:
+                self._add(flag, f"--{flag}", Annotated[bool, option(f"--{flag}", help=view.summary)], False)
+            for argument in view.arguments:
+                self.parameters[view][self._parameter(view, argument)] = argument
+        if any(view.on_text for view in self.views):
+            self._add("target", "--target", common.TargetOption, None)
+            self._add("new", "-n", common.GeneratedFirstOption, 0)
 
-    def verb(
-        *, prompt: str | None, target: str | None, new: int, model_options: ChangeableModelGroup,
-        prompt_options: PromptGroup, output: OutputGroup, **values: Any,
+    def _add(self, name: str, word: str, hint: Any, default: Any) -> None:
+        self.words[name], self.hints[name], self.defaults[name] = word, hint, default
+
+    def _parameter(self, view: Operation, argument: OperationArgument) -> str:
+        """The parameter for an argument; views whose options have one name share it, and its default if that is the same."""
+        word = argument.named()[0]
+        default = None if _repeated(argument) or (argument.required and len(self.views) > 1) else argument.default
+        known = next((name for name, typed in self.words.items() if typed == word), None)
+        if known is None:
+            if view.chosen_by and argument.name not in view.chosen_by:
+                chooser = self.words[view.chosen_by[0]]
+                argument = replace(
+                    argument, info=replace(argument.info, help=f"With {chooser}: {_within(argument.info.help)}")
+                )
+            elif view.chosen_by:
+                argument = replace(argument, info=replace(argument.info, default_shown=False))
+            self._add(argument.name, word, _typed(argument, default), default)
+        elif self.defaults[known] != default:
+            kind, info = get_args(self.hints[known])
+            self._add(known, word, Annotated[kind | None, info], None)
+        return known or argument.name
+
+    def command(self) -> click.Command:
+        hints = {
+            **self.hints, "context": click.Context, "model_options": ChangeableModelGroup, "prompt_options": PromptGroup,
+            "output": OutputGroup,
+        }  # fmt: skip
+
+        def verb(**values: Any) -> None:
+            self.show(**values)
+
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=self.defaults.get(name, inspect.Parameter.empty))
+            for name in hints
+        ]
+        verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        verb.__annotations__ = hints
+        verb.__doc__ = self.main.summary
+        return command(verb, self.name, self.main.example or "")
+
+    def show(
+        self, *, context: click.Context, model_options: ChangeableModelGroup, prompt_options: PromptGroup,
+        output: OutputGroup, **values: Any,
     ) -> None:  # fmt: skip
-        text = read_prompt(prompt)
+        given = typed_parameters(context)[1].intersection(values)
+        view = self.chosen(given)
+        typed = {name: one for name, one in self.parameters[view].items() if name in given}
+        arguments = {one.name: self._value(name, one, values[name]) for name, one in typed.items()}
+        if view.owner == COMMAND:
+            output.show(view.function(model_options, **arguments))
+            return
+        text = read_prompt(values[PROMPT]) if _reads_prompt(view) else ""
+        rows = _read_rows(view, arguments)
         model = model_options.load()
-        text_read = prompt_options.read(model, text, target, new)
+        subject: Any = model if view.owner == MODEL else None
+        if view.on_text:
+            subject = prompt_options.read(model, text, values["target"], values["new"])
+        elif subject is None:  # such as model.circuits
+            subject = attrgetter(view.owner.partition(".")[2])(model)
+        whole = (one.name for one in view.arguments if one.info.every_position and output.everything)
+        more = {**{name: range(len(subject)) for name in whole}, **_opened(view, arguments, model)}
+        if view.makes_prompts:
+            more |= prompt_options.keywords()
         with ExitStack() as stack:
-            if operation.reports_progress:
-                values["progress"] = stack.enter_context(bars.counter_bar(f"{model_options.model} reads"))
-            view = getattr(text_read, operation.name)(**_opened(operation, values, model))
-        output.show(view)
+            if rows:
+                stack.enter_context(_rows_named(rows))
+            if view.reports_progress:
+                more["progress"] = stack.enter_context(bars.counter_bar(f"{model_options.model} reads"))
+            shown = getattr(subject, view.name)(*([text] if view.takes_prompt else ()), **more)
+        output.show(shown)
 
-    own = {argument.name: _typed(argument) for argument in operation.arguments}
-    hints = {
-        "prompt": common.PromptArgument, **own, "target": common.TargetOption, "new": common.GeneratedFirstOption,
-        "model_options": ChangeableModelGroup, "prompt_options": PromptGroup, "output": OutputGroup,
-    }  # fmt: skip
-    defaults = {"prompt": None, "target": None, "new": 0, **{one.name: one.default for one in operation.arguments}}
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, inspect.Parameter.empty))
-        for name in hints
-    ]
-    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    verb.__annotations__ = hints
-    verb.__doc__ = operation.summary
-    return command(verb, name, operation.example or "")
+    def _value(self, name: str, argument: OperationArgument, value: Any) -> Any:
+        """A value as the chosen view takes it; another view may take several."""
+        if not isinstance(value, list) or argument.info.check is not None or _repeated(argument):
+            return value
+        if len(value) > 1:
+            raise InputError(f"{self.words[name]} is for one value here. Give {self.words[name]} once.")
+        return value[0]
+
+    def chosen(self, given: set[str]) -> Operation:
+        """The view that is asked for; an error where an option is not for it, or one is missing."""
+        default = next((view for view in self.views if not view.chosen_by), self.main)
+        view = next((view for view in self.views if given.intersection(view.chosen_by)), default)
+        for name in self.words:
+            if name in given and name not in self._known(view):
+                self._refuse(name, view, given)
+        required = self._required(view)
+        if missing := [self.words[name] for name in required if name not in given]:
+            others = [one for one in self.views if one.chosen_by and not set(required) <= set(self._required(one))]
+            shown = [] if given.intersection(view.chosen_by) else [self.words[one.chosen_by[0]] for one in others]
+            are, them = ("are", "them") if missing[1:] else ("is", "it")
+            raise InputError(f"{' and '.join(missing)} {are} missing. Give {', or '.join([them, *shown])}.")
+        return view
+
+    def _refuse(self, name: str, view: Operation, given: set[str]) -> NoReturn:
+        """An option that the view does not have: what chooses the one that has it, or what it cannot stand beside."""
+        word = self.words[name]
+        if choosing := [self.words[chooser] for chooser in view.chosen_by if chooser in given]:
+            raise InputError(excludes_other(word, choosing[0]))
+        chooser = next(self.words[one.chosen_by[0]] for one in self.views if name in self._known(one))
+        raise InputError(needs_other(word, chooser))
+
+    def _required(self, view: Operation) -> list[str]:
+        return [name for name, argument in self.parameters[view].items() if argument.required]
+
+    def _known(self, view: Operation) -> set[str]:
+        """The parameters of a view."""
+        shared = {PROMPT, "target", "new"} if view.on_text else {PROMPT} if view.takes_prompt else set[str]()
+        return {*self.parameters[view], *view.chosen_by, *shared}
 
 
-def _opened(operation: Operation, values: dict[str, Any], model: Model) -> dict[str, Any]:
+def _within(sentence: str) -> str:
+    """A sentence after a colon."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
+
+
+def _reads_prompt(view: Operation) -> bool:
+    return view.on_text or view.takes_prompt
+
+
+def _opened(operation: Operation, values: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The values, of which some are opened by their names."""
     openers = {argument.name: argument.info.opened_by for argument in operation.arguments}
     return {
@@ -66,10 +188,45 @@ def _opened(operation: Operation, values: dict[str, Any], model: Model) -> dict[
     }
 
 
-def _typed(argument: OperationArgument) -> Any:
+def _typed(argument: OperationArgument, default: Any) -> Any:
     """An argument as a command line takes it."""
+    kind = _kind(argument)
+    return Annotated[kind | None if default is None else kind, argument.info]
+
+
+def _kind(argument: OperationArgument) -> Any:
+    if argument.info.from_file:
+        return Path
+    if argument.info.typed is not None:
+        return argument.info.typed
     kinds = {str if isinstance(part, str) else part for part in parts(argument.hint)}
-    kind: Any = str if argument.info.opened_by else next(kind for kind in TEXT_KINDS if kind in kinds)
-    several = any(get_origin(option) is Sequence for option in (argument.hint, *getattr(argument.hint, "__args__", ())))
-    kind = list[kind] if several else kind
-    return Annotated[kind | None if argument.default is None else kind, argument.info]
+    kind: Any = str if argument.info.opened_by else next((kind for kind in TEXT_KINDS if kind in kinds), Path)
+    options = (argument.hint, *getattr(argument.hint, "__args__", ()))
+    return list[kind] if any(get_origin(option) is Sequence for option in options) else kind
+
+
+def _repeated(argument: OperationArgument) -> bool:
+    return get_origin(_kind(argument)) is list
+
+
+def _read_rows(view: Operation, arguments: dict[str, Any]) -> Sequence[DataRow]:
+    """The rows of the file that is typed in an argument's place, if there is one; the argument becomes their fields."""
+    name = next((one.name for one in view.arguments if one.info.from_file), None)
+    if name is None:
+        return ()
+    from glassformer.training.rows import read_rows
+
+    rows = read_rows(arguments[name])
+    arguments[name] = [{key: value for key, value in row.fields.items() if value != ""} for row in rows]  # as a CSV has it
+    return rows
+
+
+@contextmanager
+def _rows_named(rows: Sequence[DataRow]) -> Iterator[None]:
+    """Around what is done with a file's rows: an error says in which row of the file it is."""
+    from glassformer.see.patching.compute import PairError
+
+    try:
+        yield
+    except PairError as error:
+        raise InputError(f"{rows[error.number - 1].place}{error.problem}") from error

@@ -15,16 +15,16 @@ from glassformer.ground.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.ground.changes import Change
-    from glassformer.observe.reading import Reading
     from glassformer.runtime.model import Model
-    from glassformer.runtime.prompt import PromptKeywords
-    from glassformer.views.view import View
+    from glassformer.see.reading import Reading
+    from glassformer.see.view import View
+    from glassformer.text.prompt import PromptKeywords
 
 
 def _check_save_path(path: Path | None) -> Path | None:
     """Refuse a file of unknown format, or in a folder that is not there, before anything runs."""
     if path is not None:
-        from glassformer.views.view import form_of
+        from glassformer.see.view import form_of
 
         form_of(path)
         if not path.absolute().parent.is_dir():

@@ -102,7 +102,7 @@ def run(
         return
     started = time.perf_counter()
     model = model_options.load()
-    prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
+    prepared = model.start(text, **prompt_options.keywords(), **chosen)
     with bars.spinner(f"loading {model_options.model}"):
         about = model.executor.describe()
     loaded = time.perf_counter()
@@ -185,7 +185,7 @@ def run_chat(
 def candidates_to_keep(*, seen: bool, recorded: bool) -> int:
     """Of each step: as many as a recording has, as a table shows, or none."""
     if recorded:
-        from glassformer.observe.recording import CANDIDATES
+        from glassformer.see.recording import CANDIDATES
 
         return CANDIDATES
     return 10 if seen else 0
@@ -203,7 +203,7 @@ def check_batch(batch: BatchGroup, prompt: str | None, single: Mapping[str, bool
 
 def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:
     """Replay a saved run; exit code 1 when a token differs."""
-    from glassformer.observe.receipt import read_receipt
+    from glassformer.see.receipt import read_receipt
 
     receipt = read_receipt(path)
     model = load_as_saved(receipt, model_options)
@@ -220,7 +220,7 @@ def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGrou
     `--model` says where the model lies, where its name in the file does not: a server's receipts have the name that it is
     served by. Whether it is the same model is checked by its weights.
     """
-    from glassformer.observe.receipt import adapter_arguments, executor_arguments
+    from glassformer.see.receipt import adapter_arguments, executor_arguments
 
     named = model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"))
     name = model_options.model if named else receipt["model"]

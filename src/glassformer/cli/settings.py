@@ -15,8 +15,8 @@ from glassformer.page.format import abbreviate_list
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
     from glassformer.engine.protocol import Description
-    from glassformer.observe.protocols import ModelLike
     from glassformer.runtime.run import Run
+    from glassformer.see.protocols import ModelLike
 
 FINISH_TEXTS = {
     "eos": "finished", "length": "cut at the limit", "stop": "ended at the stop string", "complete": "complete",

@@ -52,7 +52,7 @@ def make(
 
 def list_vectors(model_options: ModelGroup, output: OutputGroup) -> None:
     """List the steering vectors in GLASS_HOME/steering, and whether they fit the model."""
-    from glassformer.observe.steering import known_vectors
+    from glassformer.see.steering import known_vectors
     from glassformer.steering.library import local_library
 
     model = model_options.load()

@@ -44,8 +44,8 @@ def tokens(
     output: OutputGroup,
 ) -> None:
     """Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch."""
-    from glassformer.observe.tokens import batch, tokenized
-    from glassformer.views.view import View
+    from glassformer.see.tokens import batch, tokenized
+    from glassformer.see.view import View
 
     batch_texts = read_texts(texts or [], lines)
     several = lines or len(batch_texts) > 1

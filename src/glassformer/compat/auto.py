@@ -1,4 +1,4 @@
-"""The named classes and the Auto classes.
+"""The named classes and the Auto classes; configs and tokenizers by the names of transformers' classes.
 
 `Qwen3ForCausalLM` is family × head × loading × generation. The classes are built here on demand, by name, so that a new
 family needs no list of subclasses.
@@ -6,29 +6,37 @@ family needs no list of subclasses.
 
 from __future__ import annotations
 
+import os
+import re
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from glassformer import blueprints, families
-from glassformer.blueprints import Head
+from glassformer import blueprints
+from glassformer.blueprints import Config, Head
 from glassformer.compat.generate import GenerationMixin
 from glassformer.compat.model_parts import Seq2SeqParts
 from glassformer.compat.pretrained import FromPretrained, PreTrainedModel
-from glassformer.families.shared.encoder import Encoder
-from glassformer.families.shared.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM
-from glassformer.ground.errors import ConfigError
+from glassformer.ground.errors import ConfigError, InputTypeError
 from glassformer.model_files import AutoConfig, AutoTokenizer, ModelFiles
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer_files.tokenizer_classes import CLASS_BY_NAME
+from glassformer.torch import base_class_for, encoder_class_for
+from glassformer.torch.encoder import Encoder
+from glassformer.torch.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM, head_class
 
 
 @cache
 def model_class(model_type: str, head: str) -> type[Any]:
     """The class of a family with a head (`ForCausalLM`, …), of its base (`Model`), or of its encoder (`EncoderModel`)."""
-    encoder = families.encoder_class_for(model_type) if head == "EncoderModel" else None
-    base = encoder or families.base_class_for(model_type)
+    base = base_class_for(model_type)
+    if head == "EncoderModel" and (encoder := encoder_class_for(model_type)) is not None:
+        base = encoder
+    elif head == "EncoderModel" and not issubclass(base, Encoder):
+        raise ConfigError(f"a {model_type} model cannot be loaded as AutoModelForTextEncoding. Use AutoModel.")
     body: dict[str, Any] = {"__module__": __name__, "base_class": base}
     if head in ("Model", "EncoderModel"):
         return type(base.__name__, (PreTrainedModel, base), body)
-    kind: type[ModelWithHead] = base.head_classes.get(head, HEADS[head])
+    kind: type[ModelWithHead] = head_class(base, head)
     if kind.head_kind not in base.heads:
         others = " or ".join(
             f"AutoModel{_auto_suffix(name)}" for name, known in HEADS.items() if known.head_kind in base.heads
@@ -60,10 +68,10 @@ def _auto_suffix(head: str) -> str:
 def find_model_class(name: str) -> type[Any] | None:
     """`Qwen3ForCausalLM` and the like, or None for a name that no family has."""
     for model_type in blueprints.model_types():
-        base = families.base_class_for(model_type)
+        base = base_class_for(model_type)
         if name == base.__name__:
             return model_class(model_type, "Model")
-        if (encoder := families.encoder_class_for(model_type)) is not None and name == encoder.__name__:
+        if (encoder := encoder_class_for(model_type)) is not None and name == encoder.__name__:
             return model_class(model_type, "EncoderModel")
         for head, kind in HEADS.items():
             if name == base.family + base.class_suffixes.get(head, head) and kind.head_kind in base.heads:
@@ -78,7 +86,10 @@ def __getattr__(name: str) -> type[Any]:
 
 
 class _AutoClass(FromPretrained):
-    head = "Model"
+    head: ClassVar[str]
+
+    def __init_subclass__(cls, head: str | None = None) -> None:
+        cls.head = head or cls.head
 
     @classmethod
     def class_for(cls, opened: ModelFiles) -> type[Any]:
@@ -90,73 +101,40 @@ class _AutoClass(FromPretrained):
         return model_class(config.model_type, cls.head)(config).eval()
 
 
-class AutoModel(_AutoClass):
+class AutoModel(_AutoClass, head="Model"):
     """A base model: ids in, states out."""
 
 
-class AutoModelForTextEncoding(_AutoClass):
+class AutoModelForTextEncoding(_AutoClass, head="EncoderModel"):
     """A model that reads a whole text at once: an encoder, or the encoder of an encoder-decoder."""
 
-    head = "EncoderModel"
 
-    @classmethod
-    def class_for(cls, opened: ModelFiles) -> type[Any]:
-        _refuse_decoder(opened.config.model_type)
-        return super().class_for(opened)
-
-    @classmethod
-    def from_config(cls, config: blueprints.Config) -> Any:
-        _refuse_decoder(config.model_type)
-        return super().from_config(config)
-
-
-def _refuse_decoder(model_type: str) -> None:
-    """Refuse a family that has no encoder of its own."""
-    encoder_only = issubclass(families.base_class_for(model_type), Encoder)
-    if not encoder_only and families.encoder_class_for(model_type) is None:
-        raise ConfigError(f"a {model_type} model cannot be loaded as AutoModelForTextEncoding. Use AutoModel.")
-
-
-class AutoModelForCausalLM(_AutoClass):
+class AutoModelForCausalLM(_AutoClass, head="ForCausalLM"):
     """A model that scores the next token, and generates."""
 
-    head = "ForCausalLM"
 
-
-class AutoModelForSeq2SeqLM(_AutoClass):
+class AutoModelForSeq2SeqLM(_AutoClass, head="ForConditionalGeneration"):
     """A model that reads one text and writes another."""
 
-    head = "ForConditionalGeneration"
 
-
-class AutoModelForMaskedLM(_AutoClass):
+class AutoModelForMaskedLM(_AutoClass, head="ForMaskedLM"):
     """A model that guesses hidden tokens."""
 
-    head = "ForMaskedLM"
 
-
-class AutoModelForSequenceClassification(_AutoClass):
+class AutoModelForSequenceClassification(_AutoClass, head="ForSequenceClassification"):
     """A model that scores labels for a whole text."""
 
-    head = "ForSequenceClassification"
 
-
-class AutoModelForTokenClassification(_AutoClass):
+class AutoModelForTokenClassification(_AutoClass, head="ForTokenClassification"):
     """A model that scores labels for every token."""
 
-    head = "ForTokenClassification"
 
-
-class AutoModelForQuestionAnswering(_AutoClass):
+class AutoModelForQuestionAnswering(_AutoClass, head="ForQuestionAnswering"):
     """A model that finds where in a text an answer begins and ends."""
 
-    head = "ForQuestionAnswering"
 
-
-class AutoModelForPreTraining(_AutoClass):
+class AutoModelForPreTraining(_AutoClass, head="ForPreTraining"):
     """A model as it was trained at first: ELECTRA's discriminator, which finds replaced tokens."""
-
-    head = "ForPreTraining"
 
 
 __all__ = [
@@ -165,3 +143,75 @@ __all__ = [
     "AutoModelForTextEncoding", "AutoModelForTokenClassification", "AutoTokenizer",
     "model_class",
 ]  # fmt: skip
+
+
+# Configs and tokenizers by name ------------------------------------------------------------------------------------------
+
+
+SUFFIX = "Config"
+
+
+class NamedConfig(type):
+    """The class of such names."""
+
+    config_class: type[Config]
+
+    def __call__(cls, **fields: Any) -> Config:
+        kind = cls.config_class
+        unlike_defaults = {kind.aliases.get(name, name) for name in fields}
+        defaults = {name: value for name, value in kind.default_fields.items() if name not in unlike_defaults}
+        return kind.read({**defaults, **fields})
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) is cls.config_class
+
+    @property
+    def model_type(cls) -> str:
+        return cls.config_class.model_type
+
+    def from_pretrained(cls, name: str | os.PathLike[str], **changes: Any) -> Config:
+        """The config of a checkpoint of this family."""
+        return cls.config_class.from_pretrained(name, **changes)
+
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """From the object in `config.json`."""
+        return cls.config_class.read(values)
+
+
+@cache
+def find_config(name: str) -> NamedConfig | None:
+    """`LlamaConfig` and the like, or None for a name that no family has."""
+    for model_type in blueprints.model_types():
+        base = base_class_for(model_type)
+        if name == base.__name__.removesuffix("Model") + SUFFIX:
+            return NamedConfig(name, (), {"config_class": base.config_class, "__doc__": f"A {model_type} config."})
+    return None
+
+
+TOKENIZER_NAME = re.compile(r"(\w+?)Tokenizer(Fast|Base)?")
+ANY = "PreTrained"  # what the names of the general classes begin with
+
+
+class NamedTokenizer(type):
+    """The class of such names."""
+
+    stem: str
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        raise InputTypeError(f"{cls.__name__} is made from files: {cls.__name__}.from_pretrained(folder or name).")
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tokenizer) and cls.stem in (ANY, *instance.class_stems)
+
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Tokenizer:
+        """The tokenizer of a model, as AutoTokenizer finds it."""
+        return AutoTokenizer.from_pretrained(name, **options)
+
+
+@cache
+def find_tokenizer(name: str) -> NamedTokenizer | None:
+    """`BertTokenizer` and the like, or None for a name that is not known."""
+    match = TOKENIZER_NAME.fullmatch(name)
+    if match is None or match[1] not in (ANY, *CLASS_BY_NAME) or (match[2] == "Base" and match[1] != ANY):
+        return None
+    return NamedTokenizer(name, (), {"stem": match[1], "__doc__": "Tokenizers, by one of their names."})

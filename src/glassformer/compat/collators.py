@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from glassformer.families.shared.base import IGNORED
 from glassformer.ground.errors import InputError
+from glassformer.torch.base import IGNORED
 
 Row: TypeAlias = Any  # a mapping, an object with attributes, or (for language models) the ids alone
 Batch: TypeAlias = Any  # a mapping of columns

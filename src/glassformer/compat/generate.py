@@ -19,10 +19,10 @@ from glassformer.decoding.text_warnings import remedies
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.plain.torch_threads import by_fastest_threads
-from glassformer.families.shared.base import WatchLike
-from glassformer.families.shared.heads import Seq2SeqLM
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.ground.sites import Watch
+from glassformer.torch.base import WatchLike
+from glassformer.torch.heads import Seq2SeqLM
 
 note = logging.getLogger("glassformer").warning
 
@@ -252,7 +252,7 @@ def _prepare_call(
         for index, negative in enumerate(negatives)
         for policy in policies(
             recipe, prompts.rows[index], source=prompts.sources[index], negative=negative, row=prompts.begun[index],
-            vectors=prompts.vectors[index], prompt_number=index, **more,
+            vectors=prompts.vectors[index], prompt_index=index, **more,
         )
     ]  # fmt: skip
     call = GenerateCall(model, prompts, row_policies, settings, watched, watch is not None, inputs.past_key_values)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
 from glassformer.engine.protocol import Row
-from glassformer.families.shared.base import check_ids
-from glassformer.families.shared.heads import Seq2SeqLM
-from glassformer.families.shared.outputs import BaseModelOutput
-from glassformer.families.shared.tensor_checks import check_device
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Watch
-from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.base import check_ids
+from glassformer.torch.cache import DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.heads import Seq2SeqLM
+from glassformer.torch.outputs import BaseModelOutput
+from glassformer.torch.tensor_checks import check_device
 
 if TYPE_CHECKING:
     from glassformer.engine.plain.executor import PlainExecutor
@@ -263,7 +263,7 @@ def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
     texts = zip(_row_layers(own, cached), sources, prompts.sources, prompts.rows, prompts.vectors, strict=True)
     for layers, source, source_ids, ids, vectors in texts:
         snapshot = KvSnapshot(layers if layers and layers[0][0].shape[1] else [], source)
-        known = snapshot.own or snapshot.source
+        known = snapshot.text or snapshot.source
         begun.append(executor.import_kv(snapshot, source_ids or (), ids, vectors) if known else None)
     read = [0 if row is None else row.length for row in begun]
     return replace(prompts, executor=executor, begun=begun, read=read)

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from glassformer.compat.generate_inputs import Prompts
 from glassformer.decoding import GenerationConfig, Outcome, Policy, Step
-from glassformer.families.shared.heads import Seq2SeqLM
-from glassformer.families.shared.outputs import GenerateOutput
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import ENCODER, Watch, axes
-from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.cache import DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.heads import Seq2SeqLM
+from glassformer.torch.outputs import GenerateOutput
 
 Sites = Mapping[str, Any]  # what a watch read of one row, (1, …)
 
@@ -225,7 +225,7 @@ def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
         new = torch.arange(len(text.policy.chosen) - 1)
         columns.append(torch.cat((prompts.layout.columns[index // copies], prompts.layout.length + new)))
     cache = _cache_for(call, len(texts))
-    own = _padded_layers([text.kv.own for text in texts], columns, length)
+    own = _padded_layers([text.kv.text for text in texts], columns, length)
     if prompts.source_layout is None:
         cache.refill(own)
         return cache

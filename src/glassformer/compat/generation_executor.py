@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from glassformer.blueprints import blueprint
+from glassformer.compat.generate_inputs import PaddedRows
 from glassformer.compat.live_weights import KINDS, LiveWeights
 from glassformer.engine.protocol import Executor
 from glassformer.ground.errors import CheckpointError, ExecutorError
+from glassformer.torch.encoder import first_tokens
+from glassformer.torch.outputs import BaseModelOutputWithPooling
 
 if TYPE_CHECKING:
-    from glassformer.engine.cpu.executor import CpuExecutor
-    from glassformer.engine.cpu.reader import CpuReader
+    from glassformer.engine.cpu.executor import CpuExecutor, CpuReader
     from glassformer.engine.gpu.executor import GpuExecutor
 
 OWN_ATTRIBUTES = {  # that change no number
@@ -49,7 +51,7 @@ class LiveEngine:
 
 
 _engines: WeakKeyDictionary[nn.Module, LiveEngine] = WeakKeyDictionary()
-_as_built: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
+_as_built: WeakKeyDictionary[nn.Module, ModuleParts] = WeakKeyDictionary()
 atexit.register(_engines.clear)  # native memory is freed while there still is an interpreter
 
 
@@ -85,7 +87,7 @@ def release_engine(model: nn.Module) -> None:
 
 def _live_engine(model: Any, make: Callable[[Any, dict[str, Tensor]], LiveEngine]) -> Any:
     """The engine over a model as it is now: the one that is kept, unless a number has changed since; or None."""
-    parts = Parts.of(model)
+    parts = ModuleParts.of(model)
     if own_computation(model, parts) is not None:
         return None
     tensors = {name: value.detach() for name, value in parts.tensors.items()}
@@ -106,7 +108,8 @@ def _made(model: Any, watch: TensorWatch, make: Callable[[], Any]) -> LiveEngine
 
 
 def _gpu_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
-    from glassformer.engine.gpu.parameters import ParameterTensor, ParameterWatch
+    from glassformer.engine.gpu.kernels.fingerprint import ParameterWatch
+    from glassformer.engine.gpu.weights import ParameterTensor
 
     weights = {name: ParameterTensor(name, value) for name, value in tensors.items()}
 
@@ -134,7 +137,7 @@ def _cpu_reader(base: Any, tensors: dict[str, Tensor]) -> LiveEngine:
     weights = LiveWeights(base, tensors)
 
     def make() -> CpuReader:
-        from glassformer.engine.cpu.reader import CpuReader
+        from glassformer.engine.cpu.executor import CpuReader
         from glassformer.engine.cpu.thread_count import fastest_engine
 
         return CpuReader(base.config, blueprint(base.config, "base"), weights.stored, engine=fastest_engine())
@@ -168,14 +171,14 @@ def _check_memory(model: Any, weights: Any) -> None:
 # Whether a model is just what its class says ----------------------------------------------------------------------------
 
 
-class Parts(NamedTuple):
+class ModuleParts(NamedTuple):
     """The modules of a model, and their parameters and buffers, by name."""
 
     modules: dict[str, nn.Module]
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: Any) -> Parts:
+    def of(cls, model: Any) -> ModuleParts:
         modules = {"its base": model.base_model, "its head": getattr(model, "head_module", model)}  # named or not
         modules |= {name: module for name, module in model.named_modules() if not _in_pooler(name)}
         tensors = {
@@ -199,7 +202,7 @@ def _in_pooler(name: str) -> bool:
     return name.partition(".")[0] == "pooler"
 
 
-def own_computation(model: Any, parts: Parts) -> str | None:
+def own_computation(model: Any, parts: ModuleParts) -> str | None:
     """What makes a model compute something else than its class and config say, or what only PyTorch computes; else None."""
     if model.training:
         return "it is in training mode"
@@ -222,7 +225,7 @@ def own_computation(model: Any, parts: Parts) -> str | None:
             return f"{name} is on another device, or of a dtype or class that the engine does not know"
     if model not in _as_built:
         with torch.device("meta"):
-            _as_built[model] = Parts.of(type(model)(model.config))
+            _as_built[model] = ModuleParts.of(type(model)(model.config))
     built = _as_built[model]
     if built.modules.keys() != parts.modules.keys() or built.shapes != parts.shapes:
         return "modules or parameters were added, removed or reshaped"
@@ -238,3 +241,47 @@ def _same_module(module: nn.Module, built: nn.Module) -> bool:
         for name, value in attributes.items()
         if name[0] != "_" and name not in OWN_ATTRIBUTES
     )
+
+
+# An encoder's calls: token ids in, final states out, and nothing else asked for ------------------------------------------
+
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def encoder_output(base: Any, args: Sequence[Any], named: Mapping[str, Any]) -> BaseModelOutputWithPooling | None:
+    """What the call gives; None where PyTorch answers it."""
+    if torch.is_grad_enabled() or len(args) > len(INPUTS):
+        return None
+    inputs: dict[str, Any] = dict.fromkeys(INPUTS) | dict(zip(INPUTS, args, strict=False)) | dict(named)
+    ids, mask, types = (inputs.pop(name) for name in INPUTS)
+    if any(value is not None and value is not False for value in inputs.values()) or not _is_plain(base, ids, mask, types):
+        return None
+    if (reader := reader_for(base)) is None:
+        return None
+    layout = PaddedRows.of(len(ids), ids.shape[1], mask)
+    own_types = None if types is None else [row.tolist() for row in layout.own(types)]
+    rows = reader.read([row.tolist() for row in layout.own(ids)], own_types)
+    states = torch.zeros(*ids.shape, base.config.hidden_size, dtype=base.dtype)
+    for state, row, columns in zip(states, rows, layout.columns, strict=True):
+        state[columns] = torch.from_numpy(row).to(base.dtype)
+    real = None if mask is None else mask.bool()
+    return BaseModelOutputWithPooling(states, None if base.pooler is None else base.pooler(first_tokens(states, real)))
+
+
+def _is_plain(base: Any, ids: Any, mask: Any, types: Any) -> bool:
+    """Whether these are ids of the vocabulary, padded on one side, and types that the model knows."""
+    given = [tensor for tensor in (ids, mask, types) if tensor is not None]
+    if not all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in given) or ids is None:
+        return False
+    integers = all(tensor.dtype in (torch.int64, torch.int32) for tensor in (ids, *given[2:]))
+    if ids.ndim != 2 or not ids.numel() or not integers or any(tensor.shape != ids.shape for tensor in given):
+        return False
+    type_count = getattr(base.config, "type_vocab_size", 0) or 1 << 30
+    bounds = [(ids, base.vocabulary_size), *([(types, type_count)] if types is not None else [])]
+    if ids.shape[1] > base.config.context or any(tensor.min() < 0 or tensor.max() >= end for tensor, end in bounds):
+        return False
+    if mask is None:
+        return True
+    real = mask.bool()
+    return bool(real.any(1).all() and ((real[:, 1:] != real[:, :-1]).sum(1) <= 1).all())

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from glassformer.checkpoint import StoredTensor
-from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes
+from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes, Floats
+from glassformer.engine.cpu.weights import PackedMatrix
+from glassformer.ops.split import TensorPart
+from glassformer.torch.layers import Conv1D, Embedding, Linear
 
 KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # of the dtypes that an engine reads
 ROW, PIECE = 1 << 11, 1 << 19  # bytes of one sum, and of a square of them that stays in a core's cache
@@ -95,3 +99,47 @@ def _bytes(value: Tensor) -> Bytes:
 
 def _place(value: Tensor) -> Place:
     return value.data_ptr(), value.nbytes
+
+
+# The other way round: packed matrices in a model's layers ----------------------------------------------------------------
+
+
+Layer: TypeAlias = Linear | Conv1D | Embedding
+NOT_LOADED = TensorPart(0, ())
+
+
+def packable_layers(model: nn.Module, matrices: Mapping[str, PackedMatrix]) -> dict[str, tuple[Layer, PackedMatrix]]:
+    """The layers of a model that can have packed matrices, by the names of their weights."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    by_weight = {id(weights[name]): matrix for name, matrix in matrices.items() if name in weights}
+    return {
+        f"{name}.weight": (layer, by_weight[id(layer.weight)])
+        for name, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, Layer) and id(layer.weight) in by_weight
+    }
+
+
+def use_packed(layer: Layer, matrix: PackedMatrix) -> None:
+    """Give a layer whose weight was not loaded its matrix."""
+    if isinstance(layer, Embedding):
+        layer.lookup = lambda ids: torch.from_numpy(matrix.rows(ids.flatten().tolist())).view(*ids.shape, matrix.shape[1])
+        layer.weight = nn.Parameter(torch.empty(0, matrix.shape[1]))  # says which dtype, device and size there are
+    else:
+        layer.product = lambda x: _Product.apply(x, matrix)  # type: ignore[no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: PackedMatrix) -> Tensor:
+        ctx.matrix = matrix
+        return _by_row(matrix.outputs, x, matrix.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _by_row(ctx.matrix.input_gradients, gradient, ctx.matrix.shape[1]), None
+
+
+def _by_row(function: Callable[[Floats], Floats], x: Tensor, size: int) -> Tensor:
+    """What a function of rows makes of the last axis, which has another size then."""
+    return torch.from_numpy(function(x.detach().reshape(-1, x.shape[-1]).numpy())).view(*x.shape[:-1], size)

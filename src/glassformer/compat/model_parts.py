@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.families.shared.heads import ModelWithHead
-from glassformer.families.shared.seq2seq import shift_right
 from glassformer.ground.errors import InputError
 from glassformer.ground.hub_upload import upload
-from glassformer.layers import Block
+from glassformer.torch.container import Block
+from glassformer.torch.heads import ModelWithHead
+from glassformer.torch.seq2seq import shift_right
 
 
 class ModelParts:

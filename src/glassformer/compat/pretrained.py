@@ -25,22 +25,16 @@ from glassformer.blueprints import Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
-from glassformer.compat.encoder_states import encoder_output
-from glassformer.compat.generation_executor import release_engine
-from glassformer.compat.live_weights import remember_expanded
+from glassformer.compat.generation_executor import encoder_output, release_engine
+from glassformer.compat.live_weights import NOT_LOADED, packable_layers, remember_expanded, use_packed
 from glassformer.compat.model_parts import ModelParts
-from glassformer.compat.packed_layers import NOT_LOADED, packable_layers, use_packed
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
-from glassformer.engine.cpu.packed_matrix import PackedMatrix
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
+from glassformer.engine.cpu.weights import PackedMatrix
 from glassformer.engine.plain.torch_threads import fastest_threads
 from glassformer.engine.tensor_parallel.split_module import take_part
-from glassformer.families import BaseModel, base_class_for, encoder_class_for
-from glassformer.families.shared.base import WatchLike
-from glassformer.families.shared.encoder import Encoder
-from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.ground.arguments import checked
 from glassformer.ground.changes import Change, SiteFunction
 from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
@@ -48,11 +42,14 @@ from glassformer.ground.files import atomic_save, write_error
 from glassformer.ground.sites import Watch, expand_changes
 from glassformer.ground.transformers_isinstance import FamiliarClass
 from glassformer.ground.typecheck import OWN_CHECK
-from glassformer.layers import Conv1D, Linear, RMSNorm
-from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
 from glassformer.model_files import DTYPES as FLOATS
 from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_code, open_model
-from glassformer.ops.split import Part
+from glassformer.ops.split import TensorPart
+from glassformer.torch import BaseModel, base_class_for, encoder_class_for
+from glassformer.torch.base import WatchLike
+from glassformer.torch.encoder import Encoder
+from glassformer.torch.heads import HEADS, ModelWithHead
+from glassformer.torch.layers import Conv1D, Linear, LowRankUpdate, RMSNorm, with_low_rank_update
 
 note = logging.getLogger("glassformer").warning
 
@@ -303,7 +300,7 @@ def load(
     key_mapping: Mapping[str, str] | None = None,
     changes: Mapping[str, Any] | None = None,
     replace_mismatched: bool = False,
-    parts: Mapping[str, Part] | None = None,
+    parts: Mapping[str, TensorPart] | None = None,
     packed: Mapping[str, PackedMatrix] | None = None,
     for_engine: bool = False,
 ) -> Any:
@@ -366,7 +363,7 @@ def load_weights(
     mapping: Mapping[str, str],
     opened: ModelFiles,
     replace_mismatched: bool,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, TensorPart],
 ) -> dict[str, StoredTensor]:
     """Give every parameter of a model on the meta device its stored value, and log in one line what did not fit; the
     stored tensors by parameter.
@@ -433,7 +430,7 @@ def load_weights(
     return {name: stored[name] for name in own}
 
 
-def _with_tied_names(parts: Mapping[str, Part], expected: Mapping[str, Tensor]) -> Mapping[str, Part]:
+def _with_tied_names(parts: Mapping[str, TensorPart], expected: Mapping[str, Tensor]) -> Mapping[str, TensorPart]:
     """The parts under all names of a parameter: a blueprint has one for a table that an embedding shares with a head."""
     by_parameter = {id(expected[name]): part for name, part in parts.items() if name in expected}
     tied = {name: by_parameter[id(value)] for name, value in expected.items() if id(value) in by_parameter}
@@ -462,7 +459,7 @@ def _remedy(model: AnyModel, name: str, parameter: Tensor) -> str:
     return "Is this the config of these weights?"
 
 
-def as_tensor(stored: StoredTensor, dtype: torch.dtype, part: Part | None = None) -> Tensor:
+def as_tensor(stored: StoredTensor, dtype: torch.dtype, part: TensorPart | None = None) -> Tensor:
     """A stored tensor for torch, or a part of it: a view of the mapped file if its kind and alignment allow, else a
     converted copy. Packed blocks are expanded whole where a part is cut across their rows."""
     if part is not None and part.axis == 0 and len(part.ranges) == 1 and stored.layout is None:

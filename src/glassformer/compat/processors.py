@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.decoding.rules import TextIds
 from glassformer.decoding.settings import GenerationConfig, as_texts
 from glassformer.decoding.settings_table import SETTINGS
 from glassformer.decoding.shortlist import Shortlist
@@ -181,9 +179,7 @@ class RuleProcessor(LogitsProcessor):
         config.check()
         settings = {name: getattr(config, name) for name in SETTINGS}
         settings |= {"eos": config.eos, "min_keep": self.arguments["min_tokens_to_keep"]}
-        rule = SETTINGS[setting].rule
-        assert rule is not None
-        self._rule: Any = rule(SimpleNamespace(**settings), TextIds())
+        self._rule: Any = SETTINGS[setting].make_rule(settings.__getitem__)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = [
@@ -210,7 +206,7 @@ class RuleProcessor(LogitsProcessor):
         history = TokenHistory(ids[ignored:read], room=given.get("max_length", len(ids) + 1))
         for token in ids[max(read, ignored) :]:
             history.add(token)
-        history.size, history.prompt_number = size, row // given.get("num_beams", 1)
+        history.size, history.prompt_index = size, row // given.get("num_beams", 1)
         return history
 
 

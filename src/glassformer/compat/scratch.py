@@ -24,9 +24,9 @@ from glassformer.blueprints.scratch import Config
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, chapter_name
 from glassformer.compat.auto import model_class
-from glassformer.families.shared.heads import CausalLM, token_loss
 from glassformer.ground.errors import ConfigError, InputError, SettingError
-from glassformer.layers.cache import DynamicCache
+from glassformer.torch.cache import DynamicCache
+from glassformer.torch.heads import CausalLM, token_loss
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
 

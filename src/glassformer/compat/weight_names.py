@@ -14,9 +14,9 @@ from torch import Tensor
 
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import modern_names
-from glassformer.families import BaseModel
-from glassformer.families.shared.heads import ModelWithHead
 from glassformer.ground.errors import InputError
+from glassformer.torch import BaseModel
+from glassformer.torch.heads import ModelWithHead
 
 AnyModel: TypeAlias = BaseModel | ModelWithHead
 

@@ -46,9 +46,9 @@ def beams(executor: Executor, policies: Sequence[Policy], watch: Watch | None = 
         groups = range(0, len(policies), count)
         searches.extend(Search(executor, policies[first : first + count], first, watch) for first in groups)
         while searches:
-            scores = iter(run_lanes(executor, [lane for search in searches for lane in search.active_lanes]))
+            logits = iter(run_lanes(executor, [lane for search in searches for lane in search.active_lanes]))
             for search in searches:
-                search.advance([next(scores) for _ in search.active_lanes])
+                search.advance([next(logits) for _ in search.active_lanes])
             for search in searches:
                 if not search.beams:
                     yield from search.results()
@@ -85,7 +85,7 @@ class Search:
     """One prompt's search."""
 
     def __init__(self, executor: Executor, policies: Sequence[Policy], first: int = 0, watch: Watch | None = None) -> None:
-        """`first`: the number of the first policy among all."""
+        """`first`: the index of the first policy among all."""
         self.executor = executor
         self.policies = policies
         self.first = first
@@ -117,8 +117,8 @@ class Search:
             self.beams[0].policy.check_not_empty(shortlists[0])
 
         @cache
-        def text(number: int) -> Beam:
-            source, token, score = continuations[number]
+        def text(index: int) -> Beam:
+            source, token, score = continuations[index]
             beam, stages = self.beams[source], shortlists[source]
             policy = beam.policy.fork()
             step = policy.accept(token, gap=float(stages[0].scores.max() - stages[0].scores[token]))
@@ -128,10 +128,10 @@ class Search:
                 step = with_sites(step, sites[source], policy.detail)
             return Beam(policy, beam.lane, score, (*beam.steps, step), (*beam.beams, source))
 
-        ended = [text(number) for number in range(min(self.width, len(continuations))) if text(number).finish]
+        ended = [text(index) for index in range(min(self.width, len(continuations))) if text(index).finish]
         # drawn ones come in another order
-        ranked = sorted(range(len(continuations)), key=lambda number: -continuations[number].score)
-        active = list(islice((text(number) for number in ranked if not text(number).finish), self.width))
+        ranked = sorted(range(len(continuations)), key=lambda index: -continuations[index].score)
+        active = list(islice((text(index) for index in ranked if not text(index).finish), self.width))
         ended = [replace(beam, score=self._final_score(beam.score, len(beam.steps))) for beam in ended]
         self.done = sorted((*self.done, *ended), key=lambda beam: -beam.score)[: self.width]
         if self._is_over(active):
@@ -146,7 +146,7 @@ class Search:
                 f"the rules leave no more than {len(self.done)} different texts, and num_return_sequences is "
                 f"{len(self.policies)}. Ask for fewer, or allow more."
             )
-        for number, beam in enumerate(self.done[: len(self.policies)], self.first):
+        for index, beam in enumerate(self.done[: len(self.policies)], self.first):
             *steps, last = beam.steps
             outcome = Outcome(
                 beam.policy,
@@ -158,7 +158,7 @@ class Search:
                 beam_sites=tuple(self.beam_sites),
             )
             for step in (*steps, replace(last, outcome=outcome)):
-                yield number, step
+                yield index, step
 
     def close(self) -> None:
         close_all(self.lanes)
@@ -182,28 +182,29 @@ class Search:
             self.beam_scores.append(np.stack([shortlists[beam][-1].full_scores(logits[beam].size) for beam in beams]))
 
     def _record_sites(self, sites: Sequence[Mapping[str, Any]]) -> None:
-        """The same for what a watch read."""
+        """Keep what a watch read of all beams if it is asked for; while there are fewer, the last one's stands for the
+        rest."""
         if self.policies[0].detail.passes:
             kept = [{site: copied(value) for site, value in values.items()} for values in sites]
             self.beam_sites.append([kept[beam] for beam in self._filled_up(len(kept))])
 
     def _filled_up(self, count: int) -> list[int]:
-        """The numbers of so many beams, the last one again and again where there are fewer than the search is wide."""
-        return [min(number, count - 1) for number in range(self.width)]
+        """The indices of `count` beams, the last one again and again where there are fewer than the search is wide."""
+        return [min(index, count - 1) for index in range(self.width)]
 
     def _continuations(self, shortlists: Sequence[Shortlist]) -> list[Continuation]:
         """The best continuations of all beams, best first; or as many drawn ones, as they were drawn."""
         draws = self.beams[0].policy.history.draws(BEAMS) if self.settings.do_sample else None
         keys: list[npt.NDArray[np.floating]] = []
         continuations: list[Continuation] = []
-        for number, (beam, shortlist) in enumerate(zip(self.beams, shortlists, strict=True)):
+        for source, (beam, shortlist) in enumerate(zip(self.beams, shortlists, strict=True)):
             sums = shortlist.scores + beam.score
             ranks = sums if draws is None else sums - np.log(draws.standard_exponential(sums.size))
             best = highest(ranks, self.candidates_per_step)
             keys.append(ranks[best])
-            continuations += [Continuation(number, shortlist.id_at(int(index)), sums[index]) for index in best]
+            continuations += [Continuation(source, shortlist.id_at(int(index)), sums[index]) for index in best]
         order = np.argsort(-np.concatenate(keys), kind="stable")
-        return [continuations[at] for at in order[: self.candidates_per_step]]
+        return [continuations[rank] for rank in order[: self.candidates_per_step]]
 
     def _final_score(self, score: np.float32, length: int) -> np.float32:
         """A text's final score, by which long and short ones are compared."""
@@ -249,7 +250,7 @@ class Search:
 
 
 def highest(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """The indices of the best so many of those in play, in ascending order."""
+    """The indices of the best `count` of those in play, in ascending order."""
     indices = leaders(scores, count)
     if indices.size > count:
         indices = indices[np.argpartition(scores[indices], -count)[-count:]]

@@ -36,17 +36,17 @@ def contrastive(executor: Executor, policies: Sequence[Policy]) -> Iterator[tupl
     """Run every policy's prompt to its end; yields (which, step) as tokens come. All texts run together."""
     texts: dict[int, ContrastiveText] = {}
     try:
-        for number, policy in enumerate(policies):
-            texts[number] = ContrastiveText(executor, policy)
+        for index, policy in enumerate(policies):
+            texts[index] = ContrastiveText(executor, policy)
         while texts:
-            scores = executor.run([text.next_feed() for text in texts.values()])
-            for (number, text), own in zip([*texts.items()], scores, strict=True):
-                step = text.receive(own)
+            logits = executor.run([text.next_feed() for text in texts.values()])
+            for (index, text), text_logits in zip([*texts.items()], logits, strict=True):
+                step = text.receive(text_logits)
                 if step is None:
                     continue
                 if step.finish:
-                    texts.pop(number).lane.close()
-                yield number, step
+                    texts.pop(index).lane.close()
+                yield index, step
     finally:
         close_all([text.lane for text in texts.values()])
 

@@ -25,7 +25,7 @@ from glassformer.ground.sites import axes
 STAGES = (MODEL, *CHOICE_RULES)  # the columns of a record
 
 
-class Explanation(NamedTuple):
+class StepEvidence(NamedTuple):
     """What a step carries beside its token."""
 
     candidates: Candidates | None = None
@@ -42,9 +42,8 @@ class DeviceTokens:
     chosen: ChosenTokens
     draws: Draws
     length: int  # of the row, before the token that the next of them follows
-    last: int  # that token
     taken: int = 0
-    _explained: list[Explanation] | None = None
+    _explained: list[StepEvidence] | None = None
 
     @property
     def left(self) -> int:
@@ -52,24 +51,24 @@ class DeviceTokens:
 
     def take(self) -> Step | None:
         """The next of them as the policy's step; None where the executor could not choose."""
-        number, records, sites, policy = self.taken, self.chosen.records, self.chosen.sites, self.policy
-        token = self.chosen.ids[number]
+        index, records, sites, policy = self.taken, self.chosen.records, self.chosen.sites, self.policy
+        token = self.chosen.ids[index]
         if token == NOT_CHOSEN:
             return None
-        self.length, self.last, self.taken = self.length + 1, token, number + 1
+        self.length, self.taken = self.length + 1, index + 1
         draw, gap = None, 0.0
         if records is not None and policy.settings.do_sample:
-            draw, gap = float(self.draws[number]), float(records.best[number] - records.chosen[number])
-            policy.history.surprisals.append(-math.log2(records.shares[number]))
+            draw, gap = float(self.draws[index]), float(records.best[index] - records.chosen[index])
+            policy.history.surprisals.append(-math.log2(records.shares[index]))
         step = policy.accept(token, draw, gap)
         if self.chosen.logits is not None and policy.detail.depth:
-            step = policy.explain(step, [Shortlist(self.chosen.logits[number])])
+            step = policy.explain(step, [Shortlist(self.chosen.logits[index])])
         elif policy.detail.depth:
-            step = Step(token, step.finish, draw, False, *self._explanations[number])
-        return replace(step, sites=at_position(sites, number)) if sites else step
+            step = Step(token, step.finish, draw, False, *self._explanations[index])
+        return replace(step, sites=at_position(sites, index)) if sites else step
 
     @property
-    def _explanations(self) -> list[Explanation]:
+    def _explanations(self) -> list[StepEvidence]:
         """Of all tokens, computed at once."""
         if self._explained is None:
             ids = [token for token in self.chosen.ids if token != NOT_CHOSEN]
@@ -88,7 +87,7 @@ def at_position(sites: Mapping[str, Any], position: int) -> dict[str, Any] | Non
     return values or None
 
 
-def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Iterator[Explanation]:
+def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Iterator[StepEvidence]:
     """What a policy's detail asks for, of each of these tokens."""
     steps, detail = len(ids), policy.detail
     names = (MODEL, *(name for name, _ in policy.recipe.rules))
@@ -104,16 +103,16 @@ def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Itera
     logprobs = (chosen_logits - logits[:, 0] + np.log(probabilities[:, 0])).tolist()
     candidates = list(map(Candidates, *(cut_rows(part, shown) for part in (first, logits, probabilities))))
     if not detail.waterfall:
-        yield from map(Explanation, candidates, logprobs)
+        yield from map(StepEvidence, candidates, logprobs)
         return
 
     # The waterfall's candidates: the best, and the chosen one behind them if it is none of them.
     chosen = np.array(ids, np.int64)[:, None]
     lengths = shown + (first != chosen).all(1)
     columns, positions = np.hstack((first, chosen)), np.hstack((order, np.full_like(chosen, -1)))
-    own_logits = np.hstack((logits, chosen_logits[:, None]))
-    scaled = own_logits / np.float32(policy.settings.temperature) if "temperature" in names else own_logits
-    by_stage = np.stack([own_logits if name == MODEL else scaled for name in names], axis=1)
+    shown_logits = np.hstack((logits, chosen_logits[:, None]))
+    scaled = shown_logits / np.float32(policy.settings.temperature) if "temperature" in names else shown_logits
+    by_stage = np.stack([shown_logits if name == MODEL else scaled for name in names], axis=1)
     by_stage[positions[:, None] >= in_play[:, :, None]] = -np.inf
     ends = by_stage[:, -1].astype(np.float64)
     ends = np.exp(ends - ends.max(1, keepdims=True)) / totals[:, -1:]
@@ -124,7 +123,7 @@ def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Itera
         cut_rows(ends, lengths), strict=True,
     )  # fmt: skip
     for step, fall in enumerate(falls):
-        yield Explanation(candidates[step], logprobs[step], entropies[step][0], Waterfall(names, *fall))
+        yield StepEvidence(candidates[step], logprobs[step], entropies[step][0], Waterfall(names, *fall))
 
 
 def cut_rows(values: npt.NDArray[Any], lengths: Ids) -> list[npt.NDArray[Any]]:

@@ -69,7 +69,7 @@ class Lane:
         return self.with_outcome(with_sites(step, logits[0].sites, self.policy.detail, position))
 
     def located(self, error: NotNumbers) -> NotNumbers:
-        """The same error, and where the logits began not to be numbers."""
+        """The error, with where the logits began not to be numbers."""
         return NotNumbers(f"{error} {self._first_nan()}")
 
     @property
@@ -118,7 +118,7 @@ class Lane:
         return self._chunk_size(chunk, feed.row.length + cached, len(feed.ids) - cached)
 
     def _chunk_size(self, chunk: int | None, start: int, count: int) -> int:
-        """How many of the next so many tokens go through one pass, from a position on."""
+        """How many of the next `count` tokens go through one pass, from a position on."""
         size = count if chunk is None else chunk - start % chunk
         return count if count < size + max(SHORTEST_CHUNK, self.capabilities.min_prefill_tokens) else size
 
@@ -138,7 +138,7 @@ class Lane:
     def choice(self) -> Choice | None:
         """How an executor may choose its next tokens, if it may."""
         choice, watch = self.policy.choice, self.watch
-        if choice is None or len(self.feeds) > 1 or len(self.feeds[0].ids) > 1:
+        if choice is None or len(self.feeds) > 1 or len(self.feeds[0].ids) > 1 or self.feeds[0].vectors is not None:
             return None
         if watch is None:
             return choice
@@ -147,7 +147,7 @@ class Lane:
     @property
     def draft_room(self) -> int:
         """How many tokens may be drafted for its next pass: 0 where a pass must have one token, or no more fit."""
-        if len(self.feeds) > 1 or self.watch is not None or self.policy.source is not None:
+        if len(self.feeds) > 1 or self.watch is not None:
             return 0
         row, history = self.feeds[0].row, self.policy.history
         room = min(history.room - history.step, self.executor.context - row.length) - 1
@@ -164,10 +164,14 @@ class Lane:
         step = ahead.take()
         return None if step is None else self.with_outcome(step)
 
-    def return_to(self, length: int, token: int) -> None:
-        """Drop what its row holds beyond this length, and feed this token in the next pass."""
-        self.executor.rewind(self.feeds[0].row, length)
-        self.feed_next(token)
+    def return_to(self, length: int) -> None:
+        """Drop what its row holds beyond this length, and feed the last token in the next pass.
+
+        Before it those that an executor has dropped too: it may keep less than it was asked to.
+        """
+        (feed,) = self.feeds
+        dropped = length - self.executor.rewind(feed.row, length)
+        self.feeds = [Feed(feed.row, tuple(self.policy.history.ids[-1 - dropped :].tolist()), watch=feed.watch)]
 
     def with_outcome(self, step: Step) -> Step:
         """A step; the last one of a text with what is known of the whole."""
@@ -226,7 +230,7 @@ def with_sites(step: Step, sites: Mapping[str, Any], detail: StepDetail, positio
 
 
 def _host_copy(value: Any) -> npt.NDArray[np.float32]:
-    """An array, of whatever library and on whatever device, as one of the host's own."""
+    """An array, of whatever library and on whatever device, as a copy on the host."""
     return np.array(value.float().cpu().numpy() if hasattr(value, "cpu") else value, np.float32)
 
 

@@ -1,19 +1,20 @@
 """The loop: text generation is classification in a for-loop, and the code says so.
 
-`Loop` is a batch that texts join and leave between passes; `loop` runs given texts through one to their ends.
+`Loop` is a batch that texts join and leave between passes; `loop` runs given texts through one to their ends. Where a pass
+has room for some tokens of prompts only, `FairPromptQueue` says whose are read.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.device_tokens import DeviceTokens, needed_draws
-from glassformer.decoding.fair_prompt_queue import FairPromptQueue
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
 from glassformer.engine.protocol import Choice, ChosenTokens, DeviceSampler, Draws, Executor, Feed, Logits
@@ -23,23 +24,42 @@ from glassformer.ground.sites import Watch
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 NO_DRAFTS: Mapping[int, Sequence[int]] = {}
 PAUSE = 32  # passes in which policies choose, after an executor could not
+WAIT = 2  # passes that a whole chunk puts a prompt back: half of the passes are left to newcomers
 
 
-def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
+class DraftPlanner(Protocol):
+    """Who drafts for the texts of a loop."""
+
+    accepted_tokens: int
+    shares_with_sampler: bool  # whether the executor may choose tokens where it can, instead of drafts
+
+    def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
+        """The drafts for the next pass, which has a token of each of these texts; no empty ones."""
+
+    def add_pass(self, positions: int, seconds: float) -> None:
+        """Learn what a pass took."""
+
+    def forget(self, policy: Policy) -> None:
+        """A text has left."""
+
+
+def loop(
+    executor: Executor, policies: Sequence[Policy], watch: Watch | None = None, drafts: DraftPlanner | None = None
+) -> Iterator[tuple[int, Step]]:
     """Run every policy's prompt to its end; yields (which, step) as tokens come. `watch`: for every pass of these texts.
 
     All rows run together, and each leaves when it is done. A prompt that several policies share is read once. Closing
     the iterator early gives the rows' memory back.
     """
-    batch = Loop(executor)
-    numbers = {id(policy): number for number, policy in enumerate(policies)}
+    batch = Loop(executor, drafts=drafts)
+    indices = {id(policy): index for index, policy in enumerate(policies)}
     try:
         batch.admit(policies, watch)
         while batch.policies:
             for policy, step in batch.step():
                 if isinstance(step, GlassError):
                     raise step
-                yield numbers[id(policy)], step
+                yield indices[id(policy)], step
     finally:
         batch.close()
 
@@ -49,14 +69,14 @@ class Loop:
     any can leave in between."""
 
     def __init__(
-        self, executor: Executor, prompt_chunk: int | None = None, drafts: BatchDrafts | None = None
+        self, executor: Executor, prompt_chunk: int | None = None, drafts: DraftPlanner | None = None
     ) -> None:  # fmt: skip
         """`prompt_chunk`: how many tokens of prompts go through one pass, so that a long prompt does not hold up the others;
         without it all of them. `drafts`: who drafts for these texts; the tokens are the same with and without."""
         self.executor = executor
         self._capabilities = executor.capabilities
-        sampler = self._capabilities.sampler
-        self._max_ahead = 1 if sampler is None else sampler.max_tokens
+        self._sampler = self._capabilities.sampler if drafts is None or drafts.shares_with_sampler else None
+        self._max_ahead = 1 if self._sampler is None else self._sampler.max_tokens
         self._drafts = drafts
         self._unchecked: dict[int, Sequence[int]] = {}  # what is left of the drafts that were fed in this pass
         self._prompt_chunk = prompt_chunk
@@ -102,7 +122,7 @@ class Loop:
         for entries in (self._policies, self._waiting, self._logits, self._ahead, self._unchecked):
             entries.pop(id(policy), None)
         if self._drafts is not None:
-            self._drafts.forget(id(policy))
+            self._drafts.forget(policy)
         self._forget_queued(id(policy))
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
         lane, client = self._lanes.pop(id(policy), None), self._prompt_queue.leave(id(policy))
@@ -143,8 +163,8 @@ class Loop:
         self._prompt_queue = FairPromptQueue(self._prompt_chunk)
         close_all(self._lanes.values())
         if self._drafts is not None:
-            for key in self._policies:
-                self._drafts.forget(key)
+            for policy in self._policies.values():
+                self._drafts.forget(policy)
         self._policies, self._lanes, self._waiting, self._logits, self._ahead, self._unchecked = {}, {}, {}, {}, {}, {}
         self._unchosen, self._queued = [], None
 
@@ -161,7 +181,7 @@ class Loop:
                 return step
             self._pause, self._ahead_count = PAUSE, 1
             self._forget_queued(key)
-            lane.return_to(ahead.length, ahead.last)
+            lane.return_to(ahead.length)
             (self._logits[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
         if key in self._unchecked:
             return self._check_draft(key)
@@ -183,13 +203,13 @@ class Loop:
             if not step.finish:
                 self._unchecked[key] = rest
                 return step
-        lane.return_to(lane.read_tokens - len(rest), step.id)
+        lane.return_to(lane.read_tokens - len(rest))
         del self._logits[key]
         return step
 
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
-        sampler = self._capabilities.sampler if not self._pause and not self._waiting else None
+        sampler = self._sampler if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
         self._take_queued(sampler)
         queued = self._queued.texts if self._queued is not None else ()
@@ -244,7 +264,7 @@ class Loop:
         logits = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
         if self._drafts is not None and steps and not prompts:
             positions = sum(len(feed.ids) for _, parts in feeds for feed in parts)
-            self._drafts.cost.add(positions, time.perf_counter() - began)
+            self._drafts.add_pass(positions, time.perf_counter() - began)
         for key, parts in feeds:
             part_logits = [next(logits) for _ in parts]
             if lanes[key].has_read(parts):
@@ -274,7 +294,7 @@ class Loop:
     def _decode_ahead(self, sampler: DeviceSampler, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
         """Let the executor choose the next tokens of these lanes: few at first, so that a text begins at once.
 
-        Where others are ahead already, so many that all run out of them together, and go on in one batch.
+        Where others are ahead already, as many as make all run out of them together, and go on in one batch.
         """
         feeds, policies = [lane.feeds[0] for lane in lanes.values()], [lane.policy for lane in lanes.values()]
         fed, lengths = [feed.ids[0] for feed in feeds], [feed.row.length for feed in feeds]
@@ -284,9 +304,9 @@ class Loop:
         began = time.perf_counter()
         texts = sampler.decode([feed.row for feed in feeds], fed, choices, draws)
         if self._drafts is not None:
-            self._drafts.cost.add(len(lanes), (time.perf_counter() - began) / count)
+            self._drafts.add_pass(len(lanes), (time.perf_counter() - began) / count)
         self._set_ahead_count(count, began)
-        self._ahead.update(zip(lanes, map(DeviceTokens, policies, texts, draws, lengths, fed), strict=True))
+        self._ahead.update(zip(lanes, map(DeviceTokens, policies, texts, draws, lengths), strict=True))
 
     def _set_ahead_count(self, count: int, began: float) -> None:
         """As many as come in time; at least half as many as the last ones, for prompts may be read in between."""
@@ -341,7 +361,7 @@ class Loop:
             self._queued = self._queue_behind(sampler, dict.fromkeys(queued.texts, queued.count))
         texts = dict(zip(queued.order, queued.wait(), strict=True))
         for key, (length, draws) in queued.texts.items():
-            self._ahead[key] = DeviceTokens(self._policies[key], texts[key], draws, length, self._lanes[key].feeds[0].ids[0])
+            self._ahead[key] = DeviceTokens(self._policies[key], texts[key], draws, length)
         self._set_ahead_count(queued.count, queued.began)
 
     def _forget_queued(self, key: int) -> None:
@@ -372,3 +392,49 @@ def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:
     for policy in policies:
         groups.setdefault(policy.prefix_key, []).append(policy)
     return list(groups.values())
+
+
+class FairPromptQueue:
+    """The order in which prompts are read, each of some client.
+
+    A prompt is due when it joins. When a part of it has been read it is due again later, in `WAIT` passes for each whole
+    chunk, and so is every other prompt of the same client. Who is overdue for longest goes first. So a short prompt does not
+    wait for a long one to be read, a long one gets its turn however many short ones come, and a client with many prompts
+    takes no more than one with a single one.
+    """
+
+    def __init__(self, chunk: int | None) -> None:
+        """`chunk`: tokens of prompts that a pass has room for; None: for all."""
+        self._chunk = math.inf if chunk is None else chunk
+        self._passes = 0
+        self._due: dict[int, float] = {}  # by prompt: the index of a pass
+        self._client_due: dict[Hashable, float] = {}
+        self._clients: dict[int, Hashable] = {}
+        self._client_tokens: dict[Hashable, int] = {}  # that go through this pass
+
+    def join(self, key: int, client: Hashable) -> None:
+        self._due[key] = self._passes
+        self._clients[key] = client
+
+    def leave(self, key: int) -> Hashable:
+        """Forget a prompt, which has been read or is not wanted any more; whose it was."""
+        self._due.pop(key, None)
+        return self._clients.pop(key, None)
+
+    def order(self, keys: Iterable[int]) -> list[int]:
+        """These prompts, the next to be read first: for one more pass."""
+        self._passes += 1
+        self._client_tokens.clear()
+        self._client_due = {client: due for client, due in self._client_due.items() if due > self._passes}
+        return sorted(keys, key=lambda key: (self._client_due.get(self._clients[key], self._passes), self._due[key]))
+
+    def read(self, key: int, tokens: int) -> None:
+        """This many tokens of a prompt go through this pass."""
+        client = self._clients[key]
+        self._client_tokens[client] = self._client_tokens.get(client, 0) + tokens
+        self._due[key] = self._after(tokens)
+        self._client_due[client] = self._after(self._client_tokens[client])
+
+    def _after(self, tokens: int) -> float:
+        """When somebody is due again of whom this many tokens are read in this pass."""
+        return self._passes + WAIT * tokens / self._chunk

@@ -25,7 +25,7 @@ from glassformer.engine.protocol import BEST, Choice, Row
 from glassformer.ground.candidates import Candidates, EntropyStats, entropy_stats, top
 from glassformer.ground.errors import InputError, NotNumbers, SettingError
 
-SHOWN_CANDIDATES = 10  # the best so many, where all are kept
+SHOWN_CANDIDATES = 10  # how many of the best are shown, where all are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Step:
     draw: float | None = None  # the number in [0, 1) that picked it; None when the best was taken
     drafted: bool = False  # whether a draft had guessed it
     candidates: Candidates | None = None  # the model's own best, if asked for, as is all that follows
-    logprob: float | None = None  # of the chosen token under the model's own scores
+    logprob: float | None = None  # of the chosen token under the model's logits
     entropy: float | None = None  # of the model's own probabilities, in bits
     waterfall: Waterfall | None = None  # what each rule did to each candidate
     raw: Floats | None = None  # all logits: before the rules
@@ -58,7 +58,7 @@ class Outcome:
     score: float | None = None  # of the whole text, where beams compared texts
     beams: tuple[int, ...] = ()  # which beam each token came from
     beam_scores: tuple[Floats, ...] = ()  # of all beams at each step, (beams, vocabulary), if `detail.scores` asks
-    beam_logits: tuple[Floats, ...] = ()  # the same before the rules, if `detail.raw` asks
+    beam_logits: tuple[Floats, ...] = ()  # all beams' logits at each step, if `detail.raw` asks
     cached_tokens: int = 0  # of the prompt, that were not read again
     beam_sites: tuple[Sequence[Mapping[str, Any]], ...] = ()  # of all beams at each step, if `detail.passes` asks
     kv: Any = None  # the keys and values of the text, in its executor's form, if `detail.kv` asks
@@ -68,8 +68,8 @@ class Outcome:
 class StepDetail:
     """What each step carries beside its token."""
 
-    candidates: int = 0  # the model's own best so many, and the chosen token's log-probability
-    waterfall: bool = False  # what each rule did to the best so many
+    candidates: int = 0  # how many of the model's best, and the chosen token's log-probability
+    waterfall: bool = False  # what each rule did to these
     everything: bool = False  # to all candidates, not the best alone
     raw: bool = False
     scores: bool = False
@@ -83,7 +83,7 @@ class StepDetail:
 
     @classmethod
     def of(cls, depth: int | str) -> StepDetail:
-        """For so many candidates, or 'all', what the rules did to them; 0: nothing."""
+        """For this many candidates, or 'all', what the rules did to them; 0: nothing."""
         if depth == "all":
             return cls(SHOWN_CANDIDATES, waterfall=True, everything=True)
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
@@ -110,13 +110,13 @@ class Policy:
         negative: Sequence[int] | None = None,
         row: Row | None = None,
         vectors: Any = None,
-        prompt_number: int = 0,
+        prompt_index: int = 0,
     ) -> None:
         """`context`: how many tokens the model can hold; `index`: which of several texts this is; `detail`: what each step
         carries; `entropy_stats`: an engine's faster way to compute them; `source`: what an encoder reads first;
         `negative`: the prompt that guidance leads away from; `row`: a row that has read part of the prompt, or its source,
         already, and which this text takes over; `vectors`: what is read in place of the prompt's embeddings, (tokens,
-        hidden), where there may be no ids at all; `prompt_number`: which of a batch's prompts this is."""
+        hidden), where there may be no ids at all; `prompt_index`: which of a batch's prompts this is."""
         settings = recipe.settings
         self.recipe = recipe
         self.source = source
@@ -137,7 +137,7 @@ class Policy:
         if seed is None and settings.do_sample:
             seed = secrets.randbits(32)
         self.history = TokenHistory(prompt, settings.room(length, context), seed, index)
-        self.history.prompt_number, self.history.unseen = prompt_number, length - len(prompt)
+        self.history.prompt_index, self.history.unseen = prompt_index, length - len(prompt)
         if recipe.grammar is not None:
             self.history.guide = recipe.grammar.guide()
         self.detail = NOTHING if detail == NOTHING else detail  # asked for by identity at each step
@@ -164,10 +164,10 @@ class Policy:
     def choice(self) -> Choice | None:
         """How an executor may choose its next tokens by itself; None where that takes more than these rules and numbers."""
         settings, detail, names = self.settings, self.detail, [name for name, _ in self.recipe.rules]
-        own_rules = settings.rules is not None or bool(settings.logits_processor)
+        custom_rules = settings.rules is not None or bool(settings.logits_processor)
         if (
             settings.num_beams > 1
-            or own_rules
+            or custom_rules
             or self.history.guide is not None
             or detail.everything
             or detail.raw
@@ -233,7 +233,7 @@ class Policy:
         return step if self.detail is NOTHING else self.explain(step, shortlists or [Shortlist(logits)])
 
     def accept(self, token: int, draw: float | None = None, gap: float = 0.0) -> Step:
-        """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its score is below the best."""
+        """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its logit is below the best."""
         history = self.history
         self.gap += gap
         history.add(token)

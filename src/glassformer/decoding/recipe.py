@@ -47,8 +47,8 @@ def rules(settings: GenerationConfig, ids: TextIds) -> tuple[NamedRule, ...]:
     """The rules in force, in their order: the user's, or that of the table of settings."""
     active: dict[str, list[NamedRule]] = {}
     for name in RULES:
-        if settings.is_active(name) and (make := SETTINGS[name].rule) is not None:
-            rule = make(settings, ids)
+        if settings.is_active(name):
+            rule = SETTINGS[name].make_rule(lambda parameter: value_of(settings, ids, parameter))
             active[name] = rule if isinstance(rule, list) else [NamedRule(name, rule)]
     if settings.rules is None:
         return tuple(rule for group in active.values() for rule in group)
@@ -69,6 +69,11 @@ def rules(settings: GenerationConfig, ids: TextIds) -> tuple[NamedRule, ...]:
     if missing := active.keys() - placed:
         raise SettingError(f"{min(missing)} is in force, but has no place in the order of rules. Put it in, or unset it.")
     return tuple(ordered)
+
+
+def value_of(settings: GenerationConfig, ids: TextIds, name: str) -> Any:
+    """The value of a setting; of one that names texts, in ids."""
+    return getattr(ids if name in TextIds._fields else settings, name)
 
 
 def _naming_texts(settings: GenerationConfig) -> Iterator[str]:
@@ -129,7 +134,9 @@ def _pairs(settings: GenerationConfig, name: str) -> list[tuple[Any, Any]]:
 def _check_ids(settings: GenerationConfig, ids: TextIds, size: int) -> None:
     """Refuse ids that are in no vocabulary of this size."""
     for name, info in SETTINGS.items():
-        for token in info.token_ids(settings, ids) if info.token_ids is not None and settings.is_active(name) else ():
+        if info.token_ids is None or not settings.is_active(name):
+            continue
+        for token in info.token_ids(value_of(settings, ids, name)):
             if not 0 <= token < size:
                 raise SettingError(f"{name} has the id {token}, which is outside the vocabulary of {size}. Leave it out.")
 

@@ -1,6 +1,8 @@
 """Generation settings: what `generation_config.json` holds, what a call may override, and where each value came from.
 
-The settings themselves are in `settings_table.py`.
+The settings themselves are in `settings_table.py`. Those that contradict each other, or that would have no effect, are an
+error that says what to do, not a warning; but only what a call passes can lack an effect: a model's file may hold a
+temperature though it does not sample.
 """
 
 from __future__ import annotations
@@ -9,20 +11,83 @@ import dataclasses
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from itertools import combinations
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
-from glassformer.decoding.setting_conflicts import refuse_contradictions
-from glassformer.decoding.setting_info import SettingInfo
-from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
+from glassformer.decoding.settings_table import GRAMMARS, NEW_TOKENS, SETTINGS, SettingInfo, SettingsTable, as_ids
 from glassformer.ground.errors import ContextExceeded, SettingError, UnknownArgument, did_you_mean, spell
 from glassformer.ground.files import write_text_in
 from glassformer.ground.typecheck import as_python_number, brief
 
-NEW_TOKENS = 256  # unless a setting says how many
+EXCLUSIVE = (  # pairs that cannot both be in force
+    ("assistant_model", "prompt_lookup_num_tokens"),
+    ("assistant_model", "num_beams"),
+    ("assistant_model", "guidance_scale"),
+    ("prompt_lookup_num_tokens", "num_beams"),
+    ("prompt_lookup_num_tokens", "guidance_scale"),
+    ("num_beams", "guidance_scale"),
+    *(
+        ("penalty_alpha", other)
+        for other in ("do_sample", "num_beams", "assistant_model", "prompt_lookup_num_tokens", "guidance_scale")
+    ),
+    ("num_beams", "mirostat"),
+    ("negative_prompt", "negative_prompt_ids"),
+    *combinations(GRAMMARS, 2),
+)
+
+
+def refuse_contradictions(settings: SettingsTable, changes: Mapping[str, Any]) -> None:
+    """Raise for the first contradiction; `changes` are the settings that the call itself passed."""
+    for problem in (
+        *without_effect(settings, changes),
+        *contrary_lengths(settings, changes),
+        *exclusive(settings, changes),
+        *contrary_counts(settings),
+    ):
+        raise SettingError(problem)
+
+
+def without_effect(settings: SettingsTable, changes: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in changes.items():
+        needs = SETTINGS[name].needs
+        if needs is not None and settings.is_set(name) and not settings.has_needs(name):
+            title, example = SETTINGS[needs].title, SETTINGS[needs].example
+            yield f"{spell(name, value)} has no effect without {title}. Pass {spell(needs, example)} too."
+
+
+def contrary_lengths(settings: SettingsTable, changes: Mapping[str, Any]) -> Iterator[str]:
+    if changes.get("max_new_tokens") is not None and changes.get("max_length") is not None:
+        yield f"{spell('max_new_tokens')} and {spell('max_length')} say the same thing in two ways. Pass one of them."
+    for least, most in (("min_new_tokens", "max_new_tokens"), ("min_length", "max_length")):
+        low, high = getattr(settings, least), getattr(settings, most)
+        if low is not None and high is not None and low > high and (least in changes or most in changes):
+            yield f"{spell(least, low)} is more than {spell(most, high)}. Change one of them."
+
+
+def exclusive(settings: SettingsTable, changes: Mapping[str, Any]) -> Iterator[str]:
+    for pair in EXCLUSIVE:
+        if all(settings.is_active(name) for name in pair):
+            kept = next((name for name in pair if name not in changes), None)
+            off = f"{spell(kept, SETTINGS[kept].neutral)} switches the model's own off" if kept else "Leave out one of them"
+            yield f"{spell(pair[0])} and {spell(pair[1])} do not go together. {off}."
+    for name, info in SETTINGS.items():
+        if info.truncates and settings.is_active("mirostat") and name in changes and settings.is_set(name):
+            yield f"{spell('mirostat')} takes the place of {spell(name)}. Pass one of them."
+
+
+def contrary_counts(settings: SettingsTable) -> Iterator[str]:
+    texts, beams = settings.num_return_sequences, settings.num_beams
+    if texts > 1 and beams == 1 and not settings.do_sample:
+        several, sampled = spell("num_return_sequences", texts), spell("do_sample", True)
+        yield f"{several} would give the same text each time. Pass {sampled} or {spell('num_beams')} too."
+    if 1 < beams < texts:
+        more = f"{spell('num_return_sequences', texts)} is more than {spell('num_beams', beams)}"
+        yield f"{more}. Pass more beams."
+
+
 THIS_CALL = "this call"  # where a value can come from, beside a file
 DEFAULT = "default"
 SET_BY_HAND = "set by hand"
@@ -94,13 +159,12 @@ class GenerationConfig(SettingsTable):
         for name in SETTINGS:
             value = getattr(self, name)
             if value is None:
-                setattr(self, name, _switched_off(name))
+                setattr(self, name, SETTINGS[name].default)  # which changes nothing
             elif getattr(value, "ndim", None) is not None:
-                number = _as_python(value)
-                setattr(self, name, number)
-                if getattr(number, "ndim", 0) and _hints()[name] is not Any:
-                    expected = SETTINGS[name].expected(_hints()[name], value)
-                    raise SettingError(f"{spell(name)} is {brief(value)}; it must be {expected}.")
+                plain = _as_python(value)
+                setattr(self, name, plain)
+                if getattr(plain, "ndim", 0) and SETTINGS[name].hint is not Any:
+                    raise SettingError(f"{spell(name)} is {brief(value)}; it must be {SETTINGS[name].expected(value)}.")
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], where: str = "generation_config.json") -> Self:
@@ -111,7 +175,7 @@ class GenerationConfig(SettingsTable):
         if values.get("top_k") == -1:  # and off
             values["top_k"] = 0
         if not values.get("do_sample"):
-            idle = [name for name in values if SETTINGS[name].needs == "do_sample" and not _fits(name, values[name])]
+            idle = [name for name in values if SETTINGS[name].needs == "do_sample" and not SETTINGS[name].fits(values[name])]
             values = {name: value for name, value in values.items() if name not in idle}
         extra = {name: value for name, value in raw.items() if name not in SETTINGS}
         config = cls(**values, extra=extra)
@@ -186,11 +250,11 @@ class GenerationConfig(SettingsTable):
             if name not in SETTINGS:
                 near = f" Here it is {spell(ALIASES[name])!r}." if name in ALIASES else did_you_mean(name, SETTINGS)
                 if name in LOAD_ARGUMENTS:
-                    own = spell(name)
-                    near = f" A model is loaded with it: {f'load(…, {name}=…)' if own == name else own}."
+                    spelling = spell(name)
+                    near = f" A model is loaded with it: {f'load(…, {name}=…)' if spelling == name else spelling}."
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
-        changes = {name: _switched_off(name) if value is None else value for name, value in changes.items()}
+        changes = {name: SETTINGS[name].default if value is None else value for name, value in changes.items()}
         if _is_zero(changes.get("temperature", self.temperature)):  # the settings of a draw have no effect then
             changes = {name: value for name, value in changes.items() if SETTINGS[name].needs != "do_sample"} | GREEDY
         config = dataclasses.replace(self, **changes)
@@ -211,7 +275,7 @@ class GenerationConfig(SettingsTable):
     def origin(self, name: str) -> str:
         """Where a setting's value came from: this call, a file, the default, or somebody who set it by hand."""
         value = getattr(self, name)
-        where, original = self.origins.get(name, (DEFAULT, getattr(type(self)(), name)))
+        where, original = self.origins.get(name, (DEFAULT, SETTINGS[name].default))
         return where if original is value or original == value else SET_BY_HAND
 
     @property
@@ -241,14 +305,11 @@ class GenerationConfig(SettingsTable):
 
     def check(self, where: str = "") -> None:
         """Refuse values of the wrong type, or out of bounds."""
-        hints = _hints()
         for name, info in SETTINGS.items():
             value = getattr(self, name)
-            if value is None or hints[name] is Any:
-                continue
-            if not _fits(name, value):
+            if value is not None and info.hint is not Any and not info.fits(value):
                 subject = f"{where}{name}" if where else spell(name)
-                raise SettingError(f"{subject} is {brief(value)}; it must be {info.expected(hints[name], value)}.")
+                raise SettingError(f"{subject} is {brief(value)}; it must be {info.expected(value)}.")
         if self.mirostat == 1:
             raise SettingError(f"{where}mirostat is 1; only version 2 is here: {spell('mirostat', 2)}.")
 
@@ -294,8 +355,7 @@ class GenerationConfig(SettingsTable):
     def to_dict(self) -> dict[str, Any]:
         """As `generation_config.json` holds it: what the file held, and what is not the default."""
         values = {name: getattr(self, name) for name, info in SETTINGS.items() if not info.per_call and name != "seed"}
-        default = GenerationConfig()
-        changed = {name: value for name, value in values.items() if name in self.origins or value != getattr(default, name)}
+        changed = {name: value for name, value in values.items() if name in self.origins or value != SETTINGS[name].default}
         return {**self.extra, **{name: value for name, value in changed.items() if value is not None}}
 
     to_diff_dict = to_dict  # its familiar name, under which pipelines ask
@@ -331,24 +391,6 @@ def as_texts(texts: str | Sequence[str] | None) -> list[str]:
     return [] if texts is None else [texts] if isinstance(texts, str) else list(texts)
 
 
-def _fits(name: str, value: Any) -> bool:
-    """Whether a setting can have a value."""
-    if name == "early_stopping" and value not in (True, False, "never"):
-        return False
-    return SETTINGS[name].fits(value, _hints()[name])
-
-
-def _switched_off(name: str) -> Any:
-    """What None means for a setting that is always a number or a truth value: its default, which changes nothing."""
-    return _defaults()[name]
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    fields = dataclasses.fields(GenerationConfig)
-    return {field.name: None if field.default is dataclasses.MISSING else field.default for field in fields}
-
-
 def _as_python(value: Any) -> Any:
     """A number of numpy's or torch's as Python's, in lists too."""
     value = as_python_number(value)
@@ -358,11 +400,6 @@ def _as_python(value: Any) -> Any:
 def _is_ignored(name: str, value: Any) -> bool:
     """Whether a setting may be passed though it does nothing here."""
     return name in HARMLESS or (name in UNSUPPORTED and value == UNSUPPORTED[name])
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(GenerationConfig)
 
 
 def _is_zero(value: Any) -> bool:

@@ -12,22 +12,129 @@ they differ it is transformers'. The setting `rules` overrides it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from inspect import signature
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias, get_type_hints
 
-from glassformer.decoding.rules import NamedRule, Rule, TextIds, constraints, custom, penalties, sampling
-from glassformer.decoding.setting_info import SettingInfo, setting
+from glassformer.decoding.rules import NamedRule, Rule, constraints, custom, penalties, sampling
 from glassformer.ground.errors import SettingError
+from glassformer.ground.typecheck import is_finite, matches_type, type_words
+
+INT_LIMIT = 2**31 - 1  # of every whole number, unless its line has another bound
+NO_TOKEN = -1  # how some files say that nothing is suppressed
+FLOAT_LIMIT = 1e9  # and of every other number: scores are 32-bit floats
+
+Made: TypeAlias = Rule | list[NamedRule]
+RuleMaker: TypeAlias = Callable[..., Made]  # its parameters are settings by name, `eos`, `min_keep`, or names of `TextIds`
+
+
+class SettingInfo(NamedTuple):
+    summary: str
+    default: Any = None
+    hint: Any = Any  # its type, as annotated
+    neutral: Any = None  # the value that changes nothing, beside None
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    needs: str | None = None  # the setting without which this one has no effect
+    or_needs: str | None = None  # another with which it has one too
+    title: str = ""  # of a setting that others need: what it switches on
+    example: object = None  # and a value that does so
+    empty_counts: bool = False  # whether an empty text or list changes something too
+    expects: str | None = None  # its type in words, where the annotation does not say it
+    per_call: bool = False  # never in a file
+    rule: RuleMaker | None = None  # what it does to the scores
+    truncates: bool = False  # whether its rule only cuts candidates off, which mirostat does in its place
+    token_ids: Callable[[Any], Iterable[int]] | None = None  # the ids that its value names, which must be in the vocabulary
+
+    def make_rule(self, value_of: Callable[[str], Any]) -> Made:
+        """Its rule; `value_of`: the value of what a maker's parameter is called."""
+        assert self.rule is not None
+        return self.rule(**{name: value_of(name) for name in parameters_of(self.rule)})
+
+    def fits(self, value: Any) -> bool:
+        return matches_type(value, self.hint) and all(self._within_bounds(number) for number in _numbers(value))
+
+    def _within_bounds(self, number: float) -> bool:
+        limit = math.inf if self.below is not None else FLOAT_LIMIT if isinstance(number, float) else INT_LIMIT
+        return (
+            -limit <= number <= limit
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+            and (self.below is None or number < self.below)
+        )
+
+    def expected(self, value: Any) -> str:
+        """What it must be instead of a value, in words."""
+        if self.expects is not None:
+            return self.expects
+        limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self._most(value)))
+        bounds = " and ".join(f"{word} {limit:.10g}" for word, limit in limits if limit is not None)
+        if matches_type(0.5, self.hint):
+            number = matches_type(value, float) and is_finite(value)
+            return bounds if bounds and number else f"a number {bounds}".rstrip()
+        if matches_type(1, self.hint) and not matches_type([1], self.hint):
+            return f"a whole number of {bounds}"
+        return type_words(self.hint).removesuffix(" or null")
+
+    def _most(self, value: Any) -> float | None:
+        """The upper bound, where there is one or a value goes beyond what any number may be."""
+        if self.most is not None or self.below is not None or not matches_type(value, float):
+            return self.most
+        limit = FLOAT_LIMIT if isinstance(value, float) else INT_LIMIT
+        return limit if is_finite(value) and value > limit else None
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The number that a value is, or the whole numbers that it lists: ids and steps."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from (number for number in _numbers(item) if isinstance(number, int))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+@cache
+def parameters_of(maker: RuleMaker) -> tuple[str, ...]:
+    return tuple(signature(maker).parameters)
+
+
+def setting(default: Any, summary: str, **more: Any) -> Any:
+    """A line of the table; `more` is as in SettingInfo. The neutral value is the default unless another is given."""
+    neutral = more.pop("neutral", None if isinstance(default, (list, dict, bool)) else default)
+    return field(default=default, metadata={"info": SettingInfo(summary, default, neutral=neutral, **more)})
+
+
+def cut(default: Any, summary: str, **more: Any) -> Any:
+    """A line of a rule that only cuts unlikely candidates off before a draw."""
+    return setting(default, summary, needs="do_sample", truncates=True, **more)
+
+
+def output(summary: str) -> Any:
+    """A line of what comes back beside the ids."""
+    return setting(False, summary, needs="return_dict_in_generate", per_call=True)
+
+
+def listed(tokens: Iterable[int]) -> Iterable[int]:
+    """The ids of a list in which some files say that there is none."""
+    return (token for token in tokens if token != NO_TOKEN)
+
 
 A_TOKEN_ID = "a token id, or a list of them"
 TOKEN_IDS = "a list of token ids"
 Functions = Sequence[Callable[..., Any]]
+NEW_TOKENS = 256  # unless a setting says how many
+MATCHED_NGRAM = 2  # likewise
 MOST_TEXTS = 1024  # at once: each has a row of its own in the KV cache
 MOST_DRAFTED = 1024  # tokens of a draft, which are scored in one pass
 
 
-def by_grammar(settings: SettingsTable, ids: TextIds) -> Rule:
+def by_grammar() -> Rule:
     """The rule of every setting that is a grammar; what the grammar allows, the text's history knows."""
     return constraints.by_grammar
 
@@ -38,10 +145,10 @@ class SettingsTable:
 
     # How long
     max_new_tokens: int | None = setting(
-        None, "at most so many tokens; 256 when neither this nor max_length is set", least=1
+        None, f"at most this many tokens; {NEW_TOKENS} when neither this nor max_length is set", least=1
     )
-    max_length: int | None = setting(None, "the same, prompt included", least=1)
-    max_time: float | None = setting(None, "no new token after so many seconds", above=0)
+    max_length: int | None = setting(None, "at most this many tokens, prompt included", least=1)
+    max_time: float | None = setting(None, "no new token after this many seconds", above=0)
     stop_strings: str | Sequence[str] | None = setting(
         None, "end when the text holds one of these", expects="a text or a list of texts"
     )
@@ -63,13 +170,13 @@ class SettingsTable:
         None, "the same seed gives the same draws", least=0, below=2**64, expects="a whole number from 0 to 2**64 - 1"
     )
     num_beams: int = setting(
-        1, "follow so many texts at once and take the best as a whole", least=1, most=MOST_TEXTS, title="beams", example=4
+        1, "follow this many texts at once and take the best as a whole", least=1, most=MOST_TEXTS, title="beams", example=4
     )
     num_return_sequences: int = setting(1, "how many texts for each prompt", least=1, most=MOST_TEXTS)
     length_penalty: float = setting(
         1.0, "beams: above 0 favours long texts, below 0 short ones", least=-10, most=10, needs="num_beams"
     )
-    early_stopping: bool | str = setting(
+    early_stopping: bool | Literal["never"] = setting(
         False,
         "beams: stop when num_beams texts are complete; 'never': when none can become better",
         needs="num_beams",
@@ -93,7 +200,7 @@ class SettingsTable:
     )
     prompt_lookup_num_tokens: int | None = setting(
         None,
-        "draft so many tokens by looking for the last ones earlier on",
+        "draft this many tokens by looking for the last ones earlier on",
         least=1,
         most=MOST_DRAFTED,
         title="prompt lookup",
@@ -101,7 +208,7 @@ class SettingsTable:
     )
     max_matching_ngram_size: int | None = setting(
         None,
-        "how many last tokens are looked for; 2 by default",
+        f"how many last tokens are looked for; {MATCHED_NGRAM} by default",
         least=1,
         most=MOST_DRAFTED,
         needs="prompt_lookup_num_tokens",
@@ -114,13 +221,13 @@ class SettingsTable:
         neutral=1.0,
         title="guidance",
         example=1.5,
-        rule=lambda s, ids: penalties.guided(s.guidance_scale),
+        rule=penalties.guided,
     )
     negative_prompt: str | None = setting(
         None, "guidance: the text to lead away from", needs="guidance_scale", empty_counts=True, per_call=True
     )
     negative_prompt_ids: Any = setting(
-        None, "the same as ids; by default the prompt's last token", needs="guidance_scale", per_call=True
+        None, "the text to lead away from as ids; by default the prompt's last token", needs="guidance_scale", per_call=True
     )
 
     # Favoured tokens
@@ -128,33 +235,26 @@ class SettingsTable:
         None,
         "added to the score of a token that would complete a sequence: {(ids): value}",
         expects="a dictionary from tuples of token ids to numbers, or a list of [ids, number]",
-        rule=lambda s, ids: constraints.sequence_bias(sequence_biases(s.sequence_bias)),
-        token_ids=lambda s, ids: (token for sequence in sequence_biases(s.sequence_bias) for token in sequence),
+        rule=lambda sequence_bias: constraints.sequence_bias(sequence_biases(sequence_bias)),
+        token_ids=lambda biases: chain.from_iterable(sequence_biases(biases)),
     )
     logit_bias: Mapping[Any, float] | Sequence[Sequence[Any]] | None = setting(
         None,
         "added to a token's score: {id or its text: value}, or a list of pairs",
         expects="a dictionary from token ids, or texts of one token, to numbers, or a list of pairs",
-        rule=lambda s, ids: constraints.logit_bias(ids.logit_bias),
-        token_ids=lambda s, ids: ids.logit_bias,
+        rule=constraints.logit_bias,
+        token_ids=iter,
     )
 
     # Against repetition
     repetition_penalty: float = setting(
-        1.0,
-        "above 1: what was said, prompt included, becomes less likely",
-        above=0,
-        rule=lambda s, ids: penalties.repetition(s.repetition_penalty),
+        1.0, "above 1: what was said, prompt included, becomes less likely", above=0, rule=penalties.repetition
     )
     presence_penalty: float = setting(
-        0.0,
-        "taken off the score of every token that was chosen before",
-        rule=lambda s, ids: penalties.presence(s.presence_penalty),
+        0.0, "taken off the score of every token that was chosen before", rule=penalties.presence
     )
     frequency_penalty: float = setting(
-        0.0,
-        "the same, for each time that it was chosen",
-        rule=lambda s, ids: penalties.frequency(s.frequency_penalty),
+        0.0, "taken off the score of a token for each time that it was chosen", rule=penalties.frequency
     )
     dry_multiplier: float = setting(
         0.0,
@@ -162,19 +262,16 @@ class SettingsTable:
         least=0,
         title="DRY",
         example=0.8,
-        rule=lambda s, ids: penalties.dry(s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_range, ids.dry_breakers),
+        rule=penalties.dry,
     )
     dry_base: float = setting(1.75, "DRY: how fast the loss grows with the passage", least=1, needs="dry_multiplier")
     dry_allowed_length: int = setting(2, "DRY: passages up to this length are free", least=1, needs="dry_multiplier")
-    dry_range: int = setting(0, "DRY: look at so many last tokens; 0: all", least=0, needs="dry_multiplier")
+    dry_range: int = setting(0, "DRY: look at this many last tokens; 0: all", least=0, needs="dry_multiplier")
     dry_sequence_breakers: Sequence[str] | None = setting(
         None, "DRY: texts that end a passage; by default line ends, colons, quotes and stars", needs="dry_multiplier"
     )
     no_repeat_ngram_size: int = setting(
-        0,
-        "no sequence of so many tokens comes twice",
-        least=0,
-        rule=lambda s, ids: penalties.no_repeat_ngram(s.no_repeat_ngram_size),
+        0, "no sequence of this many tokens comes twice", least=0, rule=penalties.no_repeat_ngram
     )
 
     # What may not come
@@ -182,24 +279,13 @@ class SettingsTable:
         None,
         "sequences of ids that may not appear",
         expects="a list of lists of token ids",
-        rule=lambda s, ids: constraints.bad_words(s.bad_words_ids, s.eos),
-        token_ids=lambda s, ids: (token for sequence in s.bad_words_ids for token in sequence),
+        rule=lambda bad_words_ids, eos: constraints.bad_words(bad_words_ids, eos),
+        token_ids=chain.from_iterable,
     )
-    bad_words: Sequence[str] | None = setting(
-        None, "words that may not appear", rule=lambda s, ids: constraints.bad_words(ids.bad_words, s.eos)
-    )
-    min_length: int = setting(
-        0,
-        "no end before so many tokens, prompt included",
-        least=0,
-        rule=lambda s, ids: constraints.min_length(s.min_length, s.eos),
-    )
+    bad_words: Sequence[str] | None = setting(None, "words that may not appear", rule=constraints.bad_words)
+    min_length: int = setting(0, "no end before this many tokens, prompt included", least=0, rule=constraints.min_length)
     min_new_tokens: int | None = setting(
-        None,
-        "no end before so many new tokens",
-        least=0,
-        neutral=0,
-        rule=lambda s, ids: constraints.min_new_tokens(s.min_new_tokens, s.eos),
+        None, "no end before this many new tokens", least=0, neutral=0, rule=constraints.min_new_tokens
     )
 
     # Which texts are allowed
@@ -211,59 +297,54 @@ class SettingsTable:
     # Which tokens are allowed
     prefix_allowed_tokens_fn: Callable[..., Any] | None = setting(
         None,
-        "a function of the prompt's number in the batch and the ids so far, as a tensor, that lists the ids that may follow",
+        "a function of the prompt's index in the batch and the ids so far, as a tensor, that lists the ids that may follow",
         expects="a function",
         per_call=True,
-        rule=lambda s, ids: custom.from_allowed_tokens(s.prefix_allowed_tokens_fn),
+        rule=custom.from_allowed_tokens,
     )
     allowed_tokens: Sequence[int] | None = setting(
-        None,
-        "only these ids",
-        expects=TOKEN_IDS,
-        empty_counts=True,
-        rule=lambda s, ids: constraints.allowed(s.allowed_tokens),
-        token_ids=lambda s, ids: s.allowed_tokens,
+        None, "only these ids", expects=TOKEN_IDS, empty_counts=True, rule=constraints.allowed, token_ids=iter
     )
     forced_bos_token_id: int | None = setting(
         None,
         "the first token after a target's start, whatever its score",
         least=0,
-        rule=lambda s, ids: constraints.forced_first(s.forced_bos_token_id),
-        token_ids=lambda s, ids: as_ids(s.forced_bos_token_id),
+        rule=constraints.forced_first,
+        token_ids=lambda token: (token,),
     )
     forced_eos_token_id: int | Sequence[int] | None = setting(
         None,
         "the last token, when the text reaches its limit",
         expects=A_TOKEN_ID,
-        rule=lambda s, ids: constraints.forced_last(as_ids(s.forced_eos_token_id)),
-        token_ids=lambda s, ids: as_ids(s.forced_eos_token_id),
+        rule=lambda forced_eos_token_id: constraints.forced_last(as_ids(forced_eos_token_id)),
+        token_ids=lambda tokens: as_ids(tokens),
     )
     exponential_decay_length_penalty: Sequence[float] | None = setting(
         None,
-        "(start, factor): after so many new tokens the score of the end grows by this factor with each token",
+        "(start, factor): after this many new tokens the score of the end grows by this factor with each token",
         expects="a pair of a number of tokens and a factor above 0",
-        rule=lambda s, ids: penalties.growing_end(*decay(s.exponential_decay_length_penalty), s.eos),
+        rule=lambda exponential_decay_length_penalty, eos: penalties.growing_end(
+            *decay(exponential_decay_length_penalty), eos
+        ),
     )
     suppress_tokens: Sequence[int] | None = setting(
-        None,
-        "none of these ids",
-        expects=TOKEN_IDS,
-        rule=lambda s, ids: constraints.suppressed(s.suppress_tokens),
-        token_ids=lambda s, ids: (token for token in s.suppress_tokens if token != NO_TOKEN),
+        None, "none of these ids", expects=TOKEN_IDS, rule=constraints.suppressed, token_ids=listed
     )
     begin_suppress_tokens: Sequence[int] | None = setting(
         None,
         "none of these ids as the first",
         expects=TOKEN_IDS,
-        rule=lambda s, ids: constraints.suppressed_first(s.begin_suppress_tokens, s.forced_bos_token_id is not None),
-        token_ids=lambda s, ids: (token for token in s.begin_suppress_tokens if token != NO_TOKEN),
+        rule=lambda begin_suppress_tokens, forced_bos_token_id: constraints.suppressed_first(
+            begin_suppress_tokens, forced_bos_token_id is not None
+        ),
+        token_ids=listed,
     )
     forced_tokens: Mapping[Any, Any] | Sequence[Sequence[Any]] | None = setting(
         None,
         "this token at this step, whatever its score: {step: id or its text}, or a list of pairs",
         expects="a dictionary from steps, 0 the first, to token ids or texts of one token, or a list of pairs",
-        rule=lambda s, ids: constraints.forced(ids.forced_tokens),
-        token_ids=lambda s, ids: ids.forced_tokens.values(),
+        rule=constraints.forced,
+        token_ids=lambda steps: steps.values(),
     )
 
     # Your own rules, and the order of all
@@ -272,8 +353,8 @@ class SettingsTable:
         "functions of (input_ids, scores), as tensors, before those that draw",
         expects="a list of functions",
         per_call=True,
-        rule=lambda s, ids: [
-            NamedRule(custom.name_of(function), custom.from_logits_processor(function)) for function in s.logits_processor
+        rule=lambda logits_processor: [
+            NamedRule(custom.name_of(function), custom.from_logits_processor(function)) for function in logits_processor
         ],
     )
     rules: Sequence[str | Callable[..., Any]] | None = setting(
@@ -285,86 +366,43 @@ class SettingsTable:
 
     # How to draw
     temperature: float = setting(
-        1.0,
-        "below 1 sharpens, above 1 flattens",
-        above=0,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.temperature(s.temperature),
+        1.0, "below 1 sharpens, above 1 flattens", above=0, needs="do_sample", rule=sampling.temperature
     )
-    top_k: int | None = setting(
+    top_k: int | None = cut(
         50,
-        "draw from the best so many; 0: all",
+        "draw from this many of the best; 0: all",
         least=0,
         neutral=0,
-        needs="do_sample",
         or_needs="penalty_alpha",
-        rule=lambda s, ids: sampling.top_k(s.top_k, s.min_keep) if s.do_sample else [],
-        truncates=True,
+        rule=lambda top_k, min_keep, do_sample: sampling.top_k(top_k, min_keep) if do_sample else [],
     )
-    top_p: float | None = setting(
-        1.0,
-        "draw from the best that together have this probability",
-        above=0,
-        most=1,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.top_p(s.top_p, s.min_keep),
-        truncates=True,
+    top_p: float | None = cut(
+        1.0, "draw from the best that together have this probability", above=0, most=1, rule=sampling.top_p
     )
-    min_p: float | None = setting(
+    min_p: float | None = cut(
         None,
         "draw from those at least this likely, as a share of the best",
         least=0,
         most=1,
         neutral=0.0,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.min_p(s.min_p, s.min_keep),
-        truncates=True,
+        rule=sampling.min_p,
     )
-    typical_p: float = setting(
-        1.0,
-        "draw from the most typical that together have this probability",
-        above=0,
-        most=1,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.typical_p(s.typical_p, s.min_keep),
-        truncates=True,
+    typical_p: float = cut(
+        1.0, "draw from the most typical that together have this probability", above=0, most=1, rule=sampling.typical_p
     )
-    epsilon_cutoff: float = setting(
+    epsilon_cutoff: float = cut(0.0, "draw from those at least this likely", least=0, below=1, rule=sampling.epsilon_cutoff)
+    eta_cutoff: float = cut(
         0.0,
-        "draw from those at least this likely",
+        "draw from those at least this likely, with a limit that sinks where the model is unsure",
         least=0,
         below=1,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.epsilon_cutoff(s.epsilon_cutoff, s.min_keep),
-        truncates=True,
+        rule=sampling.eta_cutoff,
     )
-    eta_cutoff: float = setting(
-        0.0,
-        "the same, with a limit that sinks where the model is unsure",
-        least=0,
-        below=1,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.eta_cutoff(s.eta_cutoff, s.min_keep),
-        truncates=True,
+    top_n_sigma: float | None = cut(
+        None, "draw from scores within this many standard deviations of the best", above=0, rule=sampling.top_n_sigma
     )
-    top_n_sigma: float | None = setting(
-        None,
-        "draw from scores within so many standard deviations of the best",
-        above=0,
-        needs="do_sample",
-        rule=lambda s, ids: sampling.top_n_sigma(s.top_n_sigma),
-        truncates=True,
-    )
-    xtc_probability: float = setting(
-        0.0,
-        "XTC: how often the top choices are left out",
-        least=0,
-        most=1,
-        needs="do_sample",
-        title="XTC",
-        example=0.5,
-        rule=lambda s, ids: sampling.xtc(s.xtc_probability, s.xtc_threshold),
-        truncates=True,
+    xtc_probability: float = cut(
+        0.0, "XTC: how often the top choices are left out", least=0, most=1, title="XTC", example=0.5, rule=sampling.xtc
     )
     xtc_threshold: float = setting(0.1, "XTC: what counts as a top choice", above=0, most=1, needs="xtc_probability")
     mirostat: int = setting(
@@ -375,7 +413,7 @@ class SettingsTable:
         needs="do_sample",
         title="mirostat",
         example=2,
-        rule=lambda s, ids: sampling.mirostat(s.mirostat_tau, s.mirostat_eta),
+        rule=sampling.mirostat,
     )
     mirostat_tau: float = setting(5.0, "mirostat: the target surprisal of a token, in bits", above=0, needs="mirostat")
     mirostat_eta: float = setting(0.1, "mirostat: how fast it corrects itself", above=0, needs="mirostat")
@@ -388,20 +426,12 @@ class SettingsTable:
         example=True,
         per_call=True,
     )
-    output_scores: bool = setting(
-        False, "with it, each step's scores after the rules", needs="return_dict_in_generate", per_call=True
-    )
-    output_logits: bool = setting(
-        False, "with it, each step's scores before them", needs="return_dict_in_generate", per_call=True
-    )
-    output_hidden_states: bool = setting(
-        False, "with it, every layer's states in each step", needs="return_dict_in_generate", per_call=True
-    )
-    output_attentions: bool = setting(
-        False, "with it, every layer's attention weights in each step", needs="return_dict_in_generate", per_call=True
-    )
-    logprobs: int | None = setting(None, "log-probabilities of the chosen token and of the best so many", least=0)
-    prompt_logprobs: int | None = setting(None, "the same for the prompt's tokens", least=0)
+    output_scores: bool = output("with it, each step's scores after the rules")
+    output_logits: bool = output("with it, each step's scores before them")
+    output_hidden_states: bool = output("with it, every layer's states in each step")
+    output_attentions: bool = output("with it, every layer's attention weights in each step")
+    logprobs: int | None = setting(None, "log-probabilities of the chosen token and of this many of the best", least=0)
+    prompt_logprobs: int | None = setting(None, "log-probabilities of the prompt's tokens", least=0)
 
     # The model's own
     bos_token_id: int | None = setting(None, "what a text begins with")
@@ -440,11 +470,13 @@ class SettingsTable:
         return len(self.eos) + 1 if self.num_beams > 1 else 1
 
 
-SETTINGS: Mapping[str, SettingInfo] = {field.name: field.metadata["info"] for field in fields(SettingsTable)}
+HINTS = get_type_hints(SettingsTable)
+SETTINGS: Mapping[str, SettingInfo] = {
+    field.name: field.metadata["info"]._replace(hint=HINTS[field.name]) for field in fields(SettingsTable)
+}
 RULES = tuple(name for name, info in SETTINGS.items() if info.rule is not None)  # in the order in which they run
 SAMPLING_RULES = tuple(name for name in RULES if SETTINGS[name].needs == "do_sample")
 GRAMMARS = tuple(name for name in RULES if SETTINGS[name].rule is by_grammar)
-NO_TOKEN = -1  # how some files say that nothing is suppressed
 
 
 def as_ids(ids: int | Sequence[int] | None) -> Sequence[int]:

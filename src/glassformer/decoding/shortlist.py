@@ -59,7 +59,7 @@ class Shortlist(NamedTuple):
         return self.select(np.flatnonzero(which))
 
     def rescored(self, indices: Ids, scores: npt.ArrayLike) -> Shortlist:
-        """The same candidates, some of them with other scores."""
+        """These candidates, some of them with other scores."""
         changed = self.scores.copy()
         changed[indices] = scores
         return Shortlist(changed, self.ids)

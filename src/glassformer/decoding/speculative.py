@@ -10,13 +10,13 @@ distribution. (Logits of several positions at once can differ from those of one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from glassformer.decoding.lane import Lane, close_all, run_lanes
-from glassformer.decoding.loop import shared_prompts
+from glassformer.decoding.lane import Lane
+from glassformer.decoding.loop import loop, shared_prompts
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
@@ -30,7 +30,7 @@ Drafts = Mapping[Policy, Sequence[int]]
 
 class Drafter(Protocol):
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
-        """What each policy might choose next, at most so many tokens; for some nothing, perhaps."""
+        """What each policy might choose next, at most `room` tokens; for some nothing, perhaps."""
 
     def close(self, policy: Policy) -> None:
         """Forget a policy: it has ended."""
@@ -38,61 +38,35 @@ class Drafter(Protocol):
 
 def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> Iterator[tuple[int, Step]]:
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
-    lanes: dict[int, Lane] = {}
-    try:
-        logits = _read_prompts(executor, policies, lanes)
-        drafts: Drafts = {}
-        while lanes:
-            for number in sorted(logits):
-                lane, draft = lanes[number], drafts.get(policies[number], ())
-                for position, guess in enumerate((*draft, None), -1 - len(draft)):
-                    step = lane.choose(logits[number], position)
-                    if step.finish:
-                        lanes.pop(number).close()
-                        drafter.close(lane.policy)
-                    yield number, replace(step, drafted=True) if step.id == guess else step
-                    if step.finish or step.id != guess:
-                        break
-            drafts = drafter.draft({lane.policy: _room(executor, lane.policy) for lane in lanes.values()})
-            for lane in lanes.values():
-                lane.feeds = [_next_feed(executor, lane, drafts.get(lane.policy, ()))]
-            logits = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
-    finally:
-        close_all(lanes.values())
-        for lane in lanes.values():
-            drafter.close(lane.policy)
+    return loop(executor, policies, drafts=EveryPass(drafter))
 
 
-def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, list[Logits]]:
-    """Read all prompts, each once, and put a lane for each policy into `lanes`; the first logits for each."""
-    numbers = {id(policy): number for number, policy in enumerate(policies)}
-    groups = [[numbers[id(policy)] for policy in group] for group in shared_prompts(policies)]
-    for first, *_ in groups:
-        lanes[first] = Lane(executor, policies[first])
-    logits = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
-    for first, *others in groups:
-        lanes.update({other: lanes[first].fork(policies[other]) for other in others})
-        logits.update(dict.fromkeys(others, logits[first]))
-    return logits
+class EveryPass:
+    """A drafter that is asked before every pass, whatever its drafts cost."""
 
+    shares_with_sampler = False
 
-def _room(executor: Executor, policy: Policy) -> int:
-    """How many tokens may be drafted: as many as the text may have beside the next one, before RoPE's frequencies change."""
-    return min(policy.room - policy.history.step - 1, executor.capabilities.same_frequencies(policy.history.ids.size))
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.accepted_tokens = 0
 
+    def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
+        begun = [lane for lane in lanes.values() if lane.policy.chosen]
+        drafts = self.drafter.draft({lane.policy: lane.draft_room for lane in begun})
+        return {key: list(draft) for key, lane in lanes.items() if (draft := drafts.get(lane.policy))}
 
-def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
-    """What was chosen and not fed yet, and a draft behind it. Guesses that did not come true are forgotten."""
-    row, ids = lane.feeds[0].row, lane.policy.history.ids
-    executor.rewind(row, ids.size - 1)
-    return Feed(row, (*ids[row.length :].tolist(), *draft), Want.ALL if draft else Want.LAST)
+    def add_pass(self, positions: int, seconds: float) -> None:
+        """Nothing: it drafts anyway."""
+
+    def forget(self, policy: Policy) -> None:
+        self.drafter.close(policy)
 
 
 class LookupDrafter:
     """Drafts what followed the last few tokens when they came before, in the prompt or since."""
 
     def __init__(self, size: int = 2) -> None:
-        """`size`: how many last tokens are looked for; fewer when so many are nowhere."""
+        """`size`: how many last tokens are looked for; fewer when that many are nowhere."""
         self.size = size
 
     def draft(self, room: Mapping[Policy, int]) -> Drafts:

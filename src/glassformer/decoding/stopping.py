@@ -45,13 +45,13 @@ def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> 
 
 
 def after_seconds(seconds: float, clock: Callable[[], float] = time.monotonic) -> Stop:
-    """When so much time is over, from now on."""
+    """When this many seconds are over, from now on."""
     end = clock() + seconds
     return lambda history: Finish.TIME if clock() >= end else None
 
 
 def after_tokens(count: int, finish: Finish) -> Stop:
-    """When so many tokens stand, for the reason named."""
+    """When this many tokens stand, for the reason named."""
     return lambda history: finish if history.step >= count else None
 
 

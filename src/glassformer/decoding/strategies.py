@@ -10,6 +10,7 @@ from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Policy, Step, StepDetail
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
+from glassformer.decoding.settings_table import MATCHED_NGRAM
 from glassformer.engine.protocol import Executor
 from glassformer.ground.errors import SettingError
 from glassformer.ground.sites import Watch
@@ -56,5 +57,5 @@ def generate(
         return contrastive(executor, policies)
     from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 
-    lookup = LookupDrafter(settings.max_matching_ngram_size or 2)
+    lookup = LookupDrafter(settings.max_matching_ngram_size or MATCHED_NGRAM)
     return speculate(executor, policies, lookup if assistant is None else ModelDrafter(assistant))

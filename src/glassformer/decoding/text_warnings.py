@@ -18,7 +18,7 @@ MIN_REPEATED = 16  # and how many tokens must have been part of that
 MAX_PERIOD = 64  # the longest passage that is looked for
 WINDOW, NGRAM, MAX_DISTINCT = 64, 4, 0.35  # or of the last 64 tokens, hardly a third of the 4-grams are different
 MIN_LENGTH = 12  # tokens to judge sense by
-MAX_GAP = 3.0  # how far the chosen scores are below the best on average, before a text counts as garbled
+MAX_GAP = 3.0  # how far the chosen logits are below the best on average, before a text counts as garbled
 
 
 def remedy(policy: Policy) -> str | None:
@@ -35,7 +35,7 @@ def remedy(policy: Policy) -> str | None:
 
 
 def remedies(policies: Sequence[Policy]) -> str | None:
-    """The same for several texts, still in one line."""
+    """What to say about several texts, in one line."""
     advice = [line for policy in policies if (line := remedy(policy)) is not None]
     if not advice:
         return None
@@ -51,7 +51,7 @@ def repeated_period(ids: Sequence[int]) -> int | None:
         if again >= max(MIN_REPEATED, MIN_ROUNDS * period):
             return period
     window = ids[-WINDOW:]
-    ngrams = [tuple(window[at : at + NGRAM]) for at in range(len(window) - NGRAM + 1)]
+    ngrams = [tuple(window[start : start + NGRAM]) for start in range(len(window) - NGRAM + 1)]
     if len(window) == WINDOW and len(set(ngrams)) < MAX_DISTINCT * len(ngrams):
         return 0
     return None

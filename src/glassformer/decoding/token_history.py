@@ -43,7 +43,7 @@ class TokenHistory:
         self.seed = seed
         self.index = index
         self.surprisals: list[float] = []  # of each drawn token, in bits, among what it was drawn from
-        self.prompt_number = 0  # which of a batch's prompts this is
+        self.prompt_index = 0  # which of a batch's prompts this is
         self.unseen = 0  # tokens of the prompt without ids, which were read as vectors
         self.guide: GuideLike | None = None  # what a grammar allows next
         self.negative_logits: Floats | None = None  # those after the negative prompt, for guidance
@@ -90,8 +90,8 @@ class TokenHistory:
     def next_draws(self, count: int) -> npt.NDArray[np.float64]:
         """The numbers that `draw` will give for the next tokens, one step after the other."""
         generator, draws = self.draws(), np.empty(count)
-        for at in range(count):
-            draws[at] = generator.random()
+        for index in range(count):
+            draws[index] = generator.random()
             generator.bit_generator.advance(ONE_STEP - 1)  # type: ignore[attr-defined]
         return draws
 

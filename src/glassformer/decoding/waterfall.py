@@ -1,6 +1,6 @@
 """What the rules did at one step: every candidate's score after each of them, and which rule took it out.
 
-Shapes: scores (stages, candidates); the first stage is the model's own.
+Shapes: scores (stages, candidates); the first stage has the model's logits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fate:
 
 
 class Tail(NamedTuple):
-    """The tokens that are not among the candidates, as a histogram of the model's scores."""
+    """The tokens that are not among the candidates, as a histogram of the model's logits."""
 
     top: float  # the best of them
     counts: tuple[int, ...]  # in bins of TAIL_WIDTH, from the top downwards
@@ -40,7 +40,7 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Candidates by their score under the model, best first."""
+    """Candidates by their logits, best first."""
 
     stages: tuple[str, ...]  # 'model', then the rules in their order
     ids: Ids
@@ -101,9 +101,9 @@ def waterfall(
     return Waterfall(tuple(names), ids, scores, counts, entropies, ends, tail)
 
 
-def _tail(scores: Floats, listed: Ids, in_play: int) -> Tail | None:
-    """The scores that are not listed, as far as they are in play: above minus infinity. Few passes over the vocabulary."""
-    depths = scores.copy()
+def _tail(logits: Floats, listed: Ids, in_play: int) -> Tail | None:
+    """The logits that are not listed, as far as they are in play: above minus infinity. Few passes over the vocabulary."""
+    depths = logits.copy()
     depths[listed] = -np.inf
     top = depths.max()
     if not np.isfinite(top):
@@ -112,7 +112,7 @@ def _tail(scores: Floats, listed: Ids, in_play: int) -> Tail | None:
     depths *= 1 / TAIL_WIDTH
     np.minimum(depths, TAIL_BINS, out=depths)  # infinite ones too, in a bin of their own
     counts = np.bincount(depths.astype(np.intp), minlength=TAIL_BINS + 1)
-    out = scores.size - in_play + len(listed)
+    out = logits.size - in_play + len(listed)
     counts[TAIL_BINS - 1] += counts[TAIL_BINS] - out
     (filled,) = counts[:TAIL_BINS].nonzero()
     return Tail(float(top), tuple(counts[: filled[-1] + 1].tolist()))

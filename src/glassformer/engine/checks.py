@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
-from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context
+from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids
 from glassformer.ground.sites import Synonyms, Watch, all_sites
 
 
@@ -52,6 +52,35 @@ def unchanged_weights(model: object) -> AbstractContextManager[None]:
     return nullcontext() if files is None else files.checked()
 
 
+class HasLength(Protocol):
+    length: int
+
+
+class MayBeOpen(Protocol):
+    open: bool
+
+
+AnyRow = TypeVar("AnyRow", bound=MayBeOpen)
+
+
+def open_row(row: object, row_type: type[AnyRow]) -> AnyRow:
+    """A row of this type that is open."""
+    if not isinstance(row, row_type) or not row.open:
+        raise ExecutorError(ROW_NOT_OPEN)
+    return row
+
+
+@contextmanager
+def restored(rows: Sequence[HasLength], lengths: Sequence[int]) -> Iterator[None]:
+    """Where something fails, rows are no longer than they were."""
+    try:
+        yield
+    except BaseException:
+        for row, length in zip(rows, lengths, strict=True):
+            row.length = min(row.length, length)
+        raise
+
+
 class InputChecks:
     """What one model can take."""
 
@@ -79,7 +108,7 @@ class InputChecks:
         return tuple(source or ())
 
     def feed(self, feed: Feed, length: int) -> Feed:
-        """A feed for a row of so many tokens, with its watch's patterns expanded."""
+        """A feed for a row of `length` tokens, with its watch's patterns expanded."""
         if not len(feed.ids):
             raise InputError("a row was fed no tokens. Give at least one.")
         new = 0 if feed.begin is not None else len(feed.ids)
@@ -89,13 +118,19 @@ class InputChecks:
             raise ExecutorError("this executor takes token ids alone. Feed vectors to the plain one.")
         parents = feed.parents
         if parents is not None and (
-            len(parents) != len(feed.ids) or not all(-1 <= parent < number for number, parent in enumerate(parents))
+            len(parents) != len(feed.ids) or not all(-1 <= parent < index for index, parent in enumerate(parents))
         ):
             raise InputError("in a tree, each token's parent must come before it (-1: the row so far).")
         feed = feed if feed.watch is None else replace(feed, watch=self.watch(feed.watch))
         if feed.begin is not None:
             self._check_begin(feed, feed.begin, length)
         return feed
+
+    def steps(self, rows: Sequence[HasLength], tokens: Sequence[int | None], count: int) -> None:
+        """Refuse rows that cannot be fed these tokens, and then each the tokens that are chosen for it, `count` in all."""
+        check_fed_once(rows)
+        self.check_ids([token for token in tokens if token is not None])
+        check_context(max((row.length for row in rows), default=0) + count, self.context, "prompt")
 
     def _check_begin(self, feed: Feed, begin: BlockInput, length: int) -> None:
         """Refuse a feed that cannot begin at its block."""
@@ -124,15 +159,6 @@ class InputChecks:
         check_ids(ids, self.vocabulary)
 
 
-def check_ids(ids: Sequence[int], vocabulary: int) -> None:
-    """Refuse token ids that no row of the embedding table belongs to."""
-    if len(ids) and min(ids) >= 0 and max(ids) < vocabulary:
-        return
-    for token in ids:
-        if not 0 <= token < vocabulary:
-            raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
-
-
 def residual_states(states: npt.NDArray[np.float32], hidden: int) -> npt.NDArray[np.float32]:
     """States to unembed, refused if their shape is not the model's."""
     if not isinstance(states, np.ndarray) or states.ndim != 2 or states.shape[1] != hidden:
@@ -147,10 +173,6 @@ def block_states(begin: BlockInput, tokens: int, hidden: int) -> npt.NDArray[np.
     if states.shape != (tokens, hidden):
         raise InputError(f"states of shape {states.shape} enter block {begin.block}; they must be {(tokens, hidden)}.")
     return states
-
-
-class HasLength(Protocol):
-    length: int
 
 
 @contextmanager

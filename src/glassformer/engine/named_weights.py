@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, HasKind, Layout
+from glassformer.checkpoint.stored_tensors import (
+    PLAIN_KINDS,
+    Floats,
+    HasKind,
+    Layout,
+    RowPermutation,
+    StoredTensor,
+    Transposed,
+)
+from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.ground.errors import CheckpointError
 
 OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
@@ -26,6 +36,9 @@ class WeightTensor(HasKind, Protocol):
     def size(self) -> int: ...
 
     @property
+    def layout(self) -> Layout | None: ...
+
+    @property
     def label(self) -> str:
         """What errors call it."""
 
@@ -38,7 +51,7 @@ AnyTensor = TypeVar("AnyTensor", bound=WeightTensor)
 class NamedWeights(Generic[AnyTensor]):
     """The weights of one model by name.
 
-    `expected` has the shapes that follow from the config: kernels read so many numbers without a check, so a tensor of
+    `expected` has the shapes that follow from the config: kernels read by them without a check, so a tensor of
     another shape is refused here, before anything is read.
     """
 
@@ -60,6 +73,13 @@ class NamedWeights(Generic[AnyTensor]):
                 "Is this the config of these weights?"
             )
         return tensor
+
+    def checked(self, matrix: MatrixRef) -> list[AnyTensor]:
+        """A matrix's tensors, whose sizes fit their kinds and shapes."""
+        tensors = [self.stored(name) for name in matrix.names]
+        for tensor in tensors:
+            check_size(tensor)
+        return tensors
 
     def stored_or(self, name: str, shape: tuple[int, ...], make: Callable[[], Floats]) -> Floats:
         """A tensor that a file may hold, or what is made where it does not."""
@@ -87,11 +107,29 @@ class NamedWeights(Generic[AnyTensor]):
         return self.read(name).to_float32().reshape(-1)
 
 
+def is_packed(tensors: Sequence[WeightTensor], matrix: MatrixRef, kinds: Collection[str]) -> bool:
+    """Whether a matrix is one tensor of some packed kinds, and its rows are whole blocks of them."""
+    tensor = tensors[0]
+    return (
+        len(tensors) == 1
+        and tensor.kind in kinds
+        and (not matrix.transposed or isinstance(tensor.layout, Transposed))
+        and matrix.shape[1] % block_size(tensor.kind)[0] == 0
+    )
+
+
+def row_order(tensor: StoredTensor, part: RowRuns | None) -> npt.NDArray[np.intp] | None:
+    """For each row of a matrix the row of the file that holds it; None: as they lie there."""
+    order = tensor.layout.rows(tensor.shape[0]) if isinstance(tensor.layout, RowPermutation) else None
+    if part is None:
+        return order
+    return part.rows if order is None else order[part.rows]
+
+
 def check_size(tensor: WeightTensor) -> None:
     """Refuse a tensor whose bytes do not match its kind and shape: kernels rely on them."""
     elements, size = (1, PLAIN_KINDS[tensor.kind]) if tensor.kind in PLAIN_KINDS else block_size(tensor.kind)
-    layout: Layout | None = getattr(tensor, "layout", None)
-    count = tensor.elements if layout is None else math.prod(layout.stored_shape(tensor.shape))
+    count = tensor.elements if tensor.layout is None else math.prod(tensor.layout.stored_shape(tensor.shape))
     if count % elements or tensor.size != count // elements * size:
         raise CheckpointError(
             f"{tensor.label} has {tensor.size} bytes, "

@@ -9,9 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from glassformer.engine import checks
 from glassformer.engine.protocol import Row
 from glassformer.engine.row_history import RereadRows, RowHistory, forked
-from glassformer.ground.errors import ExecutorError
-from glassformer.ground.locks import ForkSafeLock
-from glassformer.ground.ownership import NotCopied
+from glassformer.ground.ownership import ForkSafeLock, NotCopied
 
 PAGE = 64  # tokens of a page
 BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8": 1}  # of a number
@@ -125,6 +123,4 @@ class PagedRows(NotCopied, RereadRows, Generic[RowType]):
         closing.release()
 
     def _open_row(self, row: Row) -> RowType:
-        if not isinstance(row, self._row_type) or not row.open:
-            raise ExecutorError(checks.ROW_NOT_OPEN)
-        return row
+        return checks.open_row(row, self._row_type)

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.checks import ROW_NOT_OPEN, locked
+from glassformer.engine.checks import locked, open_row
 from glassformer.engine.prefix_tree import BLOCK, PrefixTree
 from glassformer.engine.protocol import (
     Capabilities,
@@ -35,9 +35,7 @@ from glassformer.engine.protocol import (
     Row,
     Want,
 )  # fmt: skip
-from glassformer.ground.errors import ExecutorError
-from glassformer.ground.locks import ForkSafeLock
-from glassformer.ground.ownership import NotCopied
+from glassformer.ground.ownership import ForkSafeLock, NotCopied
 
 
 @dataclass(eq=False)
@@ -289,9 +287,7 @@ class PrefixCache(NotCopied):
 
     @staticmethod
     def _open_row(row: Row) -> CachedRow:
-        if not isinstance(row, CachedRow) or not row.open:
-            raise ExecutorError(ROW_NOT_OPEN)
-        return row
+        return open_row(row, CachedRow)
 
     @staticmethod
     def _inner(row: CachedRow) -> Row:

@@ -140,7 +140,7 @@ class ProgramStep:
     """One step of a program; each kind uses a part of the fields."""
 
     kind: StepKind
-    input: int = 0  # the numbers of buffers
+    input: int = 0  # the indices of buffers
     output: int = 0
     second_input: int = 0  # the residual to add, a pattern, or the experts' shares
     third_input: int = 0  # the residual to add to a sum of experts
@@ -169,7 +169,7 @@ class ProgramStep:
     window: int = 0  # 0: none
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source
-    rope: int | None = None  # the number of one of the program's ropes
+    rope: int | None = None  # the index of one of the program's ropes
     position_offset: int = 0  # the row that the first token has in a table of positions
     scale: float = 1.0
     distance_bias: DistanceBias | None = None
@@ -185,7 +185,7 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class BufferShape:
-    """The columns that a token has in a buffer; `per_key`: so many for each key of the pass, as in an attention pattern."""
+    """The columns that a token has in a buffer; `per_key`: for each key of the pass, as in an attention pattern."""
 
     columns: int
     per_key: bool = False
@@ -235,5 +235,5 @@ class Program:
         return any(rope.depends_on_length for rope, _ in self.ropes)
 
     def frequency_lengths(self, length: int) -> tuple[int, ...]:
-        """The same for all texts that have the frequencies of one of `length` tokens."""
+        """Equal for all texts that have the frequencies of one of `length` tokens."""
         return tuple(rope.frequency_length(length) for rope, _ in self.ropes)

@@ -32,9 +32,9 @@ from glassformer.engine.program_pass import (
     watched_sites,
 )  # fmt: skip
 from glassformer.engine.protocol import NO_EXTRAS, Capabilities, Feed, Want, copied
-from glassformer.ground.locks import ForkSafeLock
-from glassformer.ground.ownership import NotCopied
+from glassformer.ground.ownership import ForkSafeLock, NotCopied
 from glassformer.ground.sites import ENCODER, axes, where_of
+from glassformer.ops.attend import Attend
 
 MAX_PROGRAMS = 32  # that are kept
 NO_SITES: frozenset[str] = frozenset()
@@ -91,13 +91,14 @@ class ProgramModel(NotCopied, Generic[Prepared]):
         self._programs[key] = prepared
         return prepared
 
-    def _page_format(self, stack: str, cache: str) -> PageFormat:
-        """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
-        ops = self.blueprint.ops
-        attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
-        key = ops[attention.inputs[1]].shape
-        layers = self.blueprint.encoder_blocks if stack else self.blueprint.blocks
-        return PageFormat(layers, int(key[1]), int(key[3]), cache)
+    def _page_formats(self, cache: str) -> dict[str, PageFormat]:
+        """What a page holds of each stack's tokens; an encoder's heads may differ from its decoder's."""
+        blueprint = self.blueprint
+        keys = {op.stack: blueprint.ops[op.inputs[1]] for op in blueprint.ops_of(Attend)}
+        return {
+            stack: PageFormat(blueprint.encoder_blocks if stack else blueprint.blocks, *key.head_shape, cache)
+            for stack, key in keys.items()
+        }
 
 
 class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepared, RowType, LogitsType]):
@@ -147,8 +148,8 @@ class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepar
         prepared = self._program("", reads, changes.union(site for site in entries if site is not None))
         entry_steps = {site: step for step, sites in prepared.program.changed_sites.items() for site in sites}
         whole = [
-            FeedChunk(number, feed, row, 0, len(feed.ids), begin_step=entry_steps[entry] if entry is not None else 0)
-            for number, (feed, row, entry) in enumerate(zip(feeds, rows, entries, strict=True))
+            FeedChunk(index, feed, row, 0, len(feed.ids), begin_step=entry_steps[entry] if entry is not None else 0)
+            for index, (feed, row, entry) in enumerate(zip(feeds, rows, entries, strict=True))
         ]
         with checks.rewound(feeds, rows):
             for chunk in whole:
@@ -167,7 +168,7 @@ class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepar
         for group in by_frequencies(prepared.program, whole):
             for chunks in self._split_passes(group, divisible=prepared.program.scores is not None):
                 for chunk, result in zip(chunks, self._run_pass(prepared, chunks), strict=True):
-                    results[chunk.number].append(result)
+                    results[chunk.index].append(result)
         return [self._joined(parts) for parts in results]
 
     def _encode(self, feeds: Sequence[Feed], rows: Sequence[RowType]) -> dict[int, dict[str, Any]]:
@@ -177,13 +178,13 @@ class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepar
             return {}
         prepared = self._program(ENCODER, *watched_sites([feed for feed, _ in unread]))
         chunks = []
-        for number, (feed, row) in enumerate(unread):
+        for index, (feed, row) in enumerate(unread):
             assert row.source_pages is not None
             encoder_row = self._row_type(self._new_pages(ENCODER), row.source_pages, source=row.source)
             for pages in (encoder_row.pages, row.source_pages):
                 pages.reserve(0, len(row.source))
             encoder_feed = Feed(encoder_row, row.source, Want.NONE, watch=feed.watch)
-            chunks.append(FeedChunk(number, encoder_feed, encoder_row, 0, len(row.source)))
+            chunks.append(FeedChunk(index, encoder_feed, encoder_row, 0, len(row.source)))
         results = self._run_chunks(prepared, chunks)
         for chunk, (_, row) in zip(chunks, unread, strict=True):
             chunk.row.pages.truncate(0)

@@ -29,18 +29,18 @@ TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the posit
 class FeedChunk:
     """The tokens of a feed that go through one pass."""
 
-    number: int  # of the feed
+    index: int  # of the feed in its run
     feed: Feed
     row: PagedRow[Any]
     offset: int  # tokens of the feed in earlier passes
     count: int
-    first: int = 0  # its first token's number in the pass
+    first: int = 0  # the index of its first token in the pass
     token_types: Sequence[int] | None = None
     begin_step: int = 0  # the step that it joins its pass at: later ones begin at a later block
 
     def part(self, offset: int, count: int) -> FeedChunk:
         """Some of the feed's tokens."""
-        return FeedChunk(self.number, self.feed, self.row, offset, count, 0, self.token_types, self.begin_step)
+        return FeedChunk(self.index, self.feed, self.row, offset, count, 0, self.token_types, self.begin_step)
 
     @property
     def start(self) -> int:
@@ -61,11 +61,11 @@ class FeedChunk:
         parents = self.feed.parents or ()
         mask = np.zeros((len(parents), len(parents)), np.uint8)
         positions = np.zeros(len(parents), np.int32)
-        for number, parent in enumerate(parents):
+        for index, parent in enumerate(parents):
             if parent >= 0:
-                mask[number] = mask[parent]
-            mask[number, number] = 1
-            positions[number] = self.start if parent < 0 else positions[parent] + 1
+                mask[index] = mask[parent]
+            mask[index, index] = 1
+            positions[index] = self.start if parent < 0 else positions[parent] + 1
         return mask, positions
 
     def source_changes(self) -> dict[str, Change]:
@@ -93,8 +93,8 @@ def changed_source(chunk: FeedChunk) -> Any:
     for site, change in changes.items():
         layer = int(site.split(".")[1])
         keys_values = list(changed.read(layer, length))
-        at = 0 if site.endswith(".key") else 1
-        keys_values[at] = change.apply(keys_values[at][None], where_of(site, 0))[0]
+        which = 0 if site.endswith(".key") else 1
+        keys_values[which] = change.apply(keys_values[which][None], where_of(site, 0))[0]
         changed.write(layer, *keys_values)
     return changed
 
@@ -157,7 +157,7 @@ class ProgramPass:
         """The chunks that the steps are computed for now."""
         return self.chunks
 
-    def buffer(self, number: int) -> Any:
+    def buffer(self, index: int) -> Any:
         """A buffer's values for all tokens of the pass."""
         raise NotImplementedError
 

@@ -60,7 +60,7 @@ class Feed:
     row: Row
     ids: Sequence[int]
     want: Want = Want.LAST
-    parents: Sequence[int] | None = None  # a token tree: the number of each token's parent; -1: the row so far
+    parents: Sequence[int] | None = None  # a token tree: the index of each token's parent; -1: the row so far
     watch: Watch | None = None
     vectors: Any = None  # in place of the ids' embeddings, (tokens, hidden); needs `takes_vectors`
     begin: BlockInput | None = None  # the first block that is computed, and what enters it; None: all are
@@ -144,7 +144,7 @@ class Executor(Protocol):
         """Row i takes over the cache of row parents[i], all at once: beams."""
 
     def rewind(self, row: Row, length: int) -> int:
-        """Drop what comes after so many tokens; returns the new length."""
+        """Drop what comes after the first `length` tokens; returns the new length."""
 
     def close(self, row: Row) -> None:
         """Release a row's cache."""

@@ -39,7 +39,7 @@ class ReadTokens:
         return cls(start, list(feed.ids), feed.parents, changes, feed.vectors, feed.begin)
 
     def first(self, length: int) -> ReadTokens:
-        """Those that are among a row's first so many tokens."""
+        """Those that are among a row's first `length` tokens."""
         count = length - self.start
         parents = None if self.parents is None else self.parents[:count]
         vectors = None if self.vectors is None else self.vectors[:count]
@@ -55,7 +55,7 @@ class ReadTokens:
         )
 
     def feed(self, row: Row, text_length: int) -> Feed:
-        """The same tokens for a row of a text of so many tokens."""
+        """A feed of these tokens, for a row of a text of `text_length` tokens."""
         watch = Watch(changes=self.changes) if self.changes else None
         return Feed(row, self.ids, Want.NONE, self.parents, watch, self.vectors, self.begin, text_length)
 
@@ -73,13 +73,13 @@ def _is_same_in_every_pass(site: str, change: Change) -> bool:
 class RowHistory:
     """What a row was fed."""
 
-    kept: int  # what begins after so many tokens is not kept: it is never read anew
+    kept: int  # a position: what begins from there on is not kept, since it is never read anew
     tokens: list[ReadTokens] = field(default_factory=list)
     side: int | None = 0  # how many switches lie before the length that it was read for; None: it must be read anew
     last_chosen: int = 0  # by the executor, and not fed yet
 
     def fork(self, length: int) -> RowHistory:
-        """The history of a row with the first so many tokens."""
+        """The history of a row with the first `length` tokens."""
         return RowHistory(self.kept, [part.first(length) for part in self.tokens if part.start < length], self.side)
 
     def add(self, feed: Feed, start: int) -> None:
@@ -93,7 +93,7 @@ class RowHistory:
 
 
 def forked(history: RowHistory | None, length: int) -> RowHistory | None:
-    """The history of a row with the first so many tokens, where rows have one."""
+    """The history of a row with the first `length` tokens, where rows have one."""
     return None if history is None else history.fork(length)
 
 
@@ -140,7 +140,7 @@ class RereadRows:
         return scores
 
     def _record(self, row: HasHistory, feed: Feed, start: int, length: int) -> None:
-        """Keep what a row was fed from a position on, as part of a text of so many tokens."""
+        """Keep what a row was fed from a position on, as part of a text of `length` tokens."""
         if row.history is not None:
             row.history.add(feed, start)
             row.history.side = self._side(length)
@@ -168,7 +168,7 @@ class RereadRows:
                 row.length = length
 
     def _begin_steps(self, rows: Sequence[HasHistory], tokens: Sequence[int | None], count: int) -> list[RowSteps]:
-        """Before the executor feeds rows their tokens, and then so many less one that it chooses itself."""
+        """Before the executor feeds rows their tokens, and then `count` - 1 that it chooses itself."""
         if not self._switches:
             return [RowSteps(row, None, 0, 0, count) for row in rows]
         known = [row for row, token in zip(rows, tokens, strict=True) if token is not None]
@@ -179,7 +179,7 @@ class RereadRows:
         ]
 
     def _steps_before_switch(self, row: HasHistory, count: int) -> int:
-        """How many of a row's next so many tokens, one in each pass, have the frequencies that the row was read with."""
+        """How many of a row's next `count` tokens, one in each pass, have the frequencies that the row was read with."""
         if row.history is None:
             return count
         if not row.length:

@@ -33,7 +33,7 @@ QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a fil
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class FeatureGate:
     """What a gated autoencoder has beside: which features are open, and how strong they are then."""
 
     bias: Floats  # (features)
@@ -53,8 +53,8 @@ class FeatureDictionary:
     site_out: str = ""  # what it reconstructs: the same site, or a transcoder's other one
     name: str = ""
     threshold: Floats | None = None  # (features): below it a feature is 0
-    k: int | None = None  # only so many of a token's features are not 0
-    gate: Gate | None = None
+    k: int | None = None  # how many of a token's features are not 0 at most
+    gate: FeatureGate | None = None
     skip: Floats | None = None  # of a transcoder, a linear path beside the features, (output width, width)
     subtracts_bias: bool = True  # the decoder's bias, from the input
     normalization: Normalization = "none"
@@ -152,7 +152,7 @@ class FeatureDictionary:
 
 
 def _root_mean_square(values: Values, count: float) -> Values:
-    """The root of the mean of each row's squares, of so many; never 0, where it would have no gradient."""
+    """The root of the mean of each row's `count` squares; never 0, where it would have no gradient."""
     return ((values * values).sum(axis=-1, keepdims=True) / count).clip(min=TINY) ** 0.5
 
 

@@ -21,7 +21,7 @@ from glassformer.ground.sites import where_of
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-class Encoder(Protocol):
+class FeatureEncoder(Protocol):
     """Of a dictionary, what is needed here."""
 
     @property
@@ -44,14 +44,14 @@ class Encoder(Protocol):
 class FeatureChange(ComputedChange):
     """Some features of a dictionary, each held at a value."""
 
-    dictionary: Encoder | None = None
+    dictionary: FeatureEncoder | None = None
     features: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
 
     @property
     def label(self) -> str:
         assert self.dictionary is not None
-        held = ", ".join(f"{number} at {value:g}" for number, value in zip(self.features, self.values, strict=True))
+        held = ", ".join(f"{feature} at {value:g}" for feature, value in zip(self.features, self.values, strict=True))
         return f"{self.dictionary.name} (features held: {held})"
 
     @property

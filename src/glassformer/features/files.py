@@ -9,7 +9,14 @@ Where a file does not say which site it is for, a cfg.json beside it can, with `
 
 from __future__ import annotations
 
+import ast
+import io
 import json
+import math
+import os
+import re
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +25,97 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.blueprints.synonyms import IN_BLOCK
 from glassformer.checkpoint.folder import read_safetensors
-from glassformer.features.dictionary import FeatureDictionary, Gate, Normalization
-from glassformer.features.hook_names import hook_of_site, site_of_hook
-from glassformer.features.npz_file import read_npz
-from glassformer.ground.errors import CheckpointError, InputError, reason_of
-from glassformer.ground.files import read_regular, write_bytes, write_text
+from glassformer.features.dictionary import FeatureDictionary, FeatureGate, Normalization
+from glassformer.ground.errors import CheckpointError, InputError, reason_of, shortened
+from glassformer.ground.files import open_regular, read_regular, write_bytes, write_text
 from glassformer.ground.typecheck import brief
+
+HOOKS: Mapping[str, str] = {  # in block N; what files name is what they were trained on, whatever a family makes of it
+    **IN_BLOCK, "hook_mlp_in": "mlp.input", "ln2.hook_normalized": "mlp.input", "mlp.hook_out": "mlp.update",
+}  # fmt: skip
+
+
+def hook_of_site(site: str) -> str:
+    """TransformerLens' name of a site; the site's own where it has none.
+
+    >>> hook_of_site("blocks.8.residual"), hook_of_site("final")
+    ('blocks.8.hook_resid_post', 'final')
+    """
+    block, _, name = site.partition(".")[2].partition(".")
+    hook = next((hook for hook, known in HOOKS.items() if known == name), None)
+    return f"blocks.{block}.{hook}" if site.startswith("blocks.") and hook is not None else site
+
+
+def site_of_hook(hook: str) -> str | None:
+    """The site that a hook's name means; None where it is none that is known.
+
+    >>> site_of_hook("blocks.8.hook_resid_pre"), site_of_hook("layers.8"), site_of_hook("blocks.3.residual")
+    ('blocks.7.residual', 'blocks.8.residual', 'blocks.3.residual')
+    """
+    if hook in ("hook_embed", "blocks.0.hook_resid_pre", "embedding"):
+        return "embedding"
+    if match := re.fullmatch(r"blocks\.(\d{1,5})\.(.+)", hook):
+        block, name = int(match[1]), match[2]
+        if name == "hook_resid_pre":
+            return f"blocks.{block - 1}.residual"
+        return f"blocks.{block}.{HOOKS.get(name, name)}" if name in HOOKS or "hook" not in name else None
+    if match := re.fullmatch(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d{1,5})(\.mlp)?", hook):
+        return f"blocks.{match[1]}.{'mlp.update' if match[2] else 'residual'}"
+    return hook if hook.startswith("encoder.") else None
+
+
+MAX_RATIO = 50  # of bytes unpacked to bytes of the file: numbers hardly shrink
+LEAST_ROOM = 1 << 24  # bytes that a small file may unpack to whatever its size
+MAX_ARRAYS = 64
+MAX_HEADER = 10_000  # bytes
+
+
+def read_npz(path: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """The arrays of real numbers, as float32, by name."""
+    descriptor = open_regular(path)
+    try:
+        with os.fdopen(descriptor, "rb") as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            room = max(LEAST_ROOM, MAX_RATIO * path.stat().st_size)
+            if len(members) > MAX_ARRAYS or sum(member.file_size for member in members) > room:
+                raise CheckpointError(f"{path}: would unpack to more than such a file can hold. It is not opened.")
+            return {member.filename.removesuffix(".npy"): _array(archive, member, path) for member in members}
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: damaged, or no .npz file ({reason_of(error)}). Fetch it again.") from error
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> npt.NDArray[np.float32]:
+    data = archive.read(member)
+    stream = io.BytesIO(data)
+    shape, fortran, dtype = _header(stream)
+    if dtype.kind not in "fiu" or any(size < 0 for size in shape):
+        kind = shortened(str(dtype), 60)
+        raise CheckpointError(f"{path}: {brief(member.filename)} holds {kind}, and no numbers. It is not opened.")
+    if math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
+        raise CheckpointError(f"{path}: {brief(member.filename)} is cut short or damaged. Fetch it again.")
+    values = np.frombuffer(data, dtype, offset=stream.tell()).astype(np.float32)
+    return values.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """An array's shape, whether its columns lie together, and its type; numpy would read headers of Python 2, and warn."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of its format")
+    length = int.from_bytes(stream.read(2 if version == (1, 0) else 4), "little")
+    try:
+        fields = ast.literal_eval(stream.read(min(length, MAX_HEADER)).decode("latin-1").strip())
+        shape, fortran, dtype = fields["shape"], fields["fortran_order"], np.dtype(fields["descr"])
+        if not isinstance(fortran, bool) or not isinstance(shape, tuple) or not all(type(size) is int for size in shape):
+            raise TypeError("its shape or its order")
+    except (SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("a header that is none") from error
+    return shape, fortran, dtype
+
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
@@ -150,11 +241,11 @@ class _Tensors:
             raise self._wrong("it lacks threshold, which a JumpReLU has")
         return threshold
 
-    def _gate(self, size: int) -> Gate:
+    def _gate(self, size: int) -> FeatureGate:
         parts = [self._vector(name, size) for name in ("b_gate", "r_mag", "b_mag")]
         if any(part is None for part in parts):
             raise self._wrong("it lacks b_gate, r_mag or b_mag, which a gated autoencoder has")
-        return Gate(*cast(list[Floats], parts))
+        return FeatureGate(*cast(list[Floats], parts))
 
     def _skip(self, out: int, width: int) -> Floats | None:
         skip = self._tensor("W_skip")
@@ -264,8 +355,8 @@ def write_dictionary(dictionary: FeatureDictionary, folder: Path, about: Mapping
 
 
 def feature_of(name: str) -> tuple[str, int]:
-    """A feature's dictionary and number, out of DICTIONARY/NUMBER."""
-    dictionary, slash, number = name.rpartition("/")
-    if not slash or not dictionary or not number.isdecimal() or len(number) > 9:
+    """A feature's dictionary and index, out of DICTIONARY/NUMBER."""
+    dictionary, slash, feature = name.rpartition("/")
+    if not slash or not dictionary or not feature.isdecimal() or len(feature) > 9:
         raise InputError(f"a feature is named DICTIONARY/NUMBER, such as resid-8/123, not {name!r}.")
-    return dictionary, int(number)
+    return dictionary, int(feature)

@@ -98,13 +98,13 @@ def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> 
 
 
 def best(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """The places of the best so many, best first; of equal scores, the first ones."""
-    places = leaders(scores, min(count, scores.size))
-    return places[(-scores[places]).argsort(kind="stable")[:count]]
+    """The indices of the best `count`, best first; of equal scores, the first ones."""
+    indices = leaders(scores, min(count, scores.size))
+    return indices[(-scores[indices]).argsort(kind="stable")[:count]]
 
 
 def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """A few places, in ascending order, among which the best `count` are, and all that tie with them.
+    """A few indices, in ascending order, among which the best `count` are, and all that tie with them.
 
     Selecting among a whole vocabulary is slow. So it is reshaped to a table, and the highest score of each column taken,
     which is fast. There are `count` columns that reach the `count`-th highest of these, so no better one is left below it.
@@ -118,7 +118,7 @@ def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
     cut = np.partition(highest, -count)[-count]
     (few,) = (highest >= cut).nonzero()  # all that reach the cut are in these columns, or behind the table
     row, column = (table[:, few] >= cut).nonzero()
-    places: npt.NDArray[np.int64] = row * columns + few[column]
+    indices: npt.NDArray[np.int64] = row * columns + few[column]
     if table.size == scores.size:
-        return places
-    return np.concatenate((places, table.size + np.flatnonzero(scores[table.size :] >= cut)))
+        return indices
+    return np.concatenate((indices, table.size + np.flatnonzero(scores[table.size :] >= cut)))

@@ -18,7 +18,7 @@ from glassformer.ground.arguments import checked_init
 from glassformer.ground.errors import SiteError, needed_for
 from glassformer.ground.typecheck import OWN_CHECK, brief
 
-Numbers: TypeAlias = Collection[int] | slice | None
+Indices: TypeAlias = Collection[int] | slice | None
 _LARGEST = float(np.finfo(np.float32).max)
 SiteFunction: TypeAlias = Callable[[Any, "Where"], Any]  # a tensor, and where it stands, to the one to go on with
 
@@ -54,9 +54,9 @@ class Change:
 
     scale: Annotated[Any, OWN_CHECK] = 1.0  # a number, or an array that broadcasts to what is selected
     shift: Any = None  # the same
-    positions: Annotated[Numbers, OWN_CHECK] = None
-    heads: Annotated[Numbers, OWN_CHECK] = None
-    neurons: Annotated[Numbers, OWN_CHECK] = None  # numbers of the last axis, whatever it holds
+    positions: Annotated[Indices, OWN_CHECK] = None
+    heads: Annotated[Indices, OWN_CHECK] = None
+    neurons: Annotated[Indices, OWN_CHECK] = None  # indices into the last axis, whatever it holds
     onto: Any = None  # a direction: of each vector, its part along it is left
     away_from: Any = None  # a direction: of each vector, its part along it is taken away
     minimum: Annotated[float | None, OWN_CHECK] = None  # after all else
@@ -66,12 +66,12 @@ class Change:
         if isinstance(self.scale, (bool, str)) or not (isinstance(self.scale, Real) or hasattr(self.scale, "dtype")):
             raise SiteError(f"a Change's scale is a number or an array, not {self.scale!r}.")
         for name in ("positions", "heads", "neurons"):
-            numbers = getattr(self, name)
-            if numbers is None or isinstance(numbers, slice):
+            indices = getattr(self, name)
+            if indices is None or isinstance(indices, slice):
                 continue
-            fits = isinstance(numbers, Collection) and not isinstance(numbers, (str, bytes))
-            if not (fits and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)):
-                raise SiteError(f"a Change's {name} are whole numbers, such as {name}=[0, 3], or a slice, not {numbers!r}.")
+            fits = isinstance(indices, Collection) and not isinstance(indices, (str, bytes))
+            if not (fits and all(isinstance(n, int) and not isinstance(n, bool) for n in indices)):
+                raise SiteError(f"a Change's {name} are whole numbers, such as {name}=[0, 3], or a slice, not {indices!r}.")
         for name in ("minimum", "maximum"):
             bound = getattr(self, name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real)):
@@ -114,9 +114,9 @@ class Change:
         if (direction := self.onto if self.onto is not None else self.away_from) is not None:
             along = _component(selected, like(direction, selected))
             selected = along if self.onto is not None else selected - along
-        selected = selected * like(_own_rows(self.scale, rows), selected)
+        selected = selected * like(_rows_here(self.scale, rows), selected)
         if self.shift is not None:
-            selected = selected + like(_own_rows(self.shift, rows), selected)
+            selected = selected + like(_rows_here(self.shift, rows), selected)
         if self.minimum is not None or self.maximum is not None:
             selected = selected.clip(self.minimum, self.maximum)
         return selected
@@ -127,17 +127,17 @@ class Change:
         rows: tuple[list[int], int] = ([], 0)
         if self.heads is not None and "heads" in where.axes:
             axis = where.axes.index("heads")
-            chosen[axis] = _numbers(self.heads, value.shape[axis], "head")
+            chosen[axis] = _indices(self.heads, value.shape[axis], "head")
         if self.positions is not None:
             axis, start, end = where.tokens(value)
             order = _positions(self.positions, end)
-            inside = [number for number, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
+            inside = [index for index, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
             if not inside:
                 return None
-            chosen[axis], rows = [order[number] - start for number in inside], (inside, len(order))
+            chosen[axis], rows = [order[index] - start for index in inside], (inside, len(order))
         if self.neurons is not None:
             axis = len(where.axes) - 1
-            chosen[axis] = _numbers(self.neurons, value.shape[axis], "neuron")
+            chosen[axis] = _indices(self.neurons, value.shape[axis], "neuron")
         return _grid(chosen, value.shape), rows
 
 
@@ -240,8 +240,8 @@ def change_data(change: Change) -> dict[str, Any]:
         if (value := getattr(change, name)) is not None:
             data[name] = value if isinstance(value, (int, float)) else as_array(value).tolist()
     for name in ("positions", "heads", "neurons"):
-        if (numbers := getattr(change, name)) is not None:
-            data[name] = _slice_data(numbers) if isinstance(numbers, slice) else _ordered(numbers)
+        if (indices := getattr(change, name)) is not None:
+            data[name] = _slice_data(indices) if isinstance(indices, slice) else _ordered(indices)
     return data | {name: bound for name in ("minimum", "maximum") if (bound := getattr(change, name)) is not None}
 
 
@@ -258,7 +258,7 @@ def _plain_change(data: Mapping[str, Any]) -> Change:
         for name in ("scale", "shift", "onto", "away_from")
         if (value := data.get(name)) is not None
     }
-    numbers: dict[str, Any] = {
+    indices: dict[str, Any] = {
         name: _slice_from_data(value["slice"]) if isinstance(value, Mapping) else value
         for name in ("positions", "heads", "neurons")
         if (value := data.get(name)) is not None
@@ -266,11 +266,11 @@ def _plain_change(data: Mapping[str, Any]) -> Change:
     known = {"scale", "shift", "onto", "away_from", "positions", "heads", "neurons", "minimum", "maximum"}
     if unknown := sorted(set(data) - known):
         raise ValueError(f"there is no {unknown[0]}")
-    return Change(**arrays, **numbers, minimum=data.get("minimum"), maximum=data.get("maximum"))
+    return Change(**arrays, **indices, minimum=data.get("minimum"), maximum=data.get("maximum"))
 
 
-def _slice_data(numbers: slice) -> dict[str, Any]:
-    return {"slice": [numbers.start, numbers.stop, numbers.step]}
+def _slice_data(indices: slice) -> dict[str, Any]:
+    return {"slice": [indices.start, indices.stop, indices.step]}
 
 
 def _slice_from_data(bounds: Any) -> slice:
@@ -304,7 +304,7 @@ def _component(vectors: Any, direction: Any) -> Any:
     return (vectors @ direction)[..., None] * direction / size
 
 
-def _own_rows(array: Any, rows: tuple[list[int], int]) -> Any:
+def _rows_here(array: Any, rows: tuple[list[int], int]) -> Any:
     """Where an array has a row for each position, the rows of the positions that are here: a text may come in chunks."""
     inside, count = rows
     if len(inside) < count and getattr(array, "ndim", 0) > 1 and array.shape[-2] == count:
@@ -317,7 +317,7 @@ def _in_float32(number: Any) -> bool:
     return bool(abs(number) <= _LARGEST)
 
 
-# Which numbers ------------------------------------------------------------------------------------------------------
+# Which indices ------------------------------------------------------------------------------------------------------
 
 
 def _grid(chosen: Mapping[int, Sequence[int]], shape: Sequence[int]) -> tuple[Any, ...]:
@@ -326,26 +326,26 @@ def _grid(chosen: Mapping[int, Sequence[int]], shape: Sequence[int]) -> tuple[An
     if chosen:
         first, last = min(chosen), max(chosen)
         for axis in range(first, last + 1):
-            numbers = np.array(chosen.get(axis, range(shape[axis])), np.int64)
-            index[axis] = numbers.reshape(-1, *[1] * (last - axis))
+            indices = np.array(chosen.get(axis, range(shape[axis])), np.int64)
+            index[axis] = indices.reshape(-1, *[1] * (last - axis))
     return tuple(index)
 
 
-def _numbers(numbers: Collection[int] | slice, count: int, word: str) -> list[int]:
-    """Numbers of heads or neurons, negative ones from the end; refused where there are not so many."""
-    if isinstance(numbers, slice):
-        return list(range(count))[numbers]
-    if wrong := [number for number in numbers if not -count <= number < count]:
+def _indices(indices: Collection[int] | slice, count: int, word: str) -> list[int]:
+    """Indices of heads or neurons, negative ones from the end; refused where there are none such."""
+    if isinstance(indices, slice):
+        return list(range(count))[indices]
+    if wrong := [index for index in indices if not -count <= index < count]:
         raise SiteError(f"there is no {word} {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
-    return [number % count for number in _ordered(numbers)]
+    return [index % count for index in _ordered(indices)]
 
 
-def _positions(numbers: Collection[int] | slice, end: int) -> list[int]:
-    if isinstance(numbers, slice):
-        return list(range(*numbers.indices(end)))
-    return [number + end if number < 0 else number for number in _ordered(numbers)]
+def _positions(indices: Collection[int] | slice, end: int) -> list[int]:
+    if isinstance(indices, slice):
+        return list(range(*indices.indices(end)))
+    return [index + end if index < 0 else index for index in _ordered(indices)]
 
 
-def _ordered(numbers: Collection[int]) -> list[int]:
+def _ordered(indices: Collection[int]) -> list[int]:
     """In the caller's order; those of a set ascending."""
-    return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
+    return list(indices) if isinstance(indices, Sequence) else sorted(indices)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Never, Protocol
 
@@ -177,7 +177,7 @@ def install(module: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text without its middle, where it is longer than so many characters.
+    """A text without its middle, where it is longer than `limit` characters.
 
     >>> shortened("how are you today?", 9)
     'how … ay?'
@@ -210,7 +210,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_misspell(word: str, families: Iterable[str]) -> str:
-    """The same for families, whose names are near each other though their models differ: one slip inside a name alone.
+    """`did_you_mean` for families, whose names are near each other though their models differ: one slip inside a name alone.
 
     >>> did_you_misspell("lama", ["llama", "phi3"]), did_you_misspell("phi", ["llama", "phi3"])
     (" Did you mean 'llama'?", '')
@@ -230,8 +230,8 @@ def _is_slip(word: str, name: str) -> bool:
         return False
     shorter, longer = sorted((word, name), key=len)
     if len(shorter) < len(longer):
-        return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
-    wrong = [at for at, (one, other) in enumerate(zip(word, name, strict=True)) if one != other]
+        return any(longer[:index] + longer[index + 1 :] == shorter for index in range(len(longer)))
+    wrong = [index for index, (one, other) in enumerate(zip(word, name, strict=True)) if one != other]
     swapped = len(wrong) == 2 and wrong[1] - wrong[0] == 1 and sorted(word) == sorted(name)
     return len(wrong) == 1 or swapped
 
@@ -260,6 +260,15 @@ def refuse_text(value: object, where: str) -> Never:
         "Turn text into ids first: tokens = tokenizer(text, return_tensors='pt'), then pass **tokens; "
         "or let glassformer.load(name).chat(text) do both."
     )
+
+
+def check_ids(ids: Sequence[int], vocabulary: int) -> None:
+    """Refuse token ids that no row of the embedding table belongs to."""
+    if len(ids) and min(ids) >= 0 and max(ids) < vocabulary:
+        return
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
 
 
 def check_context(tokens: int, context: int, what: str = "text") -> None:

@@ -8,19 +8,20 @@
     ) -> AttentionMaps:
         \"""Show every head's attention in a text, a byte for each weight.\"""
 
-From that come: the method of `Reading` with its checks and its help; with a `route`, `POST /glass/ROUTE` with its schema,
-the Python line that a page offers, the studio's form and the row in docs/serving.md; with an `example`, the verb.
+From that come: the method with its checks and its help; with a `route`, `POST /glass/ROUTE` with its schema, the Python line
+that a page offers, the studio's form and the row in docs/serving.md; with an `example`, the verb.
 
-Operations on a text are functions under `observe/` whose first parameter is `reading`; those on a model are its methods.
+The first parameter says whose method it is: `model` is `Model`'s, `reading` that of a text which a model has read. The
+file in which it is stated is imported when the method is first asked for (`LazyMethod`).
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -29,9 +30,13 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from glassformer.ground.arguments import argument_types, checked
 
 F = TypeVar("F", bound=Callable[..., Any])
-READING = "reading"  # the first parameter of an operation on a text
+MODEL, READING = "model", "reading"  # the first parameters of operations on a model, and on a text that it has read
+COMMAND = "model_options"  # that of a view which the command makes by itself: how a model is loaded
 PROGRESS = "progress"  # a parameter that is told how far the work is
-MARK = b"\n@operation("  # what a file has in which an operation is stated
+SECTION = "Look inside"  # of the command's help, in which a verb stands unless it says otherwise
+STATEMENT = re.compile(  # what a file has for each operation: its arguments, its function, the first parameter, the help
+    rb'\n@operation\((.*?)\)\ndef (\w+)\(\s*(\w+).*?\n    """(.*?)(?:\n\n|""")', re.DOTALL
+)
 WIDTH = 118
 
 
@@ -49,14 +54,20 @@ class ArgumentInfo:
     maximum: int | None = None
     check: Callable[[Any], Any] | None = None  # of the value that was typed; gives what is passed on
     none_word: str | None = None  # a word that stands for None at the command line
-    served: Any = True  # whether requests have it; or a type for theirs, where Python takes more
+    served: Any = True  # whether requests have it; or their type, where Python takes more; or that type's name
     served_minimum: float | None = None
     served_maximum: float | None = None
     served_length: int | None = None  # of a text, at most
+    served_items: tuple[int, int] | None = None  # how many a list has, at least and at most
+    served_default: Any = None  # where it is not Python's
+    typed: Any = None  # its type at the command line, where Python takes more
+    from_file: bool = False  # whether a file of rows is typed in its place
+    every_position: bool = False  # what `--all` asks for
     opened_by: str | None = None  # the method of a model that opens it by name: commands and requests name it
 
     def named(self, parameter: str) -> tuple[str, ...]:
-        return self.names or (parameter if self.positional else f"--{parameter.replace('_', '-')}",)
+        """Its options at the command line, or its place there in capitals."""
+        return self.names or (parameter.upper() if self.positional else f"--{parameter.replace('_', '-')}",)
 
 
 def about(help: str, *names: str, **more: Any) -> ArgumentInfo:  # noqa: A002
@@ -78,22 +89,24 @@ class OperationArgument:
     def required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
+    def named(self) -> tuple[str, ...]:
+        """As it is typed."""
+        return self.info.named(self.name)
+
 
 @dataclass(frozen=True)
 class Operation:
     """A function that is offered everywhere."""
 
     function: Callable[..., Any]
+    name: str  # of the method
     route: str | None  # under /glass/
-    example: str | None  # of the verb
+    verb: str | None  # of the command, perhaps with other operations
+    chosen_by: tuple[str, ...]  # the arguments or flags that ask the verb for this one of them
+    example: str | None  # of the verb, at the operation that says what it is for
     owner: str  # whose method it is, as Python spells it: reading, model, model.circuits
     is_property: bool
     passes: bool  # whether it runs the model, and does not just read files or weights
-
-    @property
-    def name(self) -> str:
-        """Its own, and that of the method."""
-        return self.function.__name__
 
     @property
     def on_text(self) -> bool:
@@ -103,6 +116,11 @@ class Operation:
     def takes_prompt(self) -> bool:
         """Whether it makes a prompt of a text itself."""
         return "prompt" in inspect.signature(self.function).parameters
+
+    @property
+    def makes_prompts(self) -> bool:
+        """Whether it is told how a text becomes a prompt."""
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.function).parameters.values())
 
     @property
     def reports_progress(self) -> bool:
@@ -133,17 +151,17 @@ class Operation:
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)
 
-    def method(self) -> Callable[..., Any]:
-        """The function as a method, with its checks and all of its help."""
+    def method(self) -> Any:
+        """The function as a method or a property, with its checks and all of its help."""
         method = checked(self.function, self.name, first_is_self=True)
-        method.__doc__ = self.full_help()
+        method.__name__, method.__doc__ = self.name, self.full_help()
         method.__signature__ = self._plain_signature()  # type: ignore[attr-defined]
-        return method
+        return property(method) if self.is_property else method
 
     def _plain_signature(self) -> inspect.Signature:
         """Its signature, with types that people read."""
         signature, hints = inspect.signature(self.function), argument_types(self.function)
-        plain = [p.replace(annotation=_split(hints[p.name])[0]) for p in signature.parameters.values()]
+        plain = [p.replace(annotation=_split(hints.get(p.name, p.annotation))[0]) for p in signature.parameters.values()]
         return signature.replace(parameters=plain)
 
     def full_help(self) -> str:
@@ -152,33 +170,89 @@ class Operation:
             for argument in self.arguments
             if argument.info.help
         ]
-        return "\n".join([self.help, "", "Args:", *described]) if described else self.help
+        return "\n".join([self.help, "", "Args:", *described]) if described else inspect.getdoc(self.function) or ""
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {}  # by owner and name
 
 
 def operation(
-    *, route: str | None = None, example: str | None = None, owner: str | None = None, is_property: bool = False,
+    *, name: str | None = None, route: str | None = None, verb: str | None = None, chosen_by: tuple[str, ...] = (),
+    example: str | None = None, section: str = SECTION, owner: str | None = None, is_property: bool = False,
     passes: bool = True,
 ) -> Callable[[F], F]:  # fmt: skip
     """The decorator of a function that is an operation; the function stays what it is.
 
     Args:
+        name: of the method, by default the function's.
         route: under which it is served, below /glass/.
+        verb: of the command, which it may share with others; with an example by default its name.
+        chosen_by: arguments of which each asks a shared verb for this operation; what is no argument becomes a flag.
         example: of its verb, `glass NAME`; several are separated by three blanks, a middle dot and three blanks.
-        owner: whose method it is; by default `reading` or `model`, as the first parameter says.
+        section: of the command's help in which its verb stands (`cli/app.py`).
+        owner: whose method it is; by default as the first parameter says.
         is_property: whether Python gets it without a call.
         passes: whether it runs the model.
     """
 
     def register(function: F) -> F:
-        first = next(iter(inspect.signature(function).parameters))
-        whose = owner or (READING if first == READING else "model")
-        OPERATIONS[whose, function.__name__] = Operation(function, route, example, whose, is_property, passes)
+        whose = owner or next(iter(inspect.signature(function).parameters))
+        called = name or function.__name__
+        word = verb or (None if example is None else called.replace("_", "-"))
+        OPERATIONS[whose, called] = Operation(function, called, route, word, chosen_by, example, whose, is_property, passes)
         return function
 
     return register
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What can be known of an operation without importing its file."""
+
+    module: str
+    owner: str
+    name: str
+    summary: str
+    verb: str | None
+    section: str | None  # of the command's help, at the operation that says what the verb is for
+
+
+@functools.cache
+def statements(package: str) -> tuple[Statement, ...]:
+    """The operations that are stated in a package, read off its files."""
+    found = []
+    for folder in map(Path, importlib.import_module(package).__path__):
+        for file in sorted(folder.rglob("*.py")):
+            module = ".".join([package, *file.relative_to(folder).with_suffix("").parts])
+            for match in STATEMENT.finditer(file.read_bytes()):
+                decorator, function, first, text = (part.decode() for part in match.groups())
+                given = dict(re.findall(r'\b(name|owner|verb|section)="([\w. -]+)"', decorator))
+                owner, name = given.get("owner", first), given.get("name", function)
+                explains = "example=" in decorator
+                verb = given.get("verb", name.replace("_", "-") if explains else None)
+                section = given.get("section", SECTION) if explains else None
+                found.append(Statement(module, owner, name, summary(text), verb, section))
+    return tuple(found)
+
+
+class LazyMethod:
+    """An operation as a method or a property of a class, whose file is imported when it is first asked for."""
+
+    def __init__(self, statement: Statement, cls: type) -> None:
+        self.statement, self.cls = statement, cls
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        importlib.import_module(self.statement.module)
+        method = OPERATIONS[self.statement.owner, self.statement.name].method()
+        setattr(self.cls, self.statement.name, method)
+        return method.__get__(instance, owner)
+
+
+def attach_operations(cls: type, package: str, owner: str) -> None:
+    """Give a class the operations of a package that are on it."""
+    for statement in statements(package):
+        if statement.owner == owner:
+            setattr(cls, statement.name, LazyMethod(statement, cls))
 
 
 def operations_on(owner: str) -> list[Operation]:
@@ -187,30 +261,17 @@ def operations_on(owner: str) -> list[Operation]:
 
 
 def import_operations(package: str) -> None:
-    """Import the files of a package in which operations are stated. They are known by their text: the others can wait."""
-    for file in files_with_operations(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{file.stem}")
+    """Import the files of a package in which operations are stated."""
+    for module in dict.fromkeys(statement.module for statement in statements(package)):
+        importlib.import_module(module)
 
 
-def files_with_operations(folders: Sequence[str]) -> Iterator[Path]:
-    """The files of some folders in which operations are stated."""
-    files = (file for folder in folders for file in sorted(Path(folder).glob("*.py")))
-    return (file for file in files if MARK in file.read_bytes())
-
-
-def stated_verbs(folders: Sequence[str]) -> dict[str, str]:
-    """The verbs of the operations in some folders, each with its summary: read off the files, so that none is imported."""
-    verbs = {}
-    for file in files_with_operations(folders):
-        source = file.read_bytes()
-        for node in ast.parse(source).body if b"example=" in source else ():
-            if isinstance(node, ast.FunctionDef) and any(map(_has_example, node.decorator_list)):
-                verbs[node.name.replace("_", "-")] = summary(ast.get_docstring(node))
-    return verbs
-
-
-def _has_example(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and any(keyword.arg == "example" for keyword in decorator.keywords)
+def import_files(package: str, chosen: Callable[[bytes], bool]) -> None:
+    """Import some files of a package, chosen by their text, so that the others can wait."""
+    for folder in map(Path, importlib.import_module(package).__path__):
+        for file in sorted(folder.rglob("*.py")):
+            if chosen(file.read_bytes()):
+                importlib.import_module(".".join([package, *file.relative_to(folder).with_suffix("").parts]))
 
 
 def summary(text: str | None) -> str:

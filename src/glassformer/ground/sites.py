@@ -24,7 +24,7 @@ from glassformer.ground.changes import Change, SiteFunction, Where, as_change, p
 from glassformer.ground.errors import SiteError, did_you_mean
 from glassformer.ground.typecheck import brief
 
-SiteName: TypeAlias = str | tuple[str, int]  # a name or a pattern, or a short name and the number of a block
+SiteName: TypeAlias = str | tuple[str, int]  # a name or a pattern, or a short name and the index of a block
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
@@ -73,19 +73,19 @@ ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder
 
 @cache
 def all_sites(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """All sites of a model of so many blocks, in the order in which a pass meets them.
+    """All sites of a model of this many blocks, in the order in which a pass meets them.
 
     `encoder` counts the blocks of an encoder-decoder's encoder; its decoder then has the sites of cross-attention too.
-    `routed`: the numbers of the blocks that have experts.
+    `routed`: the indices of the blocks that have experts.
     """
     plain = [*SELF_ATTENTION, *MLP]
     before = [*BEFORE, *(f"blocks.{n}.{name}" for n in range(encoder) for name in plain), "final"] if encoder else []
     attention = [*SELF_ATTENTION, *(CROSS_ATTENTION if encoder else ())]
     first, *rest = MLP
-    own = [
+    inside = [
         f"blocks.{n}.{name}" for n in range(blocks) for name in (*attention, first, *(ROUTING if n in routed else ()), *rest)
     ]
-    return (*(ENCODER + name for name in before), *BEFORE, *own, *AFTER)
+    return (*(ENCODER + name for name in before), *BEFORE, *inside, *AFTER)
 
 
 @cache
@@ -100,8 +100,8 @@ def axes(site: str) -> tuple[str, ...]:
         inside = axes(site.removeprefix(ENCODER))
         return tuple({"length": "source", "keys": "source"}.get(axis, axis) for axis in inside)
     if site.startswith("blocks."):
-        _, number, name = (*site.split(".", 2), "", "")[:3]
-        if number.isdecimal() and name in BLOCK:
+        _, block, name = (*site.split(".", 2), "", "")[:3]
+        if block.isdecimal() and name in BLOCK:
             return BLOCK[name]
     for table in (BEFORE, AFTER):
         if site in table:
@@ -112,7 +112,7 @@ def axes(site: str) -> tuple[str, ...]:
 def check_numbered(site: str, routed: tuple[int, ...]) -> None:
     """Refuse a site whose numbers are slots, where one is needed whose numbers mean the same at every token."""
     block = site.removesuffix(".mlp.hidden")
-    if any(site == f"blocks.{number}.mlp.hidden" for number in routed):
+    if any(site == f"blocks.{index}.mlp.hidden" for index in routed):
         raise SiteError(
             f"{site!r} has the neurons of each token's chosen experts side by side, so that a number there is one expert's "
             f"neuron at one token and another's at the next. Take '{block}.mlp.update', or '{block}.mlp.experts' for whole "
@@ -198,7 +198,7 @@ class Watch:
         cls, *patterns: SiteName, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
         synonyms: Callable[[], Synonyms] = Synonyms, changes: Mapping[Any, Change | SiteFunction] | None = None,
     ) -> Watch:  # fmt: skip
-        """A watch from patterns, checked against a model of so many blocks."""
+        """A watch from patterns, checked against a model of this many blocks."""
         declared = {_as_pattern(name): as_change(change, _as_pattern(name)) for name, change in (changes or {}).items()}
         return cls(frozenset(map(_as_pattern, patterns)), declared).expanded(blocks, encoder, routed, synonyms)
 
@@ -224,7 +224,7 @@ class Watch:
     def expanded(
         self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (), synonyms: Callable[[], Synonyms] = Synonyms
     ) -> Watch:
-        """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""
+        """The watch with its patterns expanded, refused if it names a site that a model of this many blocks lacks."""
         size = (blocks, encoder, routed, synonyms)
         changed = {
             site: as_change(change, pattern) for pattern, change in self.changes.items() for site in expand([pattern], *size)
@@ -258,7 +258,7 @@ def expand_changes(
     changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
     synonyms: Callable[[], Synonyms] = Synonyms,
 ) -> Mapping[str, Change]:  # fmt: skip
-    """What is to be changed throughout, by site; refused if it names none that a model of so many blocks has."""
+    """What is to be changed throughout, by site; refused if it names none that a model of this many blocks has."""
     if not isinstance(changes, Mapping):
         raise SiteError(
             f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
@@ -333,6 +333,6 @@ class Tap:
                 value = change.apply(value, where)
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
-                own = observer.row_part(site, value)
-                own[...] = change.apply(own, where)
+                part = observer.row_part(site, value)
+                part[...] = change.apply(part, where)
         return value

@@ -119,7 +119,7 @@ def brief(value: Any) -> str:
     """A value for the middle of a message, whatever it is, and however long."""
     try:
         return " ".join(_brief.repr(value).split())  # an array's takes several lines
-    except ValueError:  # a whole number of so many digits that Python does not write it
+    except ValueError:  # a whole number with too many digits for Python to write it
         return "a number of thousands of digits"
     except Exception:
         return f"an object of {type(value).__name__}"

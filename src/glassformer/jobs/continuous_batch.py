@@ -77,11 +77,11 @@ class ContinuousBatch(Generic[K]):
         except GlassError as error:
             yield key, error
             return
-        self._running.update({id(policy): (row, number) for number, policy in enumerate(policies)})
+        self._running.update({id(policy): (row, index) for index, policy in enumerate(policies)})
 
     def _run_alone(self, row: RunningRow[K]) -> None:
-        for number, step in self.model.generate_steps(row.policies):
-            row.steps[number].append(step)
+        for index, step in self.model.generate_steps(row.policies):
+            row.steps[index].append(step)
             self.count_tokens(1)
 
     def _step(self) -> Iterator[tuple[K, Texts | GlassError]]:
@@ -93,11 +93,11 @@ class ContinuousBatch(Generic[K]):
             for policy, step in self._loop.step():
                 if id(policy) not in self._running:  # another text of its row has failed in this pass
                     continue
-                row, number = self._running[id(policy)]
+                row, index = self._running[id(policy)]
                 if isinstance(step, GlassError):
                     ended.append((row.key, self._fail(row, step)))
                     continue
-                row.steps[number].append(step)
+                row.steps[index].append(step)
                 tokens += 1
                 if step.finish:
                     del self._running[id(policy)]

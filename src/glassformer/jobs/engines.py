@@ -11,20 +11,20 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
+from glassformer.decoding import GenerationConfig
 from glassformer.ground.errors import GlassError, InputError, SettingError
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
-from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, PlainRows, RowFormat
 from glassformer.jobs.row_workers import CHUNK, RowAnswer, make_worker
-from glassformer.observe.fingerprint import model_fingerprint, plain_settings
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
-from glassformer.runtime.prompt import PromptOptions
+from glassformer.see.tensor_files import model_fingerprint, plain_settings
 from glassformer.tasks.generation import GenerationTask
 from glassformer.tasks.task import Task
+from glassformer.text.prompt import PromptOptions
 
 BATCH_SIZE = 32  # texts that are written together
-Records: TypeAlias = Generator[tuple[int, JsonObject], None, None]  # a row's number, and what the ledger keeps of it
+Records: TypeAlias = Generator[tuple[int, JsonObject], None, None]  # a row's index, and what the ledger keeps of it
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RowEngine(ABC):
     def records(
         self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
-        """The records of the rows whose numbers are not among the finished, in whatever order."""
+        """The records of the rows whose indices are not among the finished, in whatever order."""
 
 
 class LocalEngine(RowEngine):
@@ -73,7 +73,7 @@ class LocalEngine(RowEngine):
 
     def start(self) -> None:
         if self.task is None:
-            _, settings = PromptOptions.split(self.keywords, self.call)
+            _, settings = PromptOptions.split(self.keywords, self.call, GenerationConfig.names())
             self.model.settings.merged(settings)
             _ = self.model.executor  # refuses a model that writes no text
         elif self.keywords:
@@ -110,7 +110,7 @@ class LocalEngine(RowEngine):
         answers = worker.answers(rows, finished)
         try:
             for row, answer in answers:
-                yield row.number, _record(row_format, row, answer)
+                yield row.index, _record(row_format, row, answer)
         finally:
             answers.close()
 

@@ -21,13 +21,12 @@ from glassformer.ground.files import atomic_file
 from glassformer.ground.typecheck import brief
 from glassformer.jobs.engines import JobPlan, LocalEngine, RowEngine
 from glassformer.jobs.formats.openai_batch import OpenAIBatch
-from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import InputRow, RowFormat, RowId
+from glassformer.jobs.formats.row_format import InputRow, PlainRows, RowFormat, RowId
 from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile, row_problem
 from glassformer.jobs.ledger import Ledger
-from glassformer.observe.fingerprint import differences
 from glassformer.page.format import to_json
 from glassformer.runtime.model import Model
+from glassformer.see.tensor_files import differences
 from glassformer.tasks.task import Task
 
 LEDGER_SUFFIX = ".ledger"
@@ -186,9 +185,9 @@ class _Job:
         plan = JobPlan(self.row_format.name, self.total, header["seed"], header["created"], batch_size)
         records = self.engine.records(_rows(self.source, self.row_format), ledger, plan, count_tokens)
         with closing(records):
-            for number, record in records:
+            for index, record in records:
                 self._add(record)
-                ledger.append(number, record)
+                ledger.append(index, record)
                 count_tokens(0)
 
     def _add(self, record: Mapping[str, Any]) -> None:
@@ -213,19 +212,19 @@ class _Job:
 def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[InputRow]:
     """The rows with their ids, each of which must be a row's own."""
     ids = set()
-    for number, value in enumerate(source.values()):
-        row_id: RowId = number
+    for index, value in enumerate(source.values()):
+        row_id: RowId = index
         if isinstance(value, GlassError):
-            yield InputRow(number, row_id, None, value)
+            yield InputRow(index, row_id, None, value)
             continue
         problem: GlassError | None = row_problem(value)
         held = value if problem is None else None
         try:
             own = row_format.id_of(value)
-            row_id = number if own is None else own
+            row_id = index if own is None else own
             if row_id in ids:
                 raise InputError(f"the id {brief(row_id)} is that of an earlier row. Give it another.")
             ids.add(row_id)
         except GlassError as error:
             problem = problem or error
-        yield InputRow(number, row_id, held, problem)
+        yield InputRow(index, row_id, held, problem)

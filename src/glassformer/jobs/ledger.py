@@ -26,8 +26,7 @@ from typing import Any, BinaryIO, Self
 
 from glassformer.ground.errors import InputError, WriteError
 from glassformer.ground.files import sync_folder, write_error
-from glassformer.ground.locks import try_lock
-from glassformer.ground.ownership import NotCopied
+from glassformer.ground.ownership import NotCopied, try_lock
 from glassformer.page.format import to_json
 
 VERSION = 1

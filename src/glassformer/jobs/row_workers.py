@@ -2,7 +2,7 @@
 
 An answer depends on its row and the job alone. Draws are keyed by the job's seed and the row's id, not by order or company.
 Forward tasks may pad their rows, and what stands in a batch then changes last digits: they run in chunks of rows with fixed
-numbers, and a chunk that was not finished is run again as a whole.
+indices, and a chunk that was not finished is run again as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -20,10 +20,10 @@ from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
 from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest
 from glassformer.runtime.model import Model, load
-from glassformer.runtime.prompt import PromptOptions
-from glassformer.runtime.run import Run, TextStream
+from glassformer.runtime.run import Run, TextStream, runs_of_texts
 from glassformer.tasks.generation import GenerationTask
 from glassformer.tasks.task import Task, json_value
+from glassformer.text.prompt import PromptOptions
 
 CHUNK = 128  # rows of a forward task that are answered together
 TEXT_FIELDS = ("text", "text_pair", "question", "context")  # of a task's input
@@ -49,7 +49,7 @@ class RowWorker(ABC):
 
     @abstractmethod
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
-        """The answers to the rows whose numbers are not among the finished, in whatever order."""
+        """The answers to the rows whose indices are not among the finished, in whatever order."""
 
 
 class TextWorker(RowWorker):
@@ -73,7 +73,7 @@ class TextWorker(RowWorker):
             self.keywords["assistant_model"] = load(assistant)
 
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
-        for (row, prepared), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
+        for (row, prepared), texts in self.batch.run(self._start(row) for row in rows if row.index not in finished):
             if isinstance(texts, GlassError):
                 yield row, texts
             else:
@@ -83,13 +83,13 @@ class TextWorker(RowWorker):
     def _start(self, row: InputRow) -> tuple[tuple[InputRow, Prepared | None], Sequence[Policy] | GlassError]:
         try:
             request = self.format.text_request(_value(row))
-            run = self._prepare(row, request)
-            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, negative=run.negative)
+            run = self._run(row, request)
+            policies = run.policies()
         except GlassError as error:
             return (row, None), error
         return (row, (request, run)), policies
 
-    def _prepare(self, row: InputRow, request: RowRequest) -> Run:
+    def _run(self, row: InputRow, request: RowRequest) -> Run:
         if forbidden := [name for name in JOB_ONLY if name in request.keywords]:
             raise InputError(f"{forbidden[0]} is for all rows or none. Set it for the whole job.")
         for name in ("num_return_sequences", "num_beams"):
@@ -98,18 +98,16 @@ class TextWorker(RowWorker):
         keywords = {**self.keywords, **request.keywords}
         if isinstance(template := self.keywords.get("template"), Mapping) and isinstance(keywords["template"], Mapping):
             keywords["template"] = {**template, **keywords["template"]}
+        if request.is_ids:  # the job's prompt options are about texts
+            texts_only = PromptOptions.__annotations__.keys() - request.keywords.keys()
+            keywords = {"raw": True, **{name: value for name, value in keywords.items() if name not in texts_only}}
         if keywords.get("seed") is None:
             keywords["seed"] = row_seed(self.seed, row.id)
         with spelled_by(json_spelling):
-            if request.is_ids:
-                options = PromptOptions.__annotations__.keys() - request.keywords.keys()
-                return self.model.prepare_ids(
-                    request.prompt, **{name: value for name, value in keywords.items() if name not in options}
-                )
-            return self.model.prepare(request.prompt, **keywords)
+            return self.model.start(request.prompt, **keywords)
 
     def _answer(self, row: InputRow, request: RowRequest, run: Run, texts: Texts) -> RowAnswer:
-        runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in texts[1:])]
+        runs = runs_of_texts(run, len(texts))
         visible = () if request.tool_use is None else request.tool_use.visible_tokens
         for each, steps in zip(runs, texts, strict=True):
             stream = TextStream(each, self.model.tokenizer, visible)
@@ -133,7 +131,7 @@ class GenerationTaskWorker(RowWorker):
         self.batch = ContinuousBatch[tuple[InputRow, Any]](task.model, batch_size, count_tokens)
 
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
-        for (row, item), texts in self.batch.run(self._start(row) for row in rows if row.number not in finished):
+        for (row, item), texts in self.batch.run(self._start(row) for row in rows if row.index not in finished):
             yield row, texts if isinstance(texts, GlassError) else self._answer(row, item, texts)
 
     def _start(self, row: InputRow) -> tuple[tuple[InputRow, Any], Sequence[Policy] | GlassError]:
@@ -165,8 +163,8 @@ class ForwardTaskWorker(RowWorker):
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         remaining = iter(rows)
         while chunk := list(islice(remaining, CHUNK)):
-            if any(row.number not in finished for row in chunk):
-                yield from ((row, answer) for row, answer in self._chunk(chunk) if row.number not in finished)
+            if any(row.index not in finished for row in chunk):
+                yield from ((row, answer) for row, answer in self._chunk(chunk) if row.index not in finished)
 
     def _chunk(self, rows: Sequence[InputRow]) -> RowAnswers:
         """The answers to the rows of a chunk, in their order."""
@@ -176,13 +174,13 @@ class ForwardTaskWorker(RowWorker):
             if isinstance(inputs, GlassError):
                 yield row, inputs
                 continue
-            own = [next(answers) for _ in inputs]
-            if (error := next((answer for answer in own if isinstance(answer, GlassError)), None)) is not None:
+            row_answers = [next(answers) for _ in inputs]
+            if (error := next((answer for answer in row_answers if isinstance(answer, GlassError)), None)) is not None:
                 yield row, error
                 continue
             tokens = sum(self._token_count(value) for value in inputs)
             self.count_tokens(tokens)
-            yield row, RowAnswer(self.format.task_answer(row, [*map(json_value, own)], tokens), tokens)
+            yield row, RowAnswer(self.format.task_answer(row, [*map(json_value, row_answers)], tokens), tokens)
 
     def _inputs(self, row: InputRow) -> list[Any] | GlassError:
         try:

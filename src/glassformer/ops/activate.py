@@ -10,7 +10,8 @@ import numpy as np
 
 from glassformer.engine.program import Activation, Epilogue, StepKind
 from glassformer.ground.errors import InputError
-from glassformer.ops.op import Array, Explanation, Op, Token
+from glassformer.ops.module_steps import At, Values, call, step
+from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -28,28 +29,34 @@ def _sigmoid(x: Array) -> Array:
 
 
 class Function(NamedTuple):
-    """An activation: in numpy, and the engines' own."""
+    """An activation: in numpy, in PyTorch (by `torch.nn.functional`), and the engines' own."""
 
     compute: Callable[[Array], Array]
+    in_torch: Callable[[Any, Any], Any]
     native: Activation
 
 
-SILU = Function(lambda x: x * _sigmoid(x), Activation.SILU)
-GELU = Function(_gelu, Activation.GELU)
-GELU_TANH = Function(_gelu_tanh, Activation.GELU_TANH)
-ACTIVATIONS: Mapping[str, Function] = {  # by all their names
-    "silu": SILU,
-    "swish": SILU,
-    "gelu": GELU,
-    "gelu_python": GELU,
-    "gelu_new": GELU_TANH,
-    "gelu_fast": GELU_TANH,
-    "gelu_accurate": GELU_TANH,
-    "gelu_pytorch_tanh": GELU_TANH,
-    "gelu_python_tanh": GELU_TANH,
-    "quick_gelu": Function(lambda x: x * _sigmoid(np.float32(1.702) * x), Activation.QUICK_GELU),
-    "relu": Function(lambda x: np.maximum(x, 0), Activation.RELU),
-    "tanh": Function(np.tanh, Activation.TANH),
+SILU = Function(lambda x: x * _sigmoid(x), lambda f, x: f.silu(x), Activation.SILU)
+GELU = Function(_gelu, lambda f, x: f.gelu(x), Activation.GELU)
+GELU_TANH = Function(_gelu_tanh, lambda f, x: f.gelu(x, approximate="tanh"), Activation.GELU_TANH)
+QUICK_GELU = Function(
+    lambda x: x * _sigmoid(np.float32(1.702) * x), lambda f, x: x * f.sigmoid(1.702 * x), Activation.QUICK_GELU
+)
+RELU = Function(lambda x: np.maximum(x, 0), lambda f, x: f.relu(x), Activation.RELU)
+TANH = Function(np.tanh, lambda f, x: f.tanh(x), Activation.TANH)
+ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and what PyTorch prints
+    "silu": (SILU, "SiLUActivation"),
+    "swish": (SILU, "SiLU"),
+    "gelu": (GELU, "GELUActivation"),
+    "gelu_python": (GELU, "GELUActivation"),
+    "gelu_new": (GELU_TANH, "NewGELUActivation"),
+    "gelu_fast": (GELU_TANH, "FastGELUActivation"),
+    "gelu_accurate": (GELU_TANH, "AccurateGELUActivation"),
+    "gelu_pytorch_tanh": (GELU_TANH, "GELUTanh"),
+    "gelu_python_tanh": (GELU_TANH, "GELUTanh"),
+    "quick_gelu": (QUICK_GELU, "QuickGELUActivation"),
+    "relu": (RELU, "ReLU"),
+    "tanh": (TANH, "Tanh"),
 }
 
 
@@ -58,14 +65,20 @@ def activation(op: Op) -> Callable[[Array], Array]:
     how = op.options["how"]
     if how not in ACTIVATIONS:
         raise InputError(f"the activation {how!r} cannot be shown number by number. Known: {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[how].compute
+    return ACTIVATIONS[how][0].compute
+
+
+def torch_activation(how: str, x: Any) -> Any:
+    import torch.nn.functional as functional
+
+    return ACTIVATIONS[how][0].in_torch(functional, x)
 
 
 def native_activation(op: Op) -> Activation:
-    return ACTIVATIONS[op.options["how"]].native
+    return ACTIVATIONS[op.options["how"]][0].native
 
 
-def explain_activation(op: Op, e: Explanation, x: float, expression: str) -> float:
+def explain_activation(op: Op, e: ArithmeticDraft, x: float, expression: str) -> float:
     return e.step(op.options["how"], expression, activation(op)(np.asarray([x], np.float32))[0])
 
 
@@ -74,19 +87,26 @@ class Activate(Op):
     kind = "activate"
     elementwise = True
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return activation(self)(inputs[0])
 
     def formula(self) -> str:
         return f"{self.options['how']}(x)"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         (source,) = self.inputs
         if e.ops[source].site is None:
             x = e.explain(source, index)
         else:
             x = e.step("before", f"x[{index}]", e.value(source).reshape(-1)[index])
         explain_activation(self, e, x, f"{self.options['how']}(x)")
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        how, act = self.options["how"], derivation.activation(index, self.options["how"])
+        if act is None:
+            derivation.add(index, derivation.home_of_value(self), step(activate, how))
+        else:
+            derivation.add(index, act[:-1], step(call, At(act)))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         buffer = writer.allocate(self.width)
@@ -100,6 +120,10 @@ class Activate(Op):
     def split(self, splitter: Any, index: int) -> None:
         if (divided := splitter.results.get(self.inputs[0])) is not None:
             splitter.set_result(index, divided)
+
+
+def activate(how: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = torch_activation(how, values[read])
 
 
 def build_activate(b: Recorder, x: Value, how: str, site: str | None = None, name: str = "") -> Value:

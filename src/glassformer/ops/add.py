@@ -1,4 +1,9 @@
-"""add: the residual sum. Options: adapter (it is that of an adapter's update and the product beside it)."""
+"""add, identity, sum: values that pass through.
+
+add        the residual sum. Options: adapter (it is that of an adapter's update and the product beside it)
+identity   the same value at one more site
+sum        over all ranks, each of which has a part of it: only where a model is split
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.program import Epilogue, StepKind
-from glassformer.ops.op import Array, Explanation, PassThrough, Token
+from glassformer.ops.module_steps import Values, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, PassThrough, TokenContext
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -25,17 +31,20 @@ class Add(PassThrough):
     def _names(self) -> tuple[str, str]:
         return ("residual stream", "update") if self.adds_to_stream else ("adapter's update", "product")
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return np.asarray(inputs[0] + inputs[1])
 
     def formula(self) -> str:
         return " + ".join(self._names)
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         first, second = (e.value(source)[index] for source in self.inputs)
         e.step(self._names[0], f"x[{index}]", first)
         e.step(self._names[1], f"{self._names[1]}[{index}]", second)
         e.step("sum", self.formula(), first + second)
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        derivation.add(index, path_of(self.module), step(add))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         first, second = (writer.buffer_of[operand] for operand in self.inputs)
@@ -54,5 +63,45 @@ class Add(PassThrough):
         return {"epilogue": Epilogue.ADD, "second_input": buffer, "into": into}
 
 
+class Identity(PassThrough):
+    __slots__ = ()
+    kind = "identity"
+    keeps_heads = True
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        """In a container that the blueprint names, or where its input is."""
+        path, block = path_of(self.module), derivation.block_of(self)
+        named = len(path) > len(block) and path not in derivation.leaves
+        derivation.add(index, path if named else derivation.home_of_value(self))
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        if len(self.shape) == 4:
+            return  # of heads: done by the attention that reads them
+        buffer = writer.buffer_of[self.inputs[0]]
+        if self.site in writer.changes:  # a change is seen by those who read it here, and by nobody else
+            copy = writer.allocate(self.width)
+            writer.emit(StepKind.COPY, input=buffer, output=copy)
+            buffer = copy
+        writer.set_result(index, buffer)
+
+
+class Sum(PassThrough):
+    __slots__ = ()
+    kind = "sum"
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        buffer = writer.buffer_of[self.inputs[0]]
+        writer.emit(StepKind.SUM_OVER_RANKS, input=buffer, output=buffer)
+        writer.set_result(index, buffer)
+
+
+def add(first: int, second: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = values[first] + values[second]
+
+
 def build_add(b: Recorder, x: Value, update: Value, site: str | None = None) -> Value:
     return b.record(Add, "", (x, update), x.shape, site)
+
+
+def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:
+    return b.record(Identity, module, (x,), x.shape, site)

@@ -25,9 +25,10 @@ from glassformer.engine.program import (
     StepKind,
 )
 from glassformer.ground.errors import ExecutorError
-from glassformer.ops.heads import Heads
+from glassformer.ops.heads import ProjectToHeads
+from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
-from glassformer.ops.op import Explanation, Floats, Op, Token, integer
+from glassformer.ops.op import ArithmeticDraft, Floats, Op, TokenContext, integer
 from glassformer.ops.positions import DistanceBuckets, distance_biases
 from glassformer.ops.products import product, stored_weight
 from glassformer.ops.program_writer import ProgramWriter
@@ -46,7 +47,7 @@ class HeadValues(Protocol):
     @property
     def config(self) -> Any: ...
 
-    def token(self, op: Op) -> Token: ...
+    def token(self, op: Op) -> TokenContext: ...
 
     def value(self, op: int) -> Floats: ...
 
@@ -149,7 +150,7 @@ class Attend(Op):
         distances = np.clip(np.arange(count) - token.position, -furthest, furthest)
         return biases[:, distances + furthest]
 
-    def _distance_terms(self, values: HeadValues, token: Token, query: Floats, keys: Floats) -> Floats:
+    def _distance_terms(self, values: HeadValues, token: TokenContext, query: Floats, keys: Floats) -> Floats:
         """What the query has with the keys of all distances, and the keys with the queries of theirs: (heads, keys)."""
         buckets: DistanceBuckets = self.options["distances"]
         furthest, count = buckets.max_distance, keys.shape[1]
@@ -159,6 +160,19 @@ class Attend(Op):
             vectors = distance_heads(values.ops, source, token)[:, numbers]  # (heads, keys, head_size)
             total += ((query[:, None] if term == "key" else keys) * vectors).sum(-1)
         return np.asarray(total * np.float32(self.options["scale"]))
+
+    # In PyTorch -------------------------------------------------------------------------------------------------
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path, options = path_of(self.module), self.options
+        fixed = {name: options[name] for name in ("scale", "window", "softcap")}
+        derivation.attention(index, path, self.weights[0] if self.weights else None, self.cross, fixed)
+        if self.cross:
+            derivation.add(index, path, step(attend_source))
+        elif "distances" in options:
+            derivation.add(index, path, step(attend_apart, options["distance_terms"]))
+        else:
+            derivation.add(index, path, step(attend))
 
     # In an engine -----------------------------------------------------------------------------------------------
 
@@ -248,6 +262,21 @@ class Attend(Op):
         splitter.results[index] = contiguous(-1, heads, self.head_shape[1])
 
 
+def attend(query: int, key: int, value: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = m.attend(values[query], values[key], values[value], p)
+
+
+def attend_apart(terms: tuple[str, ...], query: int, key: int, value: int, *rest: Any) -> None:
+    """Attention that weighs content and distance apart; `terms`: whose heads the distances have."""
+    *slots, write, m, values, p = rest
+    distances = {f"distance_{term}": values[slot] for term, slot in zip(terms, slots, strict=True)}
+    values[write] = m.attend(values[query], values[key], values[value], p, **distances)
+
+
+def attend_source(query: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = m.attend_source(values[query], p)
+
+
 @dataclass(frozen=True)
 class HeadScores:
     """A head's scores and weights over all keys, from one position."""
@@ -267,7 +296,7 @@ class HeadScores:
         exponentials = np.exp(shown - shown.max())
         return np.asarray(exponentials / (exponentials.sum() + np.exp(self.sink - shown.max())), np.float32)
 
-    def explain(self, e: Explanation, key: int) -> None:
+    def explain(self, e: ArithmeticDraft, key: int) -> None:
         """How the weight of one key came to be."""
         options = self.op.options
         product = e.dot_product("q · k", ("q", self.query), ("k", self.keys[key]), every=True)
@@ -302,7 +331,7 @@ class HeadScores:
 class HeadProjection:
     """How queries, keys or values are computed: heads of a matmul, perhaps normed and rotated."""
 
-    heads: Heads  # the op that splits heads
+    heads: ProjectToHeads  # the op that splits heads
     projection: int  # the op that multiplies: the same, or a fused one; or a result that is there already
     matrix: MatrixRef | None  # of the projection; None: it is a sum of a product and an adapter's update
     joint_norm: Norm | None  # of all heads together, before they are split
@@ -314,7 +343,7 @@ class HeadProjection:
 def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
     """From what attention reads back to the matmul that it comes from."""
     site, norm, rope, joint_norm = ops[index].site, None, None, None
-    while not isinstance(op := ops[index], Heads):
+    while not isinstance(op := ops[index], ProjectToHeads):
         if isinstance(op, Norm):
             norm = op
         elif isinstance(op, Rotate):
@@ -387,7 +416,7 @@ def project_qkv(
 # Heads of the vectors that stand for distances -----------------------------------------------------------------------
 
 
-def distance_heads(ops: Sequence[Op], index: int, token: Token) -> Floats:
+def distance_heads(ops: Sequence[Op], index: int, token: TokenContext) -> Floats:
     """(heads, buckets, head_size)"""
     op, source = ops[index], ops[ops[index].inputs[0]]
     table = (ops[source.inputs[0]] if isinstance(source, Norm) else source).weights[0]

@@ -9,7 +9,8 @@ import numpy as np
 
 from glassformer.engine.program import MatrixRef, StepKind, Table
 from glassformer.ground.errors import ExecutorError
-from glassformer.ops.op import Array, Explanation, Floats, Op, Token
+from glassformer.ops.module_steps import path_of, scale, step
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
 from glassformer.ops.position import Position
 from glassformer.ops.products import matrix_ref
 from glassformer.ops.program_writer import ProgramWriter
@@ -25,7 +26,7 @@ class Embed(Op):
     def is_plain(self) -> bool:
         return self.has_own_weights and self.options["scale"] == 1
 
-    def row(self, token: Token) -> Floats:
+    def row(self, token: TokenContext) -> Floats:
         """The token's row of the table."""
         row = token.weights.weight(self.weights[0].name, token.id)
         assert row is not None
@@ -34,18 +35,24 @@ class Embed(Op):
     def scaled(self, rows: Floats) -> Floats:
         return rows * np.float32(self.options["scale"])
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return self.scaled(self.row(token))
 
     def formula(self) -> str:
-        scale = self.options["scale"]
-        return "the row of the table that the token's id names" + (f", × {scale:.4g}" if scale != 1 else "")
+        factor = self.options["scale"]
+        return "the row of the table that the token's id names" + (f", × {factor:.4g}" if factor != 1 else "")
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         row = self.row(e.token(self))
         own = e.step("in the table", f"{self.weights[0].name}, the token's row, number {index}", row[index])
-        if (scale := self.options["scale"]) != 1:
-            e.step("scaled", f"× {scale:.6g}", own * scale)
+        if (factor := self.options["scale"]) != 1:
+            e.step("scaled", f"× {factor:.6g}", own * factor)
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        """Its module scales vectors; or, where a caller's own are scaled too, a step of its own."""
+        factor, later = self.options["scale"], derivation.scales_vectors
+        derivation.embedding(path_of(self.module), *self.weights[0].shape, 1.0 if later else factor)
+        derivation.add(index, derivation.root(self), step(scale, factor) if later and factor != 1.0 else None)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """A sum of rows: of the token's, and of what is added for its position and its text."""
@@ -62,8 +69,8 @@ class Embed(Op):
             (last,) = writer.consumers[last]
             writer.fused.add(last)
         buffer = writer.allocate(self.width)
-        scale = self.options["scale"]
-        writer.emit(StepKind.EMBED, output=buffer, matrices=tuple(tables), position_offset=first, scale=scale)
+        factor = self.options["scale"]
+        writer.emit(StepKind.EMBED, output=buffer, matrices=tuple(tables), position_offset=first, scale=factor)
         writer.set_result(last, buffer)
 
     def matrices(self, source: Op | None) -> list[MatrixRef]:

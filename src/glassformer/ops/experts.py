@@ -1,5 +1,6 @@
-"""expert_gate, expert_linear: the two halves of a mixture of experts' MLP. Their weights are those of all experts, in turn.
+"""route, expert_gate, expert_linear: a mixture of experts. The weights of its two halves are those of all experts, in turn.
 
+route           router scores → each expert's share, 0 for those not chosen. Options: chosen, normalized
 expert_gate     a gate of each chosen expert, side by side. Options: how, experts, chosen, limit, offset
 expert_linear   a linear of each chosen expert with its neurons, times its share, summed. Options: experts, chosen
 """
@@ -13,10 +14,57 @@ import numpy as np
 
 from glassformer.engine.program import Epilogue, MatrixRef, StepKind
 from glassformer.ops.activate import activation, explain_activation, native_activation
-from glassformer.ops.op import Array, Explanation, Floats, Op, Token, Weight
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext, Weight
 from glassformer.ops.products import explain_product, matrix_ref, product, weight_row
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
+
+
+class Route(Op):
+    __slots__ = ()
+    kind = "route"
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
+        (scores,) = inputs
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        chosen = np.argsort(-scores, -1, "stable")[..., : self.options["chosen"]]
+        shares = np.zeros_like(weights)
+        np.put_along_axis(shares, chosen, np.take_along_axis(weights, chosen, -1), -1)
+        return np.asarray(shares / (shares if self.options["normalized"] else weights).sum(-1, keepdims=True))
+
+    def formula(self) -> str:
+        norm = ", made to add up to 1" if self.options["normalized"] else ""
+        return f"softmax(scores) of the best {self.options['chosen']}{norm}; 0 for all others"
+
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
+        scores = e.value(self.inputs[0])
+        e.step("score", f"the router's, of expert {index}", scores[index])
+        weights = np.exp(scores - scores.max())
+        share = e.step("softmax", f"over {len(scores)} experts", weights[index] / weights.sum())
+        chosen = np.argsort(-scores, kind="stable")[: self.options["chosen"]]
+        if index not in chosen:
+            e.step("share", f"none: {self.options['chosen']} others have higher scores", 0.0)
+        elif self.options["normalized"]:
+            total = e.step("all chosen", f"the sum of {len(chosen)}", weights[chosen].sum() / weights.sum())
+            e.step("share", "softmax ÷ all chosen", share / total)
+        else:
+            e.step("share", "one of the chosen", share)
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        derivation.add_to_mixture(index, "route")
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        buffer, source = writer.allocate(self.width), writer.buffer_of[self.inputs[0]]
+        options = {"chosen": self.options["chosen"], "normalized": self.options["normalized"]}
+        writer.emit(StepKind.ROUTE, input=source, output=buffer, expert_count=self.width, **options)
+        writer.set_result(index, buffer)
+
+    def split(self, splitter: Any, index: int) -> None:
+        raise splitter.cannot_split(self, "it has experts")
 
 
 class ExpertOp(Op):
@@ -25,6 +73,9 @@ class ExpertOp(Op):
     __slots__ = ()
     weight_role = "product"
     per_expert: ClassVar[int]  # matrices
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        derivation.add_to_mixture(index, self.kind)
 
     def expert_weights(self, expert: int) -> list[tuple[Weight, ...]]:
         """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
@@ -64,7 +115,7 @@ class ExpertGate(ExpertOp):
         """How many neurons each expert has."""
         return self.width // int(self.options["chosen"])
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         x, shares = inputs
         made = np.zeros((self.options["chosen"], self.neurons), x.dtype)
         for slot, expert in enumerate(self.chosen(shares)):
@@ -78,7 +129,7 @@ class ExpertGate(ExpertOp):
         gate = f"{self.options['how']}(gate weights · x) × (up weights · x)"
         return f"{gate}, of {self.options['chosen']} of {self.experts} experts"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         slot, own = divmod(index, self.neurons)
         chosen = self.chosen(e.value(self.inputs[1]))
         if slot >= len(chosen):
@@ -110,7 +161,7 @@ class ExpertLinear(ExpertOp):
     kind = "expert_linear"
     per_expert = 1
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         neurons, shares = inputs
         slots = neurons.reshape(self.options["chosen"], -1)
         made = np.zeros(self.width, neurons.dtype)
@@ -121,7 +172,7 @@ class ExpertLinear(ExpertOp):
     def formula(self) -> str:
         return "the sum of share × (weights · neurons), over the chosen experts"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         neurons, shares = (e.value(source) for source in self.inputs)
         total = 0.0
         for slot, expert in enumerate(self.chosen(shares)):
@@ -153,6 +204,14 @@ class ExpertLinear(ExpertOp):
 def _around(module: str) -> str:
     """The module around all experts: `mlp.experts` for `mlp.experts.0.gate_proj`."""
     return module.rsplit(".", 2)[0]
+
+
+def build_route(b: Recorder, scores: Value, module: str, chosen: int, normalized: bool) -> Value:
+    """Each expert's share of a token's update: the softmax of the router's scores, and 0 for all but the best.
+
+    `normalized`: the shares of those that are chosen add up to one.
+    """
+    return b.record(Route, module, (scores,), scores.shape, "mlp.experts", chosen=chosen, normalized=normalized)
 
 
 def build_expert_gate(

@@ -10,7 +10,8 @@ import numpy as np
 
 from glassformer.engine.program import Epilogue, MatrixRef, RowRuns, StepKind
 from glassformer.ops.activate import activation, explain_activation, native_activation
-from glassformer.ops.op import Array, Explanation, Op, Token, Weight
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext, Weight
 from glassformer.ops.products import explain_product, matrix_ref, part_of, product
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
@@ -38,7 +39,7 @@ class Gate(Op):
         half = len(self.weights) // 2
         return self.weights[:half], self.weights[half:]
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         if self.weights:
             gate, up = (product(self, inputs[0], token.weights, weights) for weights in self.halves)
         else:
@@ -52,7 +53,7 @@ class Gate(Op):
         parts = ("gate weights · x", "up weights · x") if self.weights else ("gate", "up")
         return f"{how}({parts[0]}) × ({parts[1]})"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         how = self.options["how"]
         if len(self.inputs) == 2:  # of two products that are there already
             values = zip(("gate", "up"), self.inputs, strict=True)
@@ -64,7 +65,7 @@ class Gate(Op):
             up = self._explain_product(e, index, 1)
         e.step("neuron", f"{how}(gate) × up", opened * up)
 
-    def _explain_product(self, e: Explanation, index: int, part: int) -> float:
+    def _explain_product(self, e: ArithmeticDraft, index: int, part: int) -> float:
         """One of its two products: its own, or a part of the projection before it."""
         name = ("gate", "up")[part]
         if self.weights:
@@ -73,6 +74,14 @@ class Gate(Op):
         if not projection.weights:  # a sum of a product and an adapter's update
             return e.step(name, f"x[{output}]", e.value(self.inputs[0])[output])
         return explain_product(projection, e, output, name, title="weights · input")
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        act = derivation.activation(index, self.options["how"])
+        modules = list(dict.fromkeys(path_of(weight.name)[:-1] for weight in self.weights))
+        for module in modules:
+            derivation.linear(self, module)
+        gated = step(gate if modules else fused_gate, *map(At, (act, *modules)))
+        derivation.add(index, path_of(self.module), gated)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         how = native_activation(self)
@@ -120,6 +129,16 @@ class Gate(Op):
         products = tuple(rewriter.product(self, weights, self.shape) for weights in self.halves)
         appended: int = rewriter.append(replace(self, inputs=products, weights=()))
         return appended
+
+
+def gate(act: Path, gate_path: Path, up: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    x = values[read]
+    values[write] = part(m, act)(part(m, gate_path)(x)) * part(m, up)(x)
+
+
+def fused_gate(act: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    first, second = values[read].chunk(2, -1)
+    values[write] = part(m, act)(first) * second
 
 
 def build_gate(

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.program import MatrixRef, RowRuns
-from glassformer.ops.linear import Linear
-from glassformer.ops.op import Array, Backwards, Explanation, Op, Token, Weights
+from glassformer.ops.linear import LinearMap
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Op, TokenContext, WeightSource, integer
 from glassformer.ops.products import explain_scaled_product, matrix_and_bias, matrix_ref, part_of, product
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
 from glassformer.ops.split import contiguous
 
 
-class Heads(Op):
+class ProjectToHeads(Op):
     __slots__ = ()
     kind = "heads"
     weight_role = "product"
@@ -44,7 +45,7 @@ class Heads(Op):
         first, step = self.options["first"], self.options["step"]
         return heads[..., first : first + step * self.head_shape[0] : step, :]
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         (x,) = inputs
         if self.weights:
             return product(self, x, token.weights).reshape(*x.shape[:-1], *self.head_shape)
@@ -54,26 +55,43 @@ class Heads(Op):
         heads, size = self.head_shape
         return f"{'weights · x' if self.weights else 'a part of the projection'}, as {heads} heads of {size} numbers"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         if self.weights:
             explain_scaled_product(self, e, index)
             return
         head, own = divmod(index, self.width)
         e.explain(self.inputs[0], (self.options["first"] + self.options["step"] * head) * self.width + own)
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         if not self.weights:
             return self.part(x.reshape(len(x), -1, self.width))
         matrix, _ = matrix_and_bias(self, weights)
         return (x @ matrix.T).reshape(len(x), *self.head_shape)
 
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         if self.weights:
             matrix, bias = matrix_and_bias(self, weights)
             return Backwards(g @ matrix, None if bias is None else g @ bias.astype(g.dtype))
         sent = np.zeros((len(g), width))
         self.part(sent.reshape(len(g), -1, self.width))[...] = g.reshape(len(g), *self.head_shape)
         return Backwards(sent)
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path, count, size = path_of(self.module), *self.head_shape
+        modules = list(dict.fromkeys(path_of(weight.name)[:-1] for weight in self.weights))
+        for module in modules:
+            derivation.linear(self, module)
+        if len(modules) > 1:  # around the list of heads
+            derivation.add(index, path[:-2], step(separate_heads, tuple(map(At, modules))))
+        elif modules:
+            derivation.add(index, path[:-1], step(own_heads, At(path), size))
+        else:
+            first, every = self.options["first"], self.options["step"]
+            total = integer(derivation.ops[self.inputs[0]].shape[-1]) // size
+            fused = (
+                step(alternating_heads, first, every, size) if every > 1 else step(fused_heads, first, count, total, size)
+            )
+            derivation.add(index, path[:-1] if path in derivation.leaves else path, fused)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing yet: done by the attention that reads them."""
@@ -95,7 +113,7 @@ class Heads(Op):
         return [self.matrix(projection)] if projection is not None and projection.weights else []
 
     def split_heads(self, splitter: Any, heads: Sequence[range]) -> None:
-        if self.takes_part and not isinstance(source := splitter.ops[self.inputs[0]], Linear):
+        if self.takes_part and not isinstance(source := splitter.ops[self.inputs[0]], LinearMap):
             raise splitter.cannot_split(source)
         if len(self.weights) > 2:  # more than a weight and a bias
             raise splitter.cannot_split(self, "each head has a projection of its own")
@@ -118,6 +136,36 @@ class Heads(Op):
         return appended
 
 
+def own_heads(path: Path, size: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    for name in path:
+        m = m._modules[name]
+    x = m(values[read])
+    values[write] = x.view(*x.shape[:-1], -1, size).transpose(1, 2)
+
+
+def separate_heads(paths: tuple[Path, ...], read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    import torch
+
+    x = values[read]
+    values[write] = torch.stack([part(m, path)(x) for path in paths], dim=1)
+
+
+def fused_heads(
+    first: int, count: int, total: int, size: int, read: int, write: int, m: Any, values: Values, p: Any
+) -> None:
+    """`count` heads of a projection's, of which a rank of a split model has a share."""
+    x = values[read]
+    all_heads = x.view(*x.shape[:-1], -1, size).transpose(1, 2)
+    if (there := all_heads.shape[1]) != total:
+        first, count = first * there // total, count * there // total
+    values[write] = all_heads[:, first : first + count]
+
+
+def alternating_heads(first: int, every: int, size: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    x = values[read]
+    values[write] = x.view(*x.shape[:-1], -1, size).transpose(1, 2)[:, first::every]
+
+
 def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
     return x.shape[0], heads, x.shape[1], size
 
@@ -125,18 +173,20 @@ def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, 
 def build_heads(
     b: Recorder, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None
 ) -> Value:
-    return b.record(Heads, module, (x,), _shape(x, heads, size), site, linear_weights(module, x, heads * size, bias))
+    return b.record(
+        ProjectToHeads, module, (x,), _shape(x, heads, size), site, linear_weights(module, x, heads * size, bias)
+    )
 
 
 def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
     """Heads that have a projection each."""
     weights = {name: shape for module in modules for name, shape in linear_weights(module, x, size).items()}
     home = modules[0].rpartition(".")[0]
-    return b.record(Heads, home, (x,), _shape(x, len(modules), size), site, weights)
+    return b.record(ProjectToHeads, home, (x,), _shape(x, len(modules), size), site, weights)
 
 
 def build_fused_heads(
     b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
 ) -> Value:
     """Heads of a projection that makes several things: from its `first` head on, every so many."""
-    return b.record(Heads, module, (x,), _shape(x, heads, size), site, first=first, step=step)
+    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, first=first, step=step)

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.program import MatrixRef
-from glassformer.ops.op import Array, Backwards, Explanation, Op, Token, Weights
+from glassformer.ops.module_steps import At, Path, Values, call, part, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Op, TokenContext, WeightSource
 from glassformer.ops.products import explain_scaled_product, matrix_and_bias, matrix_ref, product
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
 from glassformer.ops.split import Split, joined
 
 
-class Linear(Op):
+class LinearMap(Op):
     __slots__ = ()
     kind = "linear"
     weight_role = "product"
@@ -30,24 +31,29 @@ class Linear(Op):
     def module_label(self) -> str:
         return self.module.rpartition(".")[2] if len(self.weights) > 2 else super().module_label
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return product(self, inputs[0], token.weights)
 
     def formula(self) -> str:
         made = "weights · x" + (" + bias" if len(self.weights) > 1 else "")
         return made if self.options["scale"] == 1 else f"({made}) × {self.options['scale']:.4g}"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         explain_scaled_product(self, e, index)
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         matrix, _ = matrix_and_bias(self, weights)
         return np.asarray(x @ matrix.T * x.dtype.type(self.options["scale"]))
 
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         matrix, bias = matrix_and_bias(self, weights)
         g = g * float(self.options["scale"])
         return Backwards(g @ matrix, None if bias is None else g @ bias.astype(g.dtype))
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path, factor = path_of(self.module), self.options["scale"]
+        derivation.linear(self, path)
+        derivation.add(index, path[:-1], step(call, At(path)) if factor == 1.0 else step(scaled_call, At(path), factor))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         consumers = writer.consumers.get(index, [])
@@ -89,12 +95,16 @@ class Linear(Op):
     def _leads_to_linear(splitter: Any, reader: int) -> bool:
         """Whether a reader only activates the result for another product: as in the first half of an MLP."""
         after = [splitter.ops[index] for index in splitter.readers[reader]]
-        return splitter.ops[reader].elementwise and all(isinstance(op, Linear) for op in after)
+        return splitter.ops[reader].elementwise and all(isinstance(op, LinearMap) for op in after)
 
     def with_updates(self, rewriter: Any) -> int:
         columns = bool(self.options.get("columns"))
         made: int = rewriter.product(self, self.weights, self.shape, self.site, columns)
         return made
+
+
+def scaled_call(path: Path, factor: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = part(m, path)(values[read]) * factor
 
 
 def build_linear(
@@ -104,4 +114,4 @@ def build_linear(
     weights = linear_weights(module, x, out, bias)
     if columns:
         weights[f"{module}.weight"] = (x.width, out)
-    return b.record(Linear, module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale)
+    return b.record(LinearMap, module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale)

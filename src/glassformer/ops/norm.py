@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.program import NormKind, NormRef, StepKind
-from glassformer.ops.op import Array, Backwards, Explanation, Floats, Op, Token, Weights
+from glassformer.ops.module_steps import At, below, call, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, TokenContext, WeightSource
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -19,7 +21,7 @@ class Norm(Op):
     keeps_heads = True
     holds_input = True
 
-    def scale_and_bias(self, weights: Weights, dtype: npt.DTypeLike = np.float32) -> tuple[Array, Floats | None]:
+    def scale_and_bias(self, weights: WeightSource, dtype: npt.DTypeLike = np.float32) -> tuple[Array, Floats | None]:
         """What it multiplies by, and what it adds; where a checkpoint leaves out its weight, that is one."""
         scale, *bias = (weights.weight(weight.name) for weight in self.weights) if self.weights else (None,)
         scale = np.ones(self.width, np.float32) if scale is None else scale
@@ -33,7 +35,7 @@ class Norm(Op):
         x = self.centred(x)
         return np.asarray(np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(self.options["eps"])))
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         (x,) = inputs
         scale, bias = self.scale_and_bias(token.weights, x.dtype)
         normed = self.centred(x) / self.divisor(x) * scale
@@ -46,7 +48,7 @@ class Norm(Op):
         bias = " + bias" if len(self.weights) > 1 else ""
         return f"layer norm: (x − mean) ÷ √(variance + {self.options['eps']:g}) × {weight}{bias}"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         x, eps, layer = e.value(self.inputs[0]), self.options["eps"], self.options["how"] == "layer"
         head, own = divmod(index, x.shape[-1])
         vector = x[head] if x.ndim == 2 else x
@@ -66,13 +68,27 @@ class Norm(Op):
         if bias is not None:
             e.step("with bias", f"+ {bias[own]:.4f}", number + bias[own])
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         scale, _ = self.scale_and_bias(weights, np.float64)
         return np.asarray(self.centred(x) * scale / (1 if held is None else self.divisor(held)), x.dtype)
 
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         scale, bias = self.scale_and_bias(weights, np.float64)
         return Backwards(self.centred(g * scale) / self.divisor(held()), None if bias is None else g @ bias.astype(g.dtype))
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        """Around its module; but the norm of a sum that nothing else reads is computed where the sum is."""
+        path, (source,) = path_of(self.module), self.inputs
+        bias = len(self.weights) > 1
+        derivation.norm(path, self.width, self.options["eps"], self.options["how"], bool(self.options["offset"]), bias)
+        if source in derivation.ambient:
+            derivation.norm_distances(index, path)
+            return
+        before: Op = derivation.ops[source]
+        home = path[:-1]
+        if before.adds_to_stream and before.block == self.block and len(derivation.readers[source]) == 1:
+            home = derivation.homes[source] if below(home, derivation.homes[source]) else home
+        derivation.add(index, home, step(call, At(path)))
 
     @property
     def ref(self) -> NormRef:

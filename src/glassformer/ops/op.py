@@ -5,6 +5,7 @@ a class in a file of its own, and answers what its readers ask:
 
     value, formula, explain     observe: numbers at one token, and the arithmetic behind one of them
     linear, backwards           attribution: the linear map that it is once norms and attention patterns are held
+    write_modules               PyTorch: its modules, and the step that computes it (`module_steps.py`)
     lower, matrices             engines: the steps that compute it (`program_writer.py`)
     split, split_heads          tensor parallel: what each rank has of it (`split.py`)
     with_updates                adapters that stand beside its matrices
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.errors import ExecutorError
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
 
 Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
@@ -44,24 +46,24 @@ class Weight:
         return math.prod(self.shape)
 
 
-class Weights(Protocol):
+class WeightSource(Protocol):
     """Whatever has a model's weights by name."""
 
     def weight(self, name: str, row: int | range | None = None) -> Floats | None: ...
 
 
 @dataclass(frozen=True)
-class Token:
+class TokenContext:
     """Where a value is computed: one token of a text, and the model's weights."""
 
-    weights: Weights
+    weights: WeightSource
     position: int = 0
     length: int = 0  # of the text: some of RoPE's frequencies depend on it
     id: int = 0
     everywhere: Callable[[int], Floats] | None = None  # an op's result at all tokens
 
 
-class Explanation(Protocol):
+class ArithmeticDraft(Protocol):
     """One number of an op's result as arithmetic, while it is put together."""
 
     @property
@@ -70,7 +72,7 @@ class Explanation(Protocol):
     @property
     def position(self) -> int: ...
 
-    def token(self, op: Op) -> Token: ...
+    def token(self, op: Op) -> TokenContext: ...
 
     def value(self, op: int) -> Floats:
         """An op's result at the position."""
@@ -150,6 +152,16 @@ class Op:
         return False
 
     @property
+    def reads_table(self) -> bool:
+        """Whether it has a row for each position, and no more of them."""
+        return False
+
+    @property
+    def pooling(self) -> str:
+        """How it makes one vector of a text's, if it does."""
+        return ""
+
+    @property
     def takes_part(self) -> bool:
         """Whether it takes a part of what one projection before it makes for several."""
         return False
@@ -172,22 +184,19 @@ class Op:
 
     # Its numbers ------------------------------------------------------------------------------------------------
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         """Its result, from its inputs' at a token: (width,), or (heads, head_size). Axes before those are kept."""
         return inputs[0]
 
     def torch_value(self, *inputs: Any) -> Any:
-        """Its result in PyTorch, from its inputs', or from its projection's where it has a weight.
-
-        The package's own kinds have modules and steps of theirs instead (`layers/op_steps.py`).
-        """
+        """Its result in PyTorch, from its inputs', or from its projection's where it has a weight."""
         raise NotImplementedError(self.kind)
 
     def formula(self) -> str:
         """What it computes, in a line."""
         return "the same values"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         """How one number of its result came to be; `index` counts through the heads, if it has any."""
         e.step("the same number", f"x[{index}]", e.value(self.inputs[0]).reshape(-1)[index])
 
@@ -200,16 +209,27 @@ class Op:
 
     # As a linear map --------------------------------------------------------------------------------------------
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         """What a part x of its input is in its result, without biases: (rows, width), or (rows, heads, head_size).
 
         `held`: the whole input, by which a norm divides; None: nothing is divided.
         """
         raise TypeError(f"{self.kind} is no linear map")
 
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         """Back through `linear`. `width`: of its input; `held`: what that was, (rows, width)."""
         raise TypeError(f"{self.kind} is no linear map")
+
+    # In PyTorch -------------------------------------------------------------------------------------------------
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        """Say which modules and which step compute it (`torch/derivation.py`): here `torch_value`, after a projection."""
+        if not self.weights:
+            derivation.add(index, derivation.home_of_value(self), step(own_value, self))
+            return
+        path = path_of(self.module)
+        derivation.linear(self, path)
+        derivation.add(index, path[:-1], step(projected_value, self, At(path)))
 
     # In an engine -----------------------------------------------------------------------------------------------
 
@@ -264,11 +284,20 @@ class PassThrough(Op):
 
     __slots__ = ()
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         return x
 
-    def backwards(self, g: Array, weights: Weights, width: int, held: Callable[[], Array]) -> Backwards:
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         return Backwards(g)
+
+
+def own_value(op: Op, *rest: Any) -> None:
+    *reads, write, _, values, _ = rest
+    values[write] = op.torch_value(*(values[read] for read in reads))
+
+
+def projected_value(op: Op, path: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = op.torch_value(part(m, path)(values[read]))
 
 
 def integer(size: Dim) -> int:

@@ -10,13 +10,16 @@ distances   (1, rows, hidden): a vector for each bucket of distances, which atte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from glassformer.engine.program import MatrixRef, SinusoidTable, Table
 from glassformer.ground.errors import ExecutorError
-from glassformer.ops.op import Array, Explanation, Floats, Op, Token
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
 from glassformer.ops.positions import sinusoidal_positions
 from glassformer.ops.products import matrix_ref
 from glassformer.ops.program_writer import ProgramWriter
@@ -33,7 +36,11 @@ class Position(Op):
     def is_plain(self) -> bool:
         return False
 
-    def added(self, token: Token) -> Floats:
+    @property
+    def reads_table(self) -> bool:
+        return self.options["how"] in ("learned", "sinusoid")
+
+    def added(self, token: TokenContext) -> Floats:
         """What is added for the position, or for the first of two texts."""
         how = self.options["how"]
         if how == "sinusoid":
@@ -45,7 +52,7 @@ class Position(Op):
         assert vector is not None
         return vector
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return np.asarray(inputs[0] + self.added(token))
 
     def formula(self) -> str:
@@ -54,13 +61,31 @@ class Position(Op):
             "buckets": "a bias for each distance",
         }.get(self.options["how"], "x + the vector of the position")
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         x = e.step("before", f"x[{index}]", e.value(self.inputs[0])[index])
         how = {"segments": "of the first text", "sinusoid": "the sinusoid's value here"}.get(
             self.options["how"], "this position's row"
         )
         added = e.step("position", how, self.added(e.token(self))[index])
         e.step("sum", "before + position", x + added)
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        how, path = self.options["how"], path_of(self.module)
+        if how == "sinusoid" and not self.options.get("halves"):
+            derivation.add_sinusoids(index, derivation.root(self))
+            return
+        if how == "sinusoid":
+            derivation.sinusoid_table(path, self.width)
+        else:
+            derivation.embedding(path, *self.weights[0].shape)
+        if how == "buckets":
+            derivation.prepare_biases(index, path)
+        elif how == "distances":
+            derivation.prepare_distances(index, path)
+        elif how == "segments":
+            derivation.add(index, path[:-1], step(add_token_type, At(path)))
+        else:
+            derivation.add(index, path[:-1], step(add_position, At(path), self.options["first"]))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing yet: an embedding adds vectors of positions, and attention what is for distances."""
@@ -79,6 +104,24 @@ class Position(Op):
 
     def split_heads(self, splitter: Any, heads: Sequence[range]) -> None:
         splitter.split_weights(self.weights, contiguous(1, heads))
+
+
+def add_position(path: Path, first: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = values[read] + part(m, path)(p.positions + first if first else p.positions)
+
+
+def add_token_type(path: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = values[read] + part(m, path)(p.segments)
+
+
+def types_first(ops: Sequence[Op]) -> list[Op]:
+    """Ops in which token types are added before positions, as some modules do; engines add them in the other order."""
+    swapped = list(ops)
+    for index, (one, other) in enumerate(pairwise(ops)):
+        if isinstance(one, Position) and isinstance(other, Position) and other.options["how"] == "segments":
+            swapped[index] = replace(one, module=other.module, weights=other.weights, options=other.options)
+            swapped[index + 1] = replace(other, module=one.module, weights=one.weights, options=one.options)
+    return swapped
 
 
 def build_position(

@@ -1,6 +1,6 @@
 """Positions as numbers, for engines: the sinusoidal table, T5's biases by distance, DeBERTa's buckets. Needs no torch.
 
-`layers/positions.py` does the first two in PyTorch, for the families; the tests compare them.
+`torch/positions.py` does the first two in PyTorch, for the families; the tests compare them.
 """
 
 from __future__ import annotations

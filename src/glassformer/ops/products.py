@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.engine.program import MatrixRef, RowRuns
-from glassformer.ops.op import Array, Explanation, Floats, Op, Weight, Weights
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, Weight, WeightSource
 
 
 def matrices_of(weights: Sequence[Weight]) -> list[Weight]:
@@ -15,13 +15,13 @@ def matrices_of(weights: Sequence[Weight]) -> list[Weight]:
     return [weight for weight in weights if len(weight.shape) == 2 and not weight.name.endswith("bias")]
 
 
-def stored_weight(source: Weights, weight: Weight) -> Floats:
+def stored_weight(source: WeightSource, weight: Weight) -> Floats:
     """A weight; zeros where a checkpoint leaves it out."""
     stored = source.weight(weight.name)
     return np.zeros(weight.shape, np.float32) if stored is None else stored
 
 
-def matrix_and_bias(op: Op, source: Weights, weights: Sequence[Weight] | None = None) -> tuple[Floats, Floats | None]:
+def matrix_and_bias(op: Op, source: WeightSource, weights: Sequence[Weight] | None = None) -> tuple[Floats, Floats | None]:
     """A product's matrix as (outputs, inputs), those of several modules joined, and its bias."""
     weights = op.weights if weights is None else weights
     matrices = matrices_of(weights)
@@ -31,14 +31,16 @@ def matrix_and_bias(op: Op, source: Weights, weights: Sequence[Weight] | None = 
     return matrix.T if op.options.get("columns") else matrix, biases[0] if biases else None
 
 
-def product(op: Op, x: Array, source: Weights, weights: Sequence[Weight] | None = None) -> Array:
+def product(op: Op, x: Array, source: WeightSource, weights: Sequence[Weight] | None = None) -> Array:
     """An op's product with x, or that of a part of its weights, times its scale: (…, outputs)."""
     matrix, bias = matrix_and_bias(op, source, weights)
     made = x @ matrix.T if bias is None else x @ matrix.T + bias
     return np.asarray(made * x.dtype.type(op.options.get("scale", 1.0)))
 
 
-def weight_row(op: Op, source: Weights, output: int, weights: Sequence[Weight] | None = None) -> tuple[str, Floats, float]:
+def weight_row(
+    op: Op, source: WeightSource, output: int, weights: Sequence[Weight] | None = None
+) -> tuple[str, Floats, float]:
     """The weights that make one output of a product, by what name, and its bias."""
     weights = op.weights if weights is None else weights
     matrices = matrices_of(weights)
@@ -54,7 +56,7 @@ def weight_row(op: Op, source: Weights, output: int, weights: Sequence[Weight] |
 
 
 def explain_product(
-    op: Op, e: Explanation, index: int, name: str, weights: Sequence[Weight] | None = None, title: str | None = None
+    op: Op, e: ArithmeticDraft, index: int, name: str, weights: Sequence[Weight] | None = None, title: str | None = None
 ) -> float:
     """One output of a product as a sum of its terms, and its bias."""
     x = e.value(op.inputs[0])
@@ -68,7 +70,7 @@ def explain_product(
     return e.step(f"{name}, with bias", f"+ {bias:.4f}", total + bias) if bias else total
 
 
-def explain_scaled_product(op: Op, e: Explanation, index: int) -> float:
+def explain_scaled_product(op: Op, e: ArithmeticDraft, index: int) -> float:
     """One output of an op that is a product, times its scale."""
     total = explain_product(op, e, index, "sum of the products", title="weights · input")
     scale = op.options.get("scale", 1.0)

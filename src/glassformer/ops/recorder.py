@@ -34,7 +34,7 @@ UNUSED, UNREAD_MASK = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UnweightedModule:
     """A module without weights, in PyTorch: an activation under its name there, or a dropout, which need not have one."""
 
     op: int  # whose activation it is, or whose result is dropped out; of `attend` the pattern, of `scores` what they read;
@@ -49,7 +49,7 @@ class Recorder:
     def __init__(self, config: Sizes) -> None:
         self.config = config
         self.ops: list[Op] = []
-        self.parts: list[Part] = []
+        self.parts: list[UnweightedModule] = []
         self._block: int | None = None
         self._prefix = ""
         self._stack = ""
@@ -105,22 +105,22 @@ class Recorder:
 
     def dropout(self, x: Value, rate: float, module: str = "") -> Value:
         """Drop out what an op gives, in training: before it can be seen at the op's site. `module`: its name in PyTorch."""
-        self.parts.append(Part(x.op, self._prefix + module if module else "", rate))
+        self.parts.append(UnweightedModule(x.op, self._prefix + module if module else "", rate))
         return x
 
     def activation(self, x: Value, module: str) -> Value:
         """Give the activation of an op a name in PyTorch, where it has one."""
         if module:
-            self.parts.append(Part(x.op, self._prefix + module))
+            self.parts.append(UnweightedModule(x.op, self._prefix + module))
         return x
 
     def unused(self, module: str, rate: float | None = None) -> None:
         """A module that PyTorch has and nothing goes through: a dropout, or, without a rate, nothing at all."""
-        self.parts.append(Part(UNUSED, self._prefix + module, rate))
+        self.parts.append(UnweightedModule(UNUSED, self._prefix + module, rate))
 
     def unread_mask(self, module: str) -> None:
         """A causal mask that files carry and nothing reads."""
-        self.parts.append(Part(UNREAD_MASK, self._prefix + module))
+        self.parts.append(UnweightedModule(UNREAD_MASK, self._prefix + module))
 
 
 def linear_weights(module: str, x: Value, out: int, bias: bool = False) -> dict[str, tuple[int, ...]]:

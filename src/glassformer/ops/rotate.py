@@ -6,10 +6,12 @@ Options: rope (`rope.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from glassformer.ops.op import Array, Explanation, Floats, Op, Token, Weights
+from glassformer.ops.module_steps import Values, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext, WeightSource
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 from glassformer.ops.rope import Rope
@@ -25,11 +27,11 @@ class Rotate(Op):
         rope: Rope = self.options["rope"]
         return rope
 
-    def angles(self, token: Token) -> Floats:
+    def angles(self, token: TokenContext) -> Floats:
         """By how much each pair of numbers is turned, in radians: (pairs,)."""
         return self.rope.frequencies(self.width, token.length) * np.float32(token.position)
 
-    def value(self, inputs: Sequence[Array], token: Token) -> Array:
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         """The pairs of a head's numbers, turned; what is in no pair stays."""
         (x,) = inputs
         cosine, sine = (np.float32(self.rope.scale) * wave(self.angles(token)) for wave in (np.cos, np.sin))
@@ -42,7 +44,7 @@ class Rotate(Op):
     def formula(self) -> str:
         return f"RoPE: pairs of numbers turned by position × frequency (theta {self.rope.theta:g})"
 
-    def explain(self, e: Explanation, index: int) -> None:
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
         x = e.value(self.inputs[0])
         head, own = divmod(index, x.shape[-1])
         mine = e.step("before", f"x[{own}]", x[head, own])
@@ -61,12 +63,20 @@ class Rotate(Op):
         expression = f"before × cos(angle) {'+' if sign > 0 else '−'} partner × sin(angle)"
         e.step("turned", expression if scale == 1 else f"({expression}) × {scale:.4g}", turned)
 
-    def linear(self, x: Array, weights: Weights, held: Array | None) -> Array:
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         """As at position 0, where nothing is turned."""
         return x
 
+    def write_modules(self, derivation: Any, index: int) -> None:
+        name = next(name for name, rope in derivation.config.ropes.items() if rope == self.rope)
+        derivation.add(index, path_of(self.module), step(rotate, name))
+
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing yet: done by the attention that reads them."""
+
+
+def rotate(rope: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = p.rotary[rope].rotate(values[read])
 
 
 def build_rotate(b: Recorder, x: Value, module: str, rope: Rope, site: str | None = None) -> Value:

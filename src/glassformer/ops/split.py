@@ -10,7 +10,7 @@ Ranges: TypeAlias = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A rank's part of a tensor: ranges of indices along an axis, in order; none where other ranks have all of it."""
 
     axis: int
@@ -25,8 +25,8 @@ class Split:
     size: int  # of the whole axis
     parts: tuple[Ranges, ...]  # by rank
 
-    def part(self, rank: int) -> Part:
-        return Part(self.axis, self.parts[rank])
+    def part(self, rank: int) -> TensorPart:
+        return TensorPart(self.axis, self.parts[rank])
 
     def owned(self, rank: int) -> Ranges:
         """The ranges of a rank that no earlier one has."""

@@ -110,10 +110,10 @@ def _svg_axes(chart: LineChart, across: Scale, up: Scale) -> Iterator[str]:
     yield f'<text class="name" x="{LEFT + WIDTH}" y="{bottom + 33}">{escape(chart.x_name)}</text>'
 
 
-def _svg_mark(number: int, line: Line, place: tuple[float, float], point: tuple[float, float]) -> str:
+def _svg_mark(index: int, line: Line, place: tuple[float, float], point: tuple[float, float]) -> str:
     note = f"{line.name} {point[1]:.4g} at {tick_text(point[0])}"
     return (
-        f'<circle class="mark-{number}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3"><title>{escape(note)}</title></circle>'
+        f'<circle class="mark-{index}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3"><title>{escape(note)}</title></circle>'
     )
 
 
@@ -127,7 +127,7 @@ def summary(chart: LineChart) -> str:
 
 
 def text_chart(chart: LineChart, width: int) -> Iterator[str]:
-    """The chart in lines of at most so many columns."""
+    """The chart in lines of at most `width` columns."""
     across, up = scales(chart)
     labels = {round((1 - up.at(value)) * (ROWS - 1)): tick_text(value) for value in up.ticks}
     left = max(map(len, labels.values()), default=0)

@@ -1,6 +1,6 @@
 """What a page consists of, whichever renderer shows it.
 
-    a view's data ── views/<view>.py ──▶ Page ── terminal.py ▶ lines of text · html.py ▶ HTML
+    a view's data ── see/<topic>.py ──▶ Page ── terminal.py ▶ lines of text · html.py ▶ HTML
 
 Numbers become text in the view's module, once, so that every renderer shows the same ones. Widths, colors and characters
 are the renderers' business.
@@ -10,9 +10,9 @@ Texts may come from anywhere, so a renderer shows `escape_page` of a page: nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from glassformer.page.format import escape_control, one_line
 
 Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
+Item = TypeVar("Item")
 ColumnKind: TypeAlias = Literal["text", "token", "number", "code", "bar", "signed bar"]
 
 
@@ -75,6 +76,15 @@ class TableRow:
 class Table:
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
+
+    @classmethod
+    def of(
+        cls, items: Iterable[Item], *columns: tuple[Column, Callable[[Item], Cell]],
+        style: Callable[[Item], Style] | None = None, limit: int | None = None,
+    ) -> Table:  # fmt: skip
+        """A row for each item: each column with what it says of one. Of more than `limit` items the middle is left out."""
+        rows = [TableRow(tuple(cell(item) for _, cell in columns), style(item) if style else "") for item in items]
+        return cls(tuple(column for column, _ in columns), tuple(rows) if limit is None else elide_middle(rows, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +196,11 @@ PagePart: TypeAlias = (
 class Page:
     title: str
     parts: tuple[PagePart, ...]
+
+    @classmethod
+    def titled(cls, title: str, *parts: PagePart) -> Page:
+        """A page whose title stands above its parts too."""
+        return cls(title, (Heading(title), *parts))
 
     @property
     def body(self) -> tuple[PagePart, ...]:

@@ -102,15 +102,15 @@ def drawable(value: float) -> float:
     return 0.0 if math.isnan(value) else max(-1.0, min(1.0, value))
 
 
-def format_count(number: int) -> str:
+def format_count(count: int) -> str:
     """
     >>> format_count(576), format_count(17_280), format_count(28_311_552), format_count(0)
     ('576', '17.3k', '28.3M', '')
     """
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
-            return f"{number / unit:.1f}{name}"
-    return str(number or "")
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return str(count or "")
 
 
 def format_bytes(size: float) -> str:
@@ -148,9 +148,9 @@ def format_shape(shape: Sequence[int | str]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def pluralize(number: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """
     >>> pluralize(1, "token"), pluralize(1200, "token")
     ('1 token', '1,200 tokens')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -182,12 +182,12 @@ def fit_columns(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
         low = table.columns[last].priority <= LOW_PRIORITY
         for short in (False, True):
             widths = [natural_width(table, at, short) for at in shown]
-            for number in sorted(range(len(shown)), key=lambda number: -widths[number]) if not low else ():
+            for index in sorted(range(len(shown)), key=lambda index: -widths[index]) if not low else ():
                 over = max(0, total_width(widths) - width)
-                widths[number] -= min(over, max(0, widths[number] - minimum_width(table, shown[number], short)))
-            bars = [number for number, at in enumerate(shown) if table.columns[at].kind == "bar"]
-            for number in bars:  # one scale for all
-                widths[number] = min(widths[bar] for bar in bars)
+                widths[index] -= min(over, max(0, widths[index] - minimum_width(table, shown[index], short)))
+            bars = [index for index, at in enumerate(shown) if table.columns[at].kind == "bar"]
+            for index in bars:  # one scale for all
+                widths[index] = min(widths[bar] for bar in bars)
             if total_width(widths) <= width:
                 return shown, short, widths
         if table.columns[last].priority >= 9:  # nothing can be dropped: cut the widest
@@ -238,7 +238,7 @@ def signed_bar(value: float, width: int) -> str:
 
 
 def fit_text(text: str, width: int, right: bool = False, keep_end: bool = False) -> str:
-    """A text padded or cut to exactly so many columns of the terminal."""
+    """A text padded or cut to exactly `width` columns of the terminal."""
     size = cell_len(text)
     if size > width and keep_end:
         text = text[-max(1, width - 1) :]

@@ -2,7 +2,7 @@
 
 From a GGUF file of plain floats, fields and names are taken as they are. From a folder they are made: names and layouts by
 the tables that read them (`gguf_names`), the config's fields by `gguf_metadata`, the tokenizer's by
-`text.sources.gguf.export`.
+`text.tokenizer_files.gguf.export`.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def _gemma3(config: Any) -> dict[str, Any]:
     return metadata | ({} if pattern == 6 else {"attention.sliding_window_pattern": pattern})
 
 
-def _every(number: int, layers: int) -> list[str]:
-    return ["sliding_attention" if (layer + 1) % number else "full_attention" for layer in range(layers)]
+def _every(period: int, layers: int) -> list[str]:
+    return ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)]
 
 
 def rope_divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:

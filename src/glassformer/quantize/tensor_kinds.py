@@ -50,7 +50,7 @@ def stored_roles(opened: ModelFiles) -> dict[int, Role]:
 
 
 def kind_for(role: Role, columns: int, kind: str) -> str | None:
-    """The kind for a tensor whose rows, as they are packed, have so many numbers; None: it is not packed."""
+    """The kind for a tensor whose rows, as they are packed, have `columns` numbers; None: it is not packed."""
     if role == "plain":
         return None
     preferred = TABLE_KIND if role == "table" and BITS[kind] < BITS[TABLE_KIND] else kind

@@ -29,11 +29,11 @@ from glassformer.ground.errors import (
 )
 from glassformer.ground.ownership import Shared
 from glassformer.model_files import DTYPES, ModelFiles
-from glassformer.runtime.in_memory import InMemory
+from glassformer.runtime.weights import InMemory
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor
-    from glassformer.engine.cpu.packed_matrix import PackedMatrix
+    from glassformer.engine.cpu.weights import PackedMatrix
     from glassformer.engine.gpu.executor import GpuExecutor
 
 EXECUTORS = ("auto", "plain", "cpu", "gpu")
@@ -49,14 +49,19 @@ class ExecutorOptions:
     dtype: str | None = None  # that PyTorch computes in
     cache: str | None = None  # the format of an engine's KV cache
     activations: str | None = None  # what the CPU engine rounds the inputs of quantized matrices to
-    batch_invariant: bool = True  # whether what a text gets must not depend on what runs beside it
+    batch_invariant: bool = True  # whether a text must not depend on what runs beside it
     tensor_parallel: int = 1  # among how many processes the model is split
 
     def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise _unknown_value("executor", self.executor, EXECUTORS, ExecutorError)
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise _unknown_value("dtype", self.dtype, DTYPES)
+        for what, value, known in (
+            ("executor", self.executor, EXECUTORS),
+            ("dtype", self.dtype, DTYPES),
+            ("cache", self.cache, CACHES),
+            ("kind of activations", self.activations, ACTIVATIONS),
+        ):
+            if value is not None and value not in known:
+                error = ExecutorError if what == "executor" else InputError
+                raise error(f"there is no {what} {value!r}.{did_you_mean(value, known)} Known: {', '.join(known)}.")
         if self.executor in ("cpu", "gpu") and self.dtype is not None:
             engine = f"the {self.executor.upper()} engine"
             raise InputError(f"dtype is what PyTorch computes in; {engine} takes weights as they are. Leave one out.")
@@ -64,16 +69,12 @@ class ExecutorOptions:
             raise InputError(
                 "cache is for the CPU and GPU engines: PyTorch keeps keys and values in its own dtype. Leave one out."
             )
-        if self.cache is not None and self.cache not in CACHES:
-            raise _unknown_value("cache", self.cache, CACHES)
         if self.executor == "gpu" and self.cache is not None and self.cache not in GPU_CACHES:
-            known = ", ".join(GPU_CACHES)
-            raise InputError(f"the GPU engine has no cache {self.cache!r}. Take one of {known}, or the CPU engine.")
+            caches = ", ".join(GPU_CACHES)
+            raise InputError(f"the GPU engine has no cache {self.cache!r}. Take one of {caches}, or the CPU engine.")
         if not self.native and self.activations is not None:
             other = "the GPU engine" if self.executor == "gpu" else "PyTorch"
             raise InputError(f"activations are for the CPU engine: {other} computes in floats. Leave one out.")
-        if self.activations is not None and self.activations not in ACTIVATIONS:
-            raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
         if self.tensor_parallel < 1:
             raise InputError(
                 f"{spell('tensor_parallel')} is {self.tensor_parallel}; it is a number of processes, from 1 on."
@@ -139,7 +140,7 @@ class Executors(Shared):
 
     @cached_property
     def gpu_executor(self) -> GpuExecutor | None:
-        """The same if the GPU engine runs it; None where another does."""
+        """The executor of a model that the GPU engine runs; None where another does."""
         if not self.options.gpu or not isinstance(self.opened, ModelFiles):
             return None
         asked = self.options.executor == "gpu"
@@ -172,7 +173,7 @@ class Executors(Shared):
 
     @cached_property
     def cpu_executor(self) -> CpuExecutor | None:
-        """The same if the CPU engine runs it; None where another does."""
+        """The executor of a model that the CPU engine runs; None where another does."""
         return None if self.gpu_executor is not None else self._native(self._cpu_executor)
 
     @property
@@ -264,7 +265,7 @@ class Executors(Shared):
         )  # fmt: skip
 
     def _cpu_reader(self, opened: ModelFiles) -> Any:
-        from glassformer.engine.cpu.reader import CpuReader
+        from glassformer.engine.cpu.executor import CpuReader
         from glassformer.engine.cpu.thread_count import fastest_engine
 
         return CpuReader(
@@ -303,7 +304,3 @@ def _is_library_ready() -> bool:
 
 def _has_torch() -> bool:
     return find_spec("torch") is not None
-
-
-def _unknown_value(what: str, value: str, known: tuple[str, ...], error: type[Exception] = InputError) -> Exception:
-    return error(f"there is no {what} {value!r}.{did_you_mean(value, known)} Known: {', '.join(known)}.")

@@ -1,64 +1,52 @@
-"""The short API: `load`, and a `Model` with all that can be seen of it.
+"""The short API: `load`, and a `Model`, which generates and shows all that can be seen of it.
 
-Views are imported when they are asked for, so that an answer does not wait for them.
+A model is what was opened, the executors over it, and what was asked of both: changes, a prefix cache, another tokenizer.
+It needs no torch by itself; the executor may. Views are imported on first use, so that an answer does not wait for them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Unpack, cast
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpack
 
-import numpy as np
-import numpy.typing as npt
-
-from glassformer.checkpoint.stored_tensors import ComputedFile
+from glassformer.blueprints import Blueprint, Head
+from glassformer.checkpoint.sentence_pooling import SentenceSettings
+from glassformer.decoding import GenerationConfig, Policy, Recipe, Step, StepDetail, generate, policies
+from glassformer.decoding.policy import NOTHING, SHOWN_CANDIDATES
+from glassformer.decoding.settings import LOGPROB_SETTINGS
+from glassformer.decoding.stopping import after_tokens
+from glassformer.decoding.text_warnings import remedy
+from glassformer.engine.checks import residual_states
+from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
+from glassformer.engine.wrapped_executor import ChangedExecutor, ReportingExecutor
 from glassformer.ground.arguments import checked, checked_class
-from glassformer.ground.errors import InputError, check_context, spell
-from glassformer.ground.operations import about, operation
+from glassformer.ground.candidates import EntropyStats, entropy_stats
+from glassformer.ground.changes import Change, SiteFunction, in_sequence
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.ownership import Shared
 from glassformer.ground.progress import NamedProgress, Progress
+from glassformer.ground.sites import Watch, expand_changes
 from glassformer.ground.typecheck import OWN_CHECK
-from glassformer.model_files import (
-    AdapterNames,
-    ModelFiles,
-    adapter_weights,
-    check_adapter_mode,
-    open_base,
-    with_adapters,
-)
+from glassformer.model_files import AdapterNames, AutoTokenizer, ModelFiles
 from glassformer.runtime.executors import ExecutorOptions, Executors
-from glassformer.runtime.loaded_model import LoadedModel
-from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, is_token_ids
-from glassformer.runtime.run import Run
+from glassformer.runtime.run import Run, TextStream, runs_of_texts
+from glassformer.runtime.start import check_writes, ready, start
+from glassformer.runtime.weights import Floats, InMemory, open_weights, read_weight, weights_digest
+from glassformer.see.model_operations import ModelOperations
+from glassformer.text import Tokenizer
+from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions, encode, render
 
 if TYPE_CHECKING:
-    from glassformer.features.dictionary import FeatureDictionary
-    from glassformer.observe.circuits import Circuits
-    from glassformer.observe.feature_training import FeatureKind
-    from glassformer.observe.patching import Metric
-    from glassformer.observe.probes import TrainedProbes
-    from glassformer.observe.reading import Reading
-    from glassformer.observe.readings import Readings
-    from glassformer.observe.recorded_activations import RecordedActivations
-    from glassformer.observe.tuned_lens import TunedLens
-    from glassformer.views.batch import Batch
-    from glassformer.views.feature_training import FeatureTraining
-    from glassformer.views.journey import Journey
-    from glassformer.views.parameters import Parameters
-    from glassformer.views.patching import AttributionPatching, MetricName, PairPatching, PatchedPart, Patching, PathPatching
-    from glassformer.views.site_names import SiteNames
-    from glassformer.views.steering import MadeSteeringVector
-    from glassformer.views.sweep import Strategies
-    from glassformer.views.tokens import TokenizedText
-    from glassformer.views.tree import Tree
-    from glassformer.views.vocabulary import VocabularySizes
+    from glassformer.see.receipt import Receipt, Replay
+    from glassformer.steering.library import Library
+    from glassformer.steering.steer import Steering
 
-Floats: TypeAlias = npt.NDArray[np.float32]
-PreparedRun: TypeAlias = Annotated[Run, "a run of prepare(…), and a text goes to chat(…)"]
+StartedRun: TypeAlias = Annotated[Run, "a run of start(…), and a text goes to chat(…)"]
 note = logging.getLogger("glassformer").warning
 
 
@@ -99,426 +87,389 @@ def load(
     """
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant, tensor_parallel)
-    opened = _open(name, weights, adapter, adapter_mode, progress)
+    opened = open_weights(name, weights, adapter, adapter_mode, progress)
     _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
     return Model(opened, Executors(opened, options))
 
 
-def _open(
-    name: str | os.PathLike[str], weights: str | None, adapter: AdapterNames | None, adapter_mode: str,
-    progress: NamedProgress | None,
-) -> ModelFiles:  # fmt: skip
-    """A model with its adapters; it is quantized after they are merged, but before they stand beside it."""
-    check_adapter_mode(adapter_mode)
-    opened, own = open_base(name, progress=progress)
-    if weights is None and (method := opened.packed_by) is not None:
-        expanded = [
-            tensor for tensor in opened.tensors.values() if isinstance(tensor.file, ComputedFile) and not tensor.packed
-        ]
-        if expanded:
-            size = sum(tensor.size for tensor in expanded) / 1e6
-            note(
-                f"{opened.name}: {len(expanded)} of its matrices are packed by {method}, and become F32: {size:,.1f} MB. "
-                f"{spell('weights', 'q8_0')} packs them again."
-            )
-    names = {**({} if own is None else {own: 1.0}), **dict(() if adapter is None else adapter_weights(adapter))}
-    apply = partial(with_adapters, adapter=names, mode=adapter_mode, progress=progress)
-    steps: list[Callable[[ModelFiles], ModelFiles]] = [apply] if names else []
-    if weights is not None:
-        from glassformer.quantize import requantized
-
-        steps.insert(0 if adapter_mode == "beside" else len(steps), partial(requantized, kind=weights, progress=progress))
-    for step in steps:
-        opened = step(opened)
-    return opened
-
-
 @checked_class
-class Model(LoadedModel):
-    """A loaded model: tokenizer, executor, settings, and every view of it. `load` returns one."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Shared, ModelOperations):
+    """A loaded model: its tokenizer, executors and settings, what it writes, and every view of it. `load` returns one."""
 
-    def read(self, prompt: Prompt, target: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Reading:
-        """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
-        from glassformer.observe.reading import Reading
+    opened: ModelFiles | InMemory
+    executors: Executors
+    changes: Mapping[str, Change] = field(default_factory=dict)  # by site
+    prefix_cache: PrefixCache | None = None
+    tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
+    executor_override: Executor | None = None  # instead of its own, around which it stands
+    name_override: str | None = None  # instead of the one that it was loaded by
+    library: Annotated[Library | None, OWN_CHECK] = None  # where names of steering vectors lead; None: on this machine
 
-        _, ids = self._encode(prompt, PromptOptions.of(prompt_options, self.read))
-        check_context(len(ids), self.config.context)
-        if self.start is None:
-            if target is not None:
-                raise InputError(f"{self.name} is no encoder-decoder, so it has no target. Put both into one text.")
-            return Reading(self, ids, None, len(ids))
-        after = () if target is None else tuple(self.tokenizer(text_target=target)["input_ids"])
-        return Reading(self, (self.start, *after), ids, 1 + len(after))
+    # Which model ------------------------------------------------------------------------------------------------
 
-    def read_ids(self, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()) -> Reading:
-        """A prompt and an answer under the glass, exactly as their ids say: what a run read and wrote."""
-        from glassformer.observe.reading import Reading
+    @classmethod
+    def from_module(cls, module: Any, tokenizer: Tokenizer | None = None) -> Self:
+        """A model of an Auto class as a `Model`, over the same weights and under the same changes.
 
-        if not prompt_ids:
-            raise InputError("the prompt has no tokens. Say something.")
-        for number in (*prompt_ids, *answer_ids):
-            if not 0 <= number < self.config.vocab_size:
-                raise InputError(f"{number} is no token id; {self.name} has {self.config.vocab_size}.")
-        if self.start is None:
-            check_context(len(prompt_ids) + len(answer_ids), self.config.context)
-            return Reading(self, (*prompt_ids, *answer_ids), None, len(prompt_ids))
-        check_context(len(prompt_ids), self.config.context)
-        return Reading(self, (self.start, *answer_ids), tuple(prompt_ids), 1)
-
-    def read_many(self, texts: Annotated[Iterable[str], OWN_CHECK], *, length: int | None = None) -> Readings:
-        """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens.
-
-        `length`: tokens of a text, at most; the rest of a longer one is not read.
+        `tokenizer`: by default that of the checkpoint that it was loaded from.
         """
-        from glassformer.observe.readings import Readings
+        if tokenizer is None:
+            if not (name := getattr(module, "name_or_path", "")):
+                raise InputError("this model was not loaded from a checkpoint, which would have its tokenizer: pass one.")
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        opened = InMemory(module.eval(), tokenizer)
+        return cls(opened, Executors(opened, ExecutorOptions()), getattr(module, "changes", {}))
 
-        return Readings(self, texts, length)
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
+        """This model with another tokenizer."""
+        return replace(self, tokenizer_override=tokenizer)
 
-    def load_lens(self, path: str | os.PathLike[str]) -> TunedLens:
-        """A tuned lens of this model that was saved; on a server, by its name in the operator's folder."""
-        from glassformer.observe.tuned_lens import load_tuned_lens
+    def with_name(self, name: str) -> Self:
+        """This model, which reports `name` instead of its local path."""
+        return replace(self, name_override=name)
 
-        if self.library is None:
-            return load_tuned_lens(path, self)
-        return self.library.tuned_lens(os.fspath(path), lambda file: load_tuned_lens(file, self))
+    def with_prefix_cache(self) -> Self:
+        """This model with a cache of the last texts it read: a common prefix is not read again."""
+        return replace(self, prefix_cache=PrefixCache(self.executors.executor))
 
-    def load_probes(self, path: str | os.PathLike[str]) -> TrainedProbes:
-        """Linear probes of this model that were saved."""
-        from glassformer.observe.probes import load_probes
+    def with_executor(self, executor: Annotated[Executor, OWN_CHECK]) -> Self:
+        """This model run by another executor: one that reports, or takes turns, around its own."""
+        return replace(self, executor_override=executor)
 
-        return load_probes(path, self)
+    def with_library(self, library: Annotated[Library, OWN_CHECK]) -> Self:
+        """This model, which knows steering vectors and features by the names of this library alone."""
+        return replace(self, library=library)
 
-    @operation(route="look")
-    def look(
-        self,
-        prompt: Prompt,
-        *,
-        pair: Annotated[
-            str | None, about("A second text, for a model that reads pairs, such as question and passage.")
-        ] = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> Journey:
-        """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
-        from glassformer.observe.journey import journey
-        from glassformer.observe.prompt_warnings import prompt_texts
+    def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Self:
+        """This model with some of its values zeroed, scaled, replaced, or given to a function of yours.
 
-        options = PromptOptions.of(prompt_options, self.look)
-        if pair is not None:
-            if options != PromptOptions():
-                raise InputError("two texts are read as they are: raw, system and template are for one. Leave them out.")
-            return journey(self, *self._encode_pair(prompt, pair), pair, [str(prompt), pair])
-        text, ids = self._encode(prompt, options)
-        if is_token_ids(prompt):
-            return journey(self, text, ids)
-        texts = prompt_texts(cast(str | Sequence[Mapping[str, Any]], prompt))
-        return journey(self, text, ids, None, [*([] if options.system is None else [options.system]), *texts])
-
-    @operation(route="tree")
-    def tree(
-        self,
-        prompt: Prompt,
-        *,
-        width: Annotated[int, about("How many tokens follow each token.", served_minimum=1)] = 3,
-        depth: Annotated[int, about("How many tokens a path has.", served_minimum=1)] = 3,
-        at: Annotated[Sequence[int] | None, about("A node, by child numbers, to grow further.", served=False)] = None,
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> Tree:
-        """Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is.
-
-        `at`: a node, by child numbers, to grow by as many levels again. `progress`: called as (nodes so far, total).
+        Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
+        A function gets a tensor and where it stands, and returns the tensor to go on with: `{"blocks.3.mlp.hidden": f}`.
         """
-        from glassformer.observe.tree import grow_tree
+        return replace(self, changes={**self.changes, **expand_changes(changes, *self.blueprint.block_counts)})
 
-        self._check_writes()
-        options = PromptOptions.of(prompt_options, self.tree)
-        tree = grow_tree(self, *self._encode(prompt, options), width, depth, progress)
-        return tree if at is None else tree.grown(at, progress=progress)
+    def steered(self, steer: Annotated[Steering, OWN_CHECK]) -> Self:
+        """This model steered: by vectors with their strengths, such as `{"formal": 4.0}`, each by name or path.
 
-    def patch(
-        self,
-        first: Prompt,
-        second: Prompt,
-        part: PatchedPart = "residual",
-        positions: Sequence[int | str] | int | None = None,
-        *,
-        answer: int | str | None = None,
-        against: int | str | None = None,
-        target: str | None = None,
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> Patching:
-        """Activation patching: which of the first text's activations restore its answer in the second, place by place.
-
-        Both texts have as many tokens.
-
-        Args:
-            part: what is patched: 'residual', 'attention', 'mlp'; by head: 'heads', 'query', 'key', 'value', 'pattern'.
-            positions: where, by number or token; by default everywhere it could matter.
-            answer: the token to restore; by default the first text's best.
-            against: the token it is compared with; by default the second text's best.
-            target: an encoder-decoder's output so far.
-            progress: called as (places so far, total).
+        A list says more: `[{"name": "formal", "strength": 4.0}, {"feature": "resid-8/123", "clamp": 6.0}, …]`, where a
+        feature is held at a value, or a multiple of its direction is added. Steering comes after the model's changes.
         """
-        from glassformer.observe.patching import patching
+        from glassformer.steering.steer import steering_changes
 
-        PromptOptions.of(prompt_options, self.patch)
-        source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
-        return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
-
-    def attribution_patch(
-        self,
-        first: Prompt,
-        second: Prompt,
-        part: PatchedPart = "residual",
-        positions: Sequence[int | str] | int | None = None,
-        *,
-        answer: int | str | None = None,
-        against: int | str | None = None,
-        target: str | None = None,
-        check: bool = False,
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> AttributionPatching:
-        """What `patch` would give, estimated for all places at once by one backward pass; arguments as there.
-
-        `check`: patch too, and say how far off the estimate is.
-        """
-        from glassformer.observe.attribution_patching import attribution_patching
-
-        PromptOptions.of(prompt_options, self.attribution_patch)
-        source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
-        return attribution_patching(
-            source, target_text, part, positions, answer=answer, against=against, check=check, progress=progress
+        changes = steering_changes(steer, self.library, self.blueprint, self.name, lambda: self.weights_digest)
+        return replace(
+            self, changes={**self.changes, **{s: in_sequence(self.changes.get(s), c) for s, c in changes.items()}}
         )
 
-    def patch_pairs(
-        self,
-        pairs: Sequence[Sequence[Any] | Mapping[str, Any]],
-        part: PatchedPart = "heads",
-        positions: Sequence[int | str] | int | None = None,
-        *,
-        metric: MetricName | Metric = "recovered",
-        target: str | None = None,
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> PairPatching:
-        """Activation patching over many pairs of texts: what each place restores on average, with its spread.
-
-        Tokens are aligned where a pair's texts have different numbers of them.
-
-        Args:
-            pairs: (first, second) or (first, second, answer, against) each, or mappings with these names.
-            part, positions: as for `patch`; the default is 'heads'.
-            metric: 'recovered', 'logit_difference', 'probability' (of the answer) or 'kl' (from the first text's
-                distribution); or a function of the patched scores and a `ScoredPair`, which returns a number.
-            target: an encoder-decoder's output so far.
-            progress: called as (places so far, total).
-        """
-        from glassformer.observe.patching import pair_named, parse_pairs, patching_pairs
-
-        PromptOptions.of(prompt_options, self.patch_pairs)
-        readings = []
-        for number, pair in enumerate(parse_pairs(pairs), 1):
-            with pair_named(number):
-                first, second = (self.read(text, target, **prompt_options) for text in (pair.first, pair.second))
-            readings.append((first, second, pair.answer, pair.against))
-        return patching_pairs(readings, part, positions, metric=metric, progress=progress)
-
-    def patch_path(
-        self,
-        first: Prompt,
-        second: Prompt,
-        sender: str = "blocks.*.attention.heads",
-        receivers: str | Sequence[str] = "final",
-        positions: Sequence[int | str] | int | None = None,
-        *,
-        answer: int | str | None = None,
-        against: int | str | None = None,
-        freeze_mlps: bool = False,
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> PathPatching:
-        """Path patching: how much of the first text's answer goes from each sender to the receivers, past all other heads.
-
-        Args:
-            sender: a site, perhaps with a head's number ('blocks.5.attention.heads.1'), or a pattern; each head by itself.
-            receivers: 'final', or what some heads or MLPs read, such as 'blocks.9.attention.query.6'.
-            positions: where the sender is patched, by number or token; by default everywhere it could matter.
-            answer, against: as for `patch`.
-            freeze_mlps: whether MLPs on the way keep their values too.
-            progress: called as (passes so far, total).
-        """
-        from glassformer.observe.path_patching import path_patching
-
-        PromptOptions.of(prompt_options, self.patch_path)
-        source, target_text = (self.read(text, **prompt_options) for text in (first, second))
-        ends = [receivers] if isinstance(receivers, str) else receivers
-        tokens = {"answer": answer, "against": against}
-        return path_patching(
-            source, target_text, sender, ends, positions, **tokens, freeze_mlps=freeze_mlps, progress=progress
-        )
-
-    def steering(
-        self,
-        pairs: Annotated[Sequence[tuple[Prompt, Prompt]], OWN_CHECK],
-        site: str,
-        *,
-        tokens: Literal["last", "all"] = "last",
-        method: Literal["mean", "pca"] = "mean",
-        progress: Progress | None = None,
-        **prompt_options: Unpack[PromptKeywords],
-    ) -> MadeSteeringVector:
-        """A steering vector from pairs of texts, of which the first has what the second lacks; `.save` writes it.
-
-        Args:
-            site: where it is read and will be added: `blocks.12.residual`, or a pattern for several.
-            tokens: what is read of each text: its last token, or the mean of all.
-            method: the mean of the pairs' differences, or their first principal component, of the same length.
-            progress: called as (pairs so far, total).
-        """
-        from glassformer.observe.steering import make_steering_vector
-
-        PromptOptions.of(prompt_options, self.steering)
-        return make_steering_vector(
-            self,
-            pairs,
-            site,
-            lambda text: self.read(text, **prompt_options),
-            tokens=tokens,
-            method=method,
-            progress=progress,
-        )
-
-    def dictionary(
-        self, name: str | os.PathLike[str], site: str | None = None, site_out: str | None = None
-    ) -> FeatureDictionary:
-        """A sparse autoencoder or a transcoder, by name or path, for `read(…).features`, and to clamp and steer by.
-
-        SAELens' folders, Gemma Scope's .npz and .safetensors files. `site`, `site_out`: where it reads and what it predicts,
-        if its files do not say.
-        """
-        from glassformer.steering.library import local_library
-        from glassformer.steering.steer import check_dictionary
-
-        dictionary = (self.library or local_library()).dictionary(os.fspath(name), site, site_out)
-        check_dictionary(dictionary, self.blueprint, self.name)
-        return dictionary
-
-    def train_features(
-        self,
-        source: Annotated[str | Iterable[str] | RecordedActivations, OWN_CHECK],
-        site: str,
-        *,
-        features: int | None = None,
-        kind: FeatureKind = "topk",
-        k: int = 32,
-        l1: float = 1.0,
-        steps: int = 2000,
-        batch_size: int = 512,
-        learning_rate: float = 1e-3,
-        seed: int = 0,
-        length: int | None = None,
-        name: str = "features",
-        progress: NamedProgress | None = None,
-    ) -> tuple[FeatureDictionary, FeatureTraining]:
-        """A sparse autoencoder of the activations at a site, and how it learned.
-
-        Args:
-            source: a text, the pieces of a long one, or what `read_many(…).record(…)` gave. No more is read than is needed.
-            site: whose activations, such as 'blocks.8.residual'.
-            features: how many; by default 8 for each number at the site.
-            kind: 'topk'; 'batchtopk', a JumpReLU in the end; or 'l1'.
-            k: active features of a token.
-            l1: what activations cost, of the kind 'l1'.
-            steps, batch_size, learning_rate, seed: of the training; `batch_size` is in tokens.
-            length: tokens of the text that the model reads at once; by default 128.
-            name: the dictionary's.
-            progress: called as (what, done so far, in all).
-        """
-        from glassformer.observe.activation_rows import activation_rows
-        from glassformer.observe.feature_training import FeatureTrainingSettings, train_features
-
-        rows = activation_rows(self, source, site, length)
-        settings = FeatureTrainingSettings(
-            features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
-            batch_size=batch_size, learning_rate=learning_rate, seed=seed,
-        )  # fmt: skip
-        return train_features(rows, settings, site=rows.site, model=self.name, name=name, progress=progress)
-
-    def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
-        """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""
-        from glassformer.observe.sweep import STRATEGIES, strategies
-
-        return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **keywords})
+    @property
+    def weights_digest(self) -> str:
+        """A SHA-256 of its weights, by which a file that was made for them recognises them."""
+        return weights_digest(self.opened)
 
     @property
-    @operation(route="sites", is_property=True, passes=False)
-    def sites(self) -> SiteNames:
-        """Show everything that can be read and changed, with its shape and what other libraries call it."""
-        from glassformer.observe.site_names import site_names
-
-        return site_names(self.blueprint, self.name)
+    def name(self) -> str:
+        return self.opened.name if self.name_override is None else self.name_override
 
     @property
-    def circuits(self) -> Circuits:
-        """Its heads from weights alone: `head(layer, head)` in tokens, and `composition()` with earlier heads."""
-        from glassformer.observe.circuits import Circuits
-
-        return Circuits(self)
+    def config(self) -> Any:
+        return self.opened.config
 
     @property
-    def vocabulary(self) -> VocabularySizes:
-        """How many tokens the tokenizer, the config and the model's head have."""
-        from glassformer.observe.vocabulary import vocabulary
+    def tokenizer(self) -> Tokenizer:
+        return self.opened.tokenizer if self.tokenizer_override is None else self.tokenizer_override
 
-        return vocabulary(self.tokenizer, self.blueprint)
+    @property
+    def settings(self) -> GenerationConfig:
+        """The generation settings that come with the model."""
+        return self.opened.settings
 
-    @operation(route="tokens", passes=False)
-    def tokens(
-        self,
-        text: Annotated[str, about("The text.")],
-        pair: Annotated[str | None, about("A second text, for models that read pairs.")] = None,
-        *,
-        special: Annotated[bool, about("Add the special tokens that the model was trained with.")] = True,
-    ) -> TokenizedText:
-        """Show the tokens of a text: id, piece, bytes and offsets of each."""
-        from glassformer.observe.tokens import tokenized
+    @property
+    def head(self) -> Head:
+        """What its last layer is for."""
+        return self.opened.head
 
-        return tokenized(self.tokenizer, text, pair, special=special, name=self.name, blueprint=self.blueprint)
+    @property
+    def sentence(self) -> SentenceSettings:
+        """How its states become one vector per text."""
+        return self.opened.sentence
 
-    def batch(self, texts: Sequence[str], *, side: Literal["left", "right"] | None = None, special: bool = True) -> Batch:
-        """Several texts as a padded batch, with its attention mask."""
-        from glassformer.observe.tokens import batch
+    @property
+    def blueprint(self) -> Blueprint:
+        return self.executors.blueprint
 
-        return batch(self.tokenizer, texts, side=side, special=special, name=self.name, blueprint=self.blueprint)
+    @property
+    def writes(self) -> bool:
+        """Whether it generates text; an encoder only reads."""
+        return self.head in ("causal", "seq2seq")
 
-    @operation(route="parameters", passes=False)
-    def parameters(
-        self,
-        *,
-        only: Annotated[
-            str | None, about("A name, a module, or a pattern with wildcards such as '*.q_proj.weight'.")
-        ] = None,
-        stats: Annotated[bool, about("Mean, deviation, extremes, zeros and outliers of each.")] = False,
-        histogram: Annotated[bool, about("The same, with counts in 21 bins.")] = False,
-        progress: NamedProgress | None = None,
-    ) -> Parameters:
-        """Show every tensor with its shape, kind and bytes, summed up by module; on request with statistics.
+    @property
+    def decoder_start_token(self) -> int | None:
+        """What an encoder-decoder's target begins with; None for a model without an encoder."""
+        if self.head != "seq2seq":
+            return None
+        start = self.settings.decoder_start_token_id  # or its config's
+        if start is None:
+            raise InputError(f"{self.name}: neither its config nor its settings have a decoder_start_token_id.")
+        return start
 
-        Only headers are read, unless numbers are asked for. `progress`: called as (tensor, numbers so far, total) then.
+    def label(self, number: int) -> str:
+        """The name of a classifier's label."""
+        names: Mapping[int, str] = self.config.id2label or {}
+        return names.get(number, f"LABEL_{number}")
+
+    def __repr__(self) -> str:
+        changed = f", changed at {len(self.changes)} sites" if self.changes else ""
+        changed += "".join(f", with {name}" for name in getattr(self.opened, "added_adapters", ()))
+        return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters{changed})"
+
+    # What runs it -----------------------------------------------------------------------------------------------
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the model, under its changes if it has any."""
+        check_writes(self)
+        executor: Executor = self.executor_override or self.prefix_cache or self.executors.executor
+        return ChangedExecutor(executor, self.changes) if self.changes else executor
+
+    @property
+    def module(self) -> Any:
+        """The PyTorch model, an object of the compatible API, under the same changes; `from_module` is the way back.
+
+        Weights are shared with the plain executor; packed ones become float32.
         """
-        from glassformer.observe.parameters import parameters
+        return self.executors.module.changed(self.changes) if self.changes else self.executors.module
 
-        return replace(parameters(self, only=only, stats=stats, histogram=histogram, progress=progress), model=self.name)
+    @property
+    def packed_module(self) -> Any:
+        """`module` for passes and gradients of activations alone: packed weights stay packed where they can."""
+        return self.executors.packed_module.changed(self.changes) if self.changes else self.executors.packed_module
 
-    def _encode_pair(self, prompt: Prompt, pair: str) -> tuple[str, tuple[int, ...]]:
+    @property
+    def reader(self) -> Any:
+        """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
+        return None if self.changes else self.executors.reader
+
+    def cached_prefix(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt are in the prefix cache."""
+        return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
+
+    def weight(self, name: str, row: int | range | None = None) -> Floats | None:
+        """A weight in float32, or some rows of it; None where the family has it and the checkpoint leaves it out."""
+        return read_weight(self.opened, self.blueprint, name, row)
+
+    def unembed(self, states: Floats) -> Floats:
+        """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""
+        states = residual_states(states, self.config.hidden_size)
         if self.writes:
-            raise InputError(f"{self.name} goes on with one text, and reads no second one. Put both into the prompt.")
-        if not isinstance(prompt, str) or not prompt or not pair:
-            raise InputError("two texts are two strings, neither of them empty.")
-        return prompt, tuple(self.tokenizer(prompt, pair)["input_ids"])
+            return self.executor.unembed(states)
+        if self.head != "masked":
+            raise InputError(f"{self.name} scores no tokens ({self.head}), so its hidden states have no logits.")
+        module = self.module
+        import torch
+
+        with torch.inference_mode():
+            final = module.base_model.final_states(torch.from_numpy(states))
+            logits: Floats = module.head_module(final).float().numpy()
+        return logits
+
+    @property
+    def entropy_stats(self) -> Callable[[Floats], EntropyStats]:
+        """The fastest `entropy_stats` for this model's logits."""
+        return self.executors.entropy_stats if self.writes else entropy_stats
+
+    # Prompts ----------------------------------------------------------------------------------------------------
+
+    def render(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> str:
+        """The text that the model reads: through the chat template if it has one, unless `raw`."""
+        return render(self, prompt, PromptOptions.of(prompt_options, self.render))
+
+    def encode(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
+        """The rendered prompt and its ids."""
+        return encode(self, prompt, PromptOptions.of(prompt_options, self.encode), fits=False)
+
+    # Generating -------------------------------------------------------------------------------------------------
+
+    def chat(self, prompt: Prompt | Run, **keywords: Any) -> str:
+        """The answer to a text or a conversation; or what follows token ids, or a run that has ended.
+
+        `raw`, `system` and `template` say how the text becomes a prompt; all other keywords are settings, those of
+        GenerationConfig.
+        """
+        return "".join(self._stream(prompt, keywords, self.chat))
+
+    def stream(self, prompt: Prompt | Run, **keywords: Any) -> Iterator[str]:
+        """The answer piece by piece, as soon as each piece is whole text; keywords as for `chat`."""
+        return self._stream(prompt, keywords, self.stream)
+
+    def _stream(self, prompt: Prompt | Run, keywords: Mapping[str, Any], call: Callable[..., Any]) -> Iterator[str]:
+        if unused := [name for name in LOGPROB_SETTINGS if keywords.get(name) is not None]:
+            raise SettingError(f"{unused[0]} has no place in a text. Here watch(…) keeps all there is: run.steps.")
+        run = start(self, prompt, keywords, call)
+
+        def pieces() -> Iterator[str]:
+            yield from self.generate(run)
+            _warn([run])
+
+        return pieces()
+
+    def watch(
+        self,
+        prompt: Prompt | Run,
+        *,
+        look: int | Literal["all"] = SHOWN_CANDIDATES,
+        change: Annotated[Mapping[str, Change | SiteFunction] | None, OWN_CHECK] = None,
+        sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
+        **keywords: Any,
+    ) -> Run:
+        """The text of `chat`, and everything that made it: steps, candidates, the journey.
+
+        `look`: of how many candidates of each step to keep what the rules did to them; 'all' keeps the vocabulary.
+        `change`: changes inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
+        `sites`: what each step keeps of the pass that predicted its token: `sites="blocks.*.residual"`.
+        """
+        model = self if change is None else self.changed(change)
+        return model._finished([start(model, prompt, keywords, self.watch)], look, sites)[0]
+
+    def watch_many(self, prompt: Prompt | Run, *, look: int | Literal["all"] = 0, **keywords: Any) -> list[Run]:
+        """As `watch`, but several texts for one prompt: `num_return_sequences` samples, or the best beams."""
+        run = start(self, prompt, keywords, self.watch_many, several=True)
+        return self._finished(runs_of_texts(run, run.settings.num_return_sequences), look)
+
+    def start(self, prompt: Prompt | Run, **keywords: Any) -> Run:
+        """A run with nothing generated yet, for `generate`: after a prompt, or where another run ended."""
+        return start(self, prompt, keywords, self.start)
+
+    def prepare(self, prompt: Prompt, **keywords: Any) -> Run:
+        """The earlier name of `start`."""
+        return start(self, prompt, keywords, self.prepare)
+
+    def prepare_ids(self, ids: Sequence[int], **settings: Any) -> Run:
+        """The earlier name of `start`, for token ids."""
+        return start(self, ids, {"raw": True, **settings}, self.prepare_ids)
+
+    def prepare_continuation(self, run: Run, **settings: Any) -> Run:
+        """The earlier name of `start`, for a run that goes on."""
+        return start(self, run, settings, self.prepare_continuation)
+
+    def generate(
+        self,
+        run: StartedRun,
+        look: int | Literal["all"] = 0,
+        progress: Progress | None = None,
+        sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
+    ) -> Iterator[str]:
+        """Generate the text of a run of `start`, which grows with it; yields the text's pieces.
+
+        `progress` is told how much of a long prompt has been read; `look` and `sites` as for `watch`.
+        """
+        if run.settings.num_return_sequences > 1:
+            count = run.settings.num_return_sequences
+            raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
+        return (piece for piece in self._write([run], look, sites, progress) if piece)
+
+    def _write(
+        self,
+        runs: Sequence[Run],
+        look: int | Literal["all"],
+        sites: str | Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[str]:
+        """Generate the texts of one prompt; yields their pieces."""
+        streams = [TextStream(run, self.tokenizer) for run in runs]
+        steps = self.generate_steps(runs[0].policies(StepDetail.of(look)), sites, progress)
+        started = time.perf_counter()
+        for index, step in steps:
+            yield streams[index].add(step, time.perf_counter() - started)
+            if step.outcome is not None:
+                runs[index].remedy = remedy(step.outcome.policy)
+
+    def _finished(
+        self, runs: Sequence[Run], look: int | Literal["all"], sites: str | Sequence[str] | None = None
+    ) -> list[Run]:
+        """The runs of one prompt, once their texts are generated."""
+        for _ in self._write(runs, look, sites):
+            pass
+        _warn(runs)
+        return [*runs]
+
+    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Receipt | Run) -> Replay:
+        """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
+
+        `receipt`: a file that `run.save("run.json")` wrote, its contents, or the run itself. Other weights are refused.
+        Where the run was broken off, by somebody or by max_time, the replay ends there too.
+        """
+        from glassformer.see.receipt import (
+            broken_off,
+            check_weights,
+            compare_with_receipt,
+            read_receipt,
+            receipt_changes,
+            receipt_settings,
+        )
+
+        check_writes(self)
+        saved = read_receipt(receipt.receipt if isinstance(receipt, Run) else receipt)
+        check_weights(saved, self)
+        model = self.changed(receipt_changes(saved))
+        run = ready(model, saved["prompt"], saved["prompt_ids"], GenerationConfig().merged(receipt_settings(saved)))
+        if (reason := broken_off(saved)) is not None:
+            run.recipe = replace(run.recipe, stops=(*run.recipe.stops, after_tokens(len(saved["steps"]), reason)))
+        for _ in model.generate(run, look=1):
+            pass
+        return compare_with_receipt(saved, run)
+
+    # What generation is made of ---------------------------------------------------------------------------------
+
+    def recipe(self, settings: GenerationConfig) -> Recipe:
+        """Settings compiled for this model's vocabulary."""
+        return Recipe.of(settings, self.tokenizer, self.config.vocab_size)
+
+    def policies(
+        self,
+        recipe: Recipe,
+        ids: Sequence[int],
+        *,
+        seed: int | None = None,
+        detail: StepDetail = NOTHING,
+        negative: Sequence[int] | None = None,
+    ) -> list[Policy]:
+        """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
+        source, prompt = (None, ids) if self.decoder_start_token is None else (ids, (self.decoder_start_token,))
+        return policies(
+            recipe, prompt, detail=detail, entropy_stats=self.entropy_stats, context=self.config.context,
+            seed=seed, source=source, negative=negative,
+        )  # fmt: skip
+
+    def generate_steps(
+        self,
+        policies: Sequence[Policy],
+        sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
+        progress: Progress | None = None,
+    ) -> Iterator[tuple[int, Step]]:
+        """Run policies of one recipe to their ends; yields (index of the policy, step). `sites` as for `watch`."""
+        executor = self.executor if progress is None else ReportingExecutor(self.executor, progress)
+        watch = None if sites is None else Watch.parse(sites, *self.blueprint.block_counts)
+        return generate(executor, policies, self._assistant(policies[0].settings.assistant_model), watch)
 
     def _assistant(self, assistant: Any) -> Executor | None:
-        """An assistant model may also be named."""
-        return super()._assistant(load(assistant) if isinstance(assistant, (str, os.PathLike)) else assistant)
+        """The executor of an assistant model: a loaded one, its name, or one of an Auto class."""
+        if assistant is None:
+            return None
+        if isinstance(assistant, (str, os.PathLike)):
+            assistant = load(assistant)
+        elif not isinstance(assistant, Model):
+            assistant = type(self).from_module(assistant, self.tokenizer)
+        if assistant.head != self.head or assistant.config.vocab_size != self.config.vocab_size:
+            raise SettingError(
+                f"assistant_model must have the same vocabulary and kind as {self.name}: {assistant.name} is "
+                f"{assistant.config.model_type} of {assistant.config.vocab_size} tokens, not {self.config.vocab_size}."
+            )
+        executor: Executor = assistant.executor
+        return executor
+
+
+def _warn(runs: Sequence[Run]) -> None:
+    """Note what may be wrong with a text, and what to try."""
+    if (remedy := next((run.remedy for run in runs if run.remedy is not None), None)) is not None:
+        note(remedy)

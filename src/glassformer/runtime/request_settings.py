@@ -1,18 +1,53 @@
 """The fields of a request, as OpenAI's API and those like it have them, as the engine's settings.
 
-One mapping for all who take such requests: the server, and batch jobs.
+One mapping for all who take such requests: the server, and batch jobs. A dialect has two tables of its fields: which setting
+each is, and which are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from glassformer.decoding.settings_table import SETTINGS
 from glassformer.ground.errors import InputTypeError, SettingError
 from glassformer.ground.typecheck import brief
 
+Settings: TypeAlias = dict[str, Any]
+ToSettings: TypeAlias = str | Callable[[Any], Settings]  # a setting's name, or what makes settings of a value
 NO_THINKING = ("none", "minimal")  # efforts for which a model does not think before it answers
+
+
+class Refusal(NamedTuple):
+    """What is said of a field after its name, unless its value changes nothing."""
+
+    sentence: str
+    harmless: tuple[Any, ...] = (None, [], {}, False)
+
+
+def refuse_fields(value_of: Callable[[str], Any], refused: Mapping[str, Refusal]) -> None:
+    """Refuse what would change an answer and cannot be honoured."""
+    for name, (sentence, harmless) in refused.items():
+        if value_of(name) not in harmless:
+            raise SettingError(f"{name} {sentence}")
+
+
+def field_settings(value_of: Callable[[str], Any], table: Mapping[str, ToSettings]) -> Settings:
+    """The settings of the fields that a request has, as `sampling_settings` takes them.
+
+    >>> field_settings({"length": 8, "variety": 0}.get, {"length": "max_tokens", "variety": unless_zero("top_k")})
+    {'max_tokens': 8}
+    """
+    settings: Settings = {}
+    for name, to_settings in table.items():
+        if (value := value_of(name)) is not None:
+            settings |= {to_settings: value} if isinstance(to_settings, str) else to_settings(value)
+    return settings
+
+
+def unless_zero(name: str) -> Callable[[Any], Settings]:
+    """A setting that a dialect turns off with 0."""
+    return lambda value: {name: value} if value else {}
 
 
 def sampling_settings(
@@ -30,10 +65,10 @@ def sampling_settings(
     json_schema: Any = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Settings for `Model.prepare`; what is None is left to the model's own. `others`: settings under the engine's names.
+    """Settings for `Model.start`; what is None is left to the model's own. `others`: settings under the engine's names.
 
     Temperature 0 takes the best token each time, and what shapes a draw then has no say. Any other value draws, as do
-    several texts of one prompt, which would be equal otherwise. Values are not checked here: `Model.prepare` does so.
+    several texts of one prompt, which would be equal otherwise. Values are not checked here: `Model.start` does so.
 
     >>> sampling_settings(max_tokens=8, temperature=0, top_p=0.9)
     {'max_new_tokens': 8, 'do_sample': False}

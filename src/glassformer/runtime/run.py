@@ -14,28 +14,36 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
+from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step, StepDetail
+from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.settings import as_texts
 from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
-from glassformer.text.stop_buffer import StopBuffer
+from glassformer.text.streaming import StopBuffer
 
 if TYPE_CHECKING:
-    from glassformer.observe.protocols import ModelLike
-    from glassformer.observe.reading import Reading
+    from glassformer.ground.progress import Progress
     from glassformer.page.document import Page
-    from glassformer.views.attention import AttentionKind, AttentionMap, Heads
-    from glassformer.views.attribution import Attribution, ScoreMetric
-    from glassformer.views.caching import CacheComparison
-    from glassformer.views.experts import Experts
-    from glassformer.views.journey import Journey
-    from glassformer.views.lens import Lens
-    from glassformer.views.receipt import Receipt
-    from glassformer.views.recording import Recording
-    from glassformer.views.sweep import Sweep
-    from glassformer.views.trace import Trace
-    from glassformer.views.why import Why, Whys
+    from glassformer.see.attention import AttentionKind, AttentionMap, Heads
+    from glassformer.see.attribution import Attribution, ScoreMetric
+    from glassformer.see.caching import CacheComparison
+    from glassformer.see.experts import Experts
+    from glassformer.see.explain.explanation import Explanation
+    from glassformer.see.journey.view import Journey
+    from glassformer.see.lens import Lens
+    from glassformer.see.protocols import ModelLike
+    from glassformer.see.reading import Reading
+    from glassformer.see.receipt import Receipt
+    from glassformer.see.recording import Recording
+    from glassformer.see.sweep import Sweep
+    from glassformer.see.trace import Trace
+    from glassformer.see.why import Why, Whys
+
+
+def runs_of_texts(run: Run, count: int) -> tuple[Run, ...]:
+    """A run that has not begun, and others for further texts of its prompt."""
+    return (run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(count - 1)))
 
 
 @checked_class
@@ -49,6 +57,7 @@ class Run:
     recipe: Recipe
     seed: int | None
     negative: tuple[int, ...] | None = None  # the negative prompt's ids, for guidance
+    contents: tuple[str, ...] | None = None  # the texts in the prompt, around which its template stands; None: no template
     steps: list[Step] = field(default_factory=list)
     prompt_steps: list[Step] = field(default_factory=list)  # of the prompt's own tokens, with prompt_logprobs
     text: str = ""  # without the stop string
@@ -78,6 +87,10 @@ class Run:
         """End it after the current token; from any thread."""
         self.cancelling.set()
 
+    def policies(self, detail: StepDetail = NOTHING) -> list[Policy]:
+        """The policies that choose the tokens of its texts."""
+        return self.model.policies(self.recipe, self.prompt_ids, seed=self.seed, detail=detail, negative=self.negative)
+
     @property
     def tokens_per_second(self) -> float:
         """The speed after the first token, which waits for the prompt; of all tokens with beams, which come at the end."""
@@ -93,33 +106,46 @@ class Run:
 
     def why(self, number: int | str = 0) -> Why:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
-        from glassformer.observe.why import why
-        from glassformer.text.detokenizer import shown_bytes
-        from glassformer.views.tokens import find_token
+        from glassformer.see.tokens import find_token
+        from glassformer.see.why import why
+        from glassformer.text.streaming import shown_bytes
 
         if isinstance(number, str):
             number = find_token(number, [shown_bytes(self.model.tokenizer.token_bytes(step.id)) for step in self.steps])
         self._check(number)
         return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
 
+    def explain(
+        self, token: int | str | None = None, against: int | str | None = None, *, progress: Progress | None = None
+    ) -> Explanation:
+        """Why it says one of its tokens: the words that decide, what carries them, and whether that holds.
+
+        Args:
+            token: its index or its text; by default the one that tells most.
+            against: the token that it is held against, by default the runner-up.
+        """
+        from glassformer.see.explain.compute import explain_run
+
+        return explain_run(self, token, against, progress=progress)
+
     @property
     def whys(self) -> Whys:
         """Why each token was chosen, and the settings that were in force."""
-        from glassformer.views.why import Whys
+        from glassformer.see.why import Whys
 
         settings = {name: f"{value} ({where})" for name, (value, where) in self.settings.in_force.items()}
         return Whys(self.model.name, settings, tuple(self.why(number) for number in range(len(self.steps))))
 
     def sweep(self, setting: str, values: Sequence[Any] | float | str | bool, step: int = 0) -> Sweep:
         """One step's scores under each value of a setting: what each makes of the same choice."""
-        from glassformer.observe.sweep import sweep
+        from glassformer.see.sweep import sweep
 
         return sweep(self, setting, values, step)
 
     @cached_property
     def trace(self) -> Trace:
         """Each step's candidates, what was chosen, its surprisal, and the entropy of the choice."""
-        from glassformer.observe.trace import trace_run
+        from glassformer.see.trace import trace_run
 
         return trace_run(self)
 
@@ -128,14 +154,14 @@ class Run:
     @cached_property
     def reading(self) -> Reading:
         """Prompt and text under the glass: passes over all of it, for whatever is asked."""
-        from glassformer.observe.reading import Reading
+        from glassformer.see.reading import Reading
 
         return Reading.of_run(self)
 
     @cached_property
     def journey(self) -> Journey:
         """Text → ids → shapes → scores → token, each row with the Python that gives it."""
-        from glassformer.observe.journey import journey
+        from glassformer.see.journey.compute import journey
 
         return journey(self.model, self.prompt, self.prompt_ids)
 
@@ -155,7 +181,7 @@ class Run:
 
     def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
         """What each layer would have predicted, before each of the text's last tokens, or at the positions named."""
-        from glassformer.observe.lens import POSITIONS
+        from glassformer.see.lens import POSITIONS
 
         if positions is None:
             last = self.reading.prompt_length + len(self.steps) - 1
@@ -168,8 +194,8 @@ class Run:
         return self.record()
 
     def record(self, *, views: bool = False) -> Recording:
-        """The same; with `views`, its page and its widget also show every head's attention and the prompt's lens."""
-        from glassformer.observe.recording import record, record_slices
+        """`recording`; with `views`, its page and its widget also show every head's attention and the prompt's lens."""
+        from glassformer.see.recording import record, record_slices
 
         recording = record(self, self.tokens_per_second)
         return replace(recording, slices=record_slices(self.reading)) if views else recording
@@ -194,7 +220,7 @@ class Run:
 
     def caching(self) -> CacheComparison:
         """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""
-        from glassformer.observe.caching import caching
+        from glassformer.see.caching import caching
 
         return caching(self)
 
@@ -203,13 +229,13 @@ class Run:
     @property
     def receipt(self) -> Receipt:
         """Everything that is needed to write this text again, and to notice when it is not the same."""
-        from glassformer.observe.receipt import receipt
+        from glassformer.see.receipt import receipt
 
         return receipt(self)
 
     def page(self, everything: bool = False) -> Page:
         """The whole run as one picture."""
-        from glassformer.views.run import MAX_MAP_TOKENS, Overview, draw
+        from glassformer.see.run import MAX_MAP_TOKENS, Overview, draw
 
         watched = bool(self.steps) and self.steps[0].waterfall is not None
         overview = Overview(
@@ -242,7 +268,7 @@ class Run:
         """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
         from glassformer.page.html import html_document
         from glassformer.page.terminal import TerminalPage, plain_text
-        from glassformer.views.view import write_form
+        from glassformer.see.view import write_form
 
         forms = {
             ".json": lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n",

@@ -22,7 +22,7 @@ NAMESPACE = "glassformer"
 
 
 @dataclass(frozen=True)
-class Machine:
+class ClusterMachine:
     """What a machine of the cluster has."""
 
     cores: int
@@ -63,8 +63,8 @@ def connect(address: str | None) -> Iterator[Any]:
         return
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": NAMESPACE}
     if address in (None, LOCAL):
-        own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        ray.init(address=LOCAL, **own, **quiet)
+        local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        ray.init(address=LOCAL, **local, **quiet)
     else:
         assert address is not None
         check_address(address)
@@ -98,15 +98,15 @@ def unreachable(address: str) -> SettingError:
     return SettingError(f"no Ray cluster answers {place}. Start one with `ray start --head`, or pass --ray local.")
 
 
-def machines(ray: Any) -> list[Machine]:
+def machines(ray: Any) -> list[ClusterMachine]:
     """The machines of the cluster that can have workers."""
     resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    every = [Machine(int(each.get("CPU", 0)), int(each.get("GPU", 0))) for each in resources]
+    every = [ClusterMachine(int(each.get("CPU", 0)), int(each.get("GPU", 0))) for each in resources]
     return [machine for machine in every if machine.cores]
 
 
-def allot(available: Sequence[Machine], workers: int | None, gpus: bool | None = None) -> Allotment:
-    """Divide machines among so many workers; by default one for each GPU, or else one for each machine.
+def allot(available: Sequence[ClusterMachine], workers: int | None, gpus: bool | None = None) -> Allotment:
+    """Divide machines among workers; by default one for each GPU, or else one for each machine.
 
     Args:
         gpus: whether workers have a GPU; by default they do where there is one.

@@ -22,10 +22,9 @@ from glassformer.ground.arguments import checked
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.jobs.engines import JobPlan, LocalEngine
 from glassformer.jobs.formats.parquet import import_pyarrow, schema_of, table_of, without_nulls
-from glassformer.jobs.formats.plain_rows import PlainRows
-from glassformer.jobs.formats.row_format import InputRow, JsonObject
+from glassformer.jobs.formats.row_format import InputRow, JsonObject, PlainRows
 from glassformer.runtime.model import load
-from glassformer.scale.cluster import Machine, allot, import_ray, machines, use_assigned_cores
+from glassformer.scale.cluster import ClusterMachine, allot, import_ray, machines, use_assigned_cores
 from glassformer.scale.worker import Load
 
 if TYPE_CHECKING:
@@ -55,12 +54,12 @@ class Generator:
 
     def __call__(self, batch: Any) -> Any:
         """The answers to a batch, as a table of Arrow, in the order of its rows."""
-        rows = [_row(number, value) for number, value in enumerate(_values(batch))]
+        rows = [_row(index, value) for index, value in enumerate(_values(batch))]
         plan = JobPlan(PlainRows.name, len(rows), self.engine.seed or 0, 0, self.batch_size)
         outputs: dict[int, JsonObject] = {}
-        for number, record in self.engine.records(rows, (), plan, lambda count: None):
-            outputs[number] = record["output"]
-        ordered = [outputs[row.number] for row in rows]
+        for index, record in self.engine.records(rows, (), plan, lambda count: None):
+            outputs[index] = record["output"]
+        ordered = [outputs[row.index] for row in rows]
         return table_of(ordered, schema_of(ordered))
 
 
@@ -94,23 +93,23 @@ def generate(
     return answers
 
 
-def _with_spare_core(available: list[Machine]) -> list[Machine]:
+def _with_spare_core(available: list[ClusterMachine]) -> list[ClusterMachine]:
     """The machines without a core of the largest: Ray Data reads and writes with tasks, which would wait for the workers."""
     *others, largest = sorted(available, key=lambda machine: machine.cores)
     return [*others, replace(largest, cores=max(1, largest.cores - 1))]
 
 
-def _row(number: int, value: JsonObject) -> InputRow:
+def _row(index: int, value: JsonObject) -> InputRow:
     """A row of a dataset. It needs an id of its own: there is no order that could number it."""
     try:
         row_id = PlainRows.id_of(value)
     except InputError as error:
-        return InputRow(number, None, value, error)
+        return InputRow(index, None, value, error)
     if row_id is None:
         return InputRow(
-            number, None, value, InputError("the row has no id, by which its answer could be found. Give it one.")
+            index, None, value, InputError("the row has no id, by which its answer could be found. Give it one.")
         )
-    return InputRow(number, row_id, value)
+    return InputRow(index, row_id, value)
 
 
 def _values(batch: Any) -> list[JsonObject]:

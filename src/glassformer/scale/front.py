@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from ray.serve.schema import LoggingConfig
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -31,14 +33,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from glassformer.ground.errors import ExecutorError, GlassError, QueueFull, SettingError, Unavailable
 from glassformer.scale.cluster import NAMESPACE, Allotment
-from glassformer.scale.prefix_router import PrefixRouter
-from glassformer.scale.prefixes import prefix_keys
+from glassformer.scale.prefixes import PrefixIndex, prefix_keys
 from glassformer.scale.replica import SCOPE_FIELDS, ForwardedRequest, Replica
 from glassformer.serving.http.clients import cache_salt
 from glassformer.serving.http.dialects import DIALECTS
 from glassformer.serving.http.errors import dialect_of, problem_of
-from glassformer.serving.http.metrics import CONTENT_TYPE, sum_metrics
-from glassformer.serving.http.request_log import RequestLog
+from glassformer.serving.http.metrics import CONTENT_TYPE, RequestLog, sum_metrics
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.limits import Limits
@@ -50,6 +50,44 @@ STREAMS = ("text/event-stream", "application/x-ndjson")
 LOST = "the replica that wrote this text was lost before its end. Ask again."
 CLOSING_SECONDS = 5.0  # for replicas to say that they are closed, beyond what running texts may take
 log = logging.getLogger("glassformer")
+
+
+class PrefixRouter(RequestRouter):  # type: ignore[misc]
+    """Prefers the replica that has read the longest part of the prompt, unless it has more than its share to do.
+
+    In every process that has a handle to the replicas. See `prefixes` for whom it prefers. Interface:
+    https://docs.ray.io/en/latest/serve/advanced-guides/custom-request-router.html
+    """
+
+    def initialize_state(self, **_: Any) -> None:
+        self.index: PrefixIndex[ReplicaID] = PrefixIndex()
+        self.running: Counter[ReplicaID] = Counter()  # requests of this process, by replica
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        if pending_request is None or not candidate_replicas:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True
+        replicas = {replica.replica_id: replica for replica in candidate_replicas}
+        loads = {replica_id: self._load(replica_id) for replica_id in replicas}
+        return [[replicas[replica_id]] for replica_id in self.index.rank(_keys(pending_request), loads)]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        self.running[replica_id] += 1
+        self.index.record(_keys(pending_request), replica_id)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        self.running[replica_id] = max(0, self.running[replica_id] - 1)
+
+    def _load(self, replica_id: ReplicaID) -> int:
+        """Requests in progress: those of this process, and of others as far as the replica has told of them lately."""
+        return max(self.running[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
+
+
+def _keys(request: PendingRequest) -> tuple[int, ...]:
+    """The keys of a forwarded request; other calls have none."""
+    return getattr(request.args[0], "keys", ()) if request.args else ()
 
 
 class Replicas:

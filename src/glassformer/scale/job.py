@@ -19,10 +19,10 @@ from glassformer.ground.errors import ExecutorError, GlassError, current_spellin
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
 from glassformer.jobs.formats.row_format import InputRow
 from glassformer.jobs.job import JobProgress, JobSummary, answer_file
-from glassformer.observe.fingerprint import differences
 from glassformer.scale.cluster import Allotment, allot, connect, machines
 from glassformer.scale.row_groups import RowGroup, RowGroups
 from glassformer.scale.worker import Delivery, Load, Worker, WorkerProfile
+from glassformer.see.tensor_files import differences
 
 MAX_LOSSES = 24  # of workers one after the other, none of which delivered anything
 PATIENCE_SECONDS = 30.0  # after which it is noted that no worker could be started yet

@@ -68,8 +68,8 @@ class RowGroups:
         self._returned.append(group)
 
     def unfinished(self, group: RowGroup) -> list[int]:
-        """The numbers of the rows that have no answer yet."""
-        return [row.number for row in group.rows if row.number not in self._finished]
+        """The indices of the rows that have no answer yet."""
+        return [row.index for row in group.rows if row.index not in self._finished]
 
     def _read(self) -> RowGroup | None:
         size = min(max(self._unread // (2 * self._workers), self._least), MAX_ROWS)

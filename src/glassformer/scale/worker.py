@@ -64,7 +64,7 @@ class Worker:
             nonlocal tokens
             tokens += count
 
-        finished = {row.number for row in rows}.difference(unfinished)
+        finished = {row.index for row in rows}.difference(unfinished)
         ready: list[tuple[int, JsonObject]] = []
         delivered = time.monotonic()
         for numbered in self.engine.records(rows, finished, plan, count_tokens):

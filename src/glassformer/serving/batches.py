@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeAlias
 
 from glassformer.ground.errors import GlassError, InputError, QueueFull
 from glassformer.jobs.engines import JobPlan, Records, RowEngine
-from glassformer.jobs.formats.row_format import InputRow
+from glassformer.jobs.formats.openai import batch_request
+from glassformer.jobs.formats.row_format import InputRow, JsonObject
 from glassformer.jobs.job import LEDGER_SUFFIX, JobProgress, answer_file
 from glassformer.serving.file_store import FileStore
 
@@ -35,14 +36,13 @@ CANCELLED: Reason = "cancelled"
 NO_ROOM: Reason = "no_room"
 log = logging.getLogger("glassformer")
 
-JsonObject: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[str, JsonObject], Awaitable[tuple[int, JsonObject]]]  # a path and a body → status and answer
 Outcome: TypeAlias = tuple[int, JsonObject] | GlassError | Reason  # of a row
 Output: TypeAlias = Callable[[InputRow, Outcome], JsonObject]  # the row of the output file
 
 
 @dataclass
-class Batch:
+class RequestBatch:
     """Requests that are being answered, or were."""
 
     id: str
@@ -68,17 +68,17 @@ class Batch:
         return self.ended is not None
 
 
-class Batches:
+class RequestBatches:
     """The batches of a server. To be called on its event loop."""
 
     def __init__(self, store: FileStore, most_unfinished: int) -> None:
         self.store = store
         self._most_unfinished = most_unfinished
-        self._batches: dict[str, Batch] = {}
+        self._batches: dict[str, RequestBatch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = asyncio.Semaphore(JOBS_AT_ONCE)
 
-    def start(self, batch: Batch, rows: bytes, finished: Callable[[Batch], None] = lambda batch: None) -> None:
+    def start(self, batch: RequestBatch, rows: bytes, finished: Callable[[RequestBatch], None] = lambda batch: None) -> None:
         """Begin a batch of rows, lines of JSON; `finished` is called when it has ended, on a thread."""
         unfinished = sum(not each.done for each in self._batches.values())
         if unfinished >= self._most_unfinished:
@@ -93,16 +93,16 @@ class Batches:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def get(self, owner: str, kind: str, batch_id: str) -> Batch:
+    def get(self, owner: str, kind: str, batch_id: str) -> RequestBatch:
         if (batch := self._batches.get(batch_id)) is None or (batch.owner, batch.kind) != (owner, kind):
             raise InputError(f"there is no batch {batch_id!r} here. Batches are gone when the server stops.")
         return batch
 
-    def list(self, owner: str, kind: str) -> list[Batch]:
+    def list(self, owner: str, kind: str) -> list[RequestBatch]:
         """A client's of a dialect, the newest first."""
         return [batch for batch in reversed(self._batches.values()) if (batch.owner, batch.kind) == (owner, kind)]
 
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self, batch: RequestBatch) -> None:
         """Ask no more of its rows."""
         if not batch.done and not batch.stopping.is_set():
             batch.cancelled_at = int(time.time())
@@ -121,7 +121,9 @@ class Batches:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.store.close()
 
-    async def _run(self, batch: Batch, engine: RouteEngine, source_id: str, finished: Callable[[Batch], None]) -> None:
+    async def _run(
+        self, batch: RequestBatch, engine: RouteEngine, source_id: str, finished: Callable[[RequestBatch], None]
+    ) -> None:
         try:
             async with self._running:
                 await _on_thread(partial(self._answer, batch, engine, source_id, finished))
@@ -134,7 +136,9 @@ class Batches:
             batch.ended = int(time.time())
             self.store.delete(source_id)
 
-    def _answer(self, batch: Batch, engine: RouteEngine, source_id: str, finished: Callable[[Batch], None]) -> None:
+    def _answer(
+        self, batch: RequestBatch, engine: RouteEngine, source_id: str, finished: Callable[[RequestBatch], None]
+    ) -> None:
         """On a thread: every row through the routes, into a file."""
         batch.started = int(time.time())
         source, target = self.store.get(source_id).path, self.store.folder / f"{batch.id}.jsonl"
@@ -164,7 +168,7 @@ async def _on_thread(job: Callable[[], None]) -> None:
 class RouteEngine(RowEngine):
     """A server's own routes, asked from the thread of a job."""
 
-    def __init__(self, batch: Batch, store: FileStore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, batch: RequestBatch, store: FileStore, loop: asyncio.AbstractEventLoop) -> None:
         self._batch, self._store, self._loop = batch, store, loop
         self._written = 0  # bytes of answers
 
@@ -181,20 +185,20 @@ class RouteEngine(RowEngine):
     def records(
         self, rows: Iterable[InputRow], finished: Container[int], plan: JobPlan, count_tokens: Callable[[int], None]
     ) -> Records:
-        remaining = iter(row for row in rows if row.number not in finished)
+        remaining = iter(row for row in rows if row.index not in finished)
         pending: dict[Future[Outcome], InputRow] = {}
         while True:
             while len(pending) < ROWS_AT_ONCE and (row := next(remaining, None)) is not None:
                 if (outcome := self._known_outcome(row)) is None:
                     pending[asyncio.run_coroutine_threadsafe(self._ask(row.value), self._loop)] = row
                 else:
-                    yield row.number, self._record(row, outcome)
+                    yield row.index, self._record(row, outcome)
             if not pending:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 answered = pending.pop(future)
-                yield answered.number, self._record(answered, future.result())
+                yield answered.index, self._record(answered, future.result())
 
     def _known_outcome(self, row: InputRow) -> Outcome | None:
         """What becomes of a row without being asked, if that is known."""
@@ -202,13 +206,11 @@ class RouteEngine(RowEngine):
             return CANCELLED
         if row.error is not None:
             return row.error
-        if not isinstance(row.value, Mapping) or not isinstance(row.value.get("body"), Mapping):
-            return InputError("a row is an object with custom_id, method, url and body.")
-        if row.value.get("custom_id") is None:
-            return InputError("custom_id is missing. Give each request its own.")
-        if row.value.get("method", "POST") != "POST" or row.value.get("url") not in self._batch.paths:
-            return InputError(f"a row of this batch is a POST to {', '.join(sorted(self._batch.paths))}.")
-        if row.value["body"].get("stream"):
+        try:
+            _, body = batch_request(row.value, self._batch.paths)
+        except GlassError as error:
+            return error
+        if body.get("stream"):
             return InputError("a batch's answers come whole. Leave stream out.")
         return NO_ROOM if self._written >= self._store.room else None
 

@@ -7,12 +7,10 @@ import threading
 from pathlib import Path
 
 from glassformer.ground.errors import CheckpointError, GlassError, Unavailable
-from glassformer.observe.learning import learning
-from glassformer.observe.reading import Reading
-from glassformer.observe.training_log import TrainingLog
 from glassformer.runtime.model import load
-from glassformer.views.learning import Learning
-from glassformer.views.training_curves import TrainingCurves
+from glassformer.see.learning import Learning, learning
+from glassformer.see.reading import Reading
+from glassformer.see.training_curves import TrainingCurves, TrainingLog
 
 log = logging.getLogger("glassformer")
 

@@ -1,21 +1,83 @@
-"""Threads that do jobs, one of each client in turn, and keep nobody from ending: neither their owner nor the process."""
+"""What many clients wait for, served in turn, so that none waits for all that another sent: queues, and threads for jobs."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from glassformer.ground.errors import GlassError, QueueFull
-from glassformer.serving.client_queues import ClientQueues
+
+Item = TypeVar("Item")
+
+
+class ClientQueues(Generic[Item]):
+    """A queue for each client. Not locked: its owner does that.
+
+    >>> queues = ClientQueues[int]()
+    >>> for client, item in (("a", 1), ("a", 2), ("b", 3)): queues.add(client, item)
+    >>> [queues.take(client) for client in iter(queues.next_client, None)]
+    [1, 3, 2]
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[Item]] = {}  # the next to be served is the first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Item]:
+        return (item for queue in self._queues.values() for item in queue)
+
+    def add(self, client: str, item: Item) -> None:
+        self._queues.setdefault(client, deque()).append(item)
+        self._count += 1
+
+    def next_client(self, besides: Container[str] = ()) -> str | None:
+        """Whose turn it is; of others than these, if any of them waits."""
+        return next((client for client in self._queues if client not in besides), None)
+
+    def first(self, client: str) -> Item:
+        """What a client has waited for longest."""
+        return self._queues[client][0]
+
+    def take(self, client: str) -> Item:
+        """Serve a client, which is the last to be served again."""
+        queue = self._queues.pop(client)
+        item = queue.popleft()
+        self._count -= 1
+        if queue:
+            self._queues[client] = queue
+        return item
+
+    def discard(self, client: str, item: Item) -> None:
+        """Take something out, if it still waits."""
+        queue = self._queues.get(client, deque())
+        if item in queue:
+            queue.remove(item)
+            self._count -= 1
+            if not queue:
+                del self._queues[client]
+
+    def clear(self) -> list[Item]:
+        """Take everything out."""
+        items = [*self]
+        self._queues.clear()
+        self._count = 0
+        return items
+
 
 Result = TypeVar("Result")
 
 
 class JobThreads:
-    """Like a `ThreadPoolExecutor`, which however is waited for when the process ends, and is fair to nobody.
+    """Threads that keep nobody from ending: neither their owner nor the process.
+
+    Like a `ThreadPoolExecutor`, which however is waited for when the process ends, and is fair to nobody.
 
     No client has more than one job done at once, so that others find a free thread.
     """
@@ -53,7 +115,7 @@ class JobThreads:
     def close(self, error: GlassError, seconds: float) -> None:
         """Take no more jobs: those that wait are cancelled, and whoever comes gets the error.
 
-        Running ones may go on: they are waited for, but no longer than so many seconds.
+        Running ones may go on: they are waited for, but no longer than these seconds.
         """
         with self._changed:
             self._closing = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from glassformer.decoding.batch_drafts import LONGEST_DRAFT
+from glassformer.decoding.prompt_lookup import LONGEST_DRAFT
 from glassformer.ground.errors import SettingError
 from glassformer.serving.scheduler import SchedulerLimits
 

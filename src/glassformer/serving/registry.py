@@ -25,8 +25,8 @@ from glassformer.ground.errors import (
 )
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import ModelFiles
-from glassformer.runtime.in_memory import InMemory
 from glassformer.runtime.model import Model
+from glassformer.runtime.weights import InMemory
 from glassformer.serving.limits import Limits
 from glassformer.serving.scheduler import Event, Scheduler
 from glassformer.steering.library import Library

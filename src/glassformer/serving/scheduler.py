@@ -7,7 +7,7 @@ submit ──▶ a queue for each client ──admit──▶ Loop ──one pas
 Requests join and leave between two passes. Prompts are read in chunks, so that a long one does not hold up the others, and
 what they have in common is read once (`engine/prefix_cache.py`). A text is the same as it would be alone wherever the
 executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not. Where few texts run, and one
-repeats what came before, some of its tokens are drafted and checked in one pass (`decoding/batch_drafts.py`).
+repeats what came before, some of its tokens are drafted and checked in one pass (`decoding/prompt_lookup.py`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from functools import cached_property, partial
 from typing import Literal, TypeVar
 
 from glassformer.decoding import Policy, Step, StepDetail, generate
-from glassformer.decoding.batch_drafts import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.loop import Loop
+from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
 from glassformer.decoding.strategies import runs_in_loop
-from glassformer.engine.free_memory import free_memory
 from glassformer.engine.prefix_cache import PrefixCache
+from glassformer.engine.resources import free_memory
 from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
-from glassformer.serving.client_queues import ClientQueues
 from glassformer.serving.executor_lock import ExecutorLock, LockedExecutor
-from glassformer.serving.job_threads import JobThreads
+from glassformer.serving.job_threads import ClientQueues, JobThreads
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_SHARE = 1 / 3  # for all rows together, of the memory that is free when the first request comes
@@ -96,7 +95,7 @@ class Event:
     """A token of a text, or the error that ended it."""
 
     generation: Generation
-    number: int  # of the text; -1: of all that are not finished
+    index: int  # of the text; -1: of all that are not finished
     step: Step | None
     error: GlassError | None
     seconds: float  # since it was submitted
@@ -277,7 +276,7 @@ class Scheduler:
                 events.append(self._failed(generation, -1, error))
                 continue
             with self._changed:
-                self._running.update({id(policy): (generation, number) for number, policy in enumerate(generation.policies)})
+                self._running.update({id(policy): (generation, index) for index, policy in enumerate(generation.policies)})
                 self._prompt_tokens += len(generation.runs[0].prompt_ids)
 
     def _next_that_fits(self) -> Generation | None:
@@ -304,19 +303,19 @@ class Scheduler:
         cached = generated = 0
         try:
             for policy, step in loop.step():
-                generation, number = self._running[id(policy)]
+                generation, index = self._running[id(policy)]
                 if isinstance(step, GlassError):
-                    events.append(self._failed(generation, number, step))
+                    events.append(self._failed(generation, index, step))
                     ended.append(id(policy))
                     continue
-                events.append(Event(generation, number, step, None, time.perf_counter() - generation.submitted))
+                events.append(Event(generation, index, step, None, time.perf_counter() - generation.submitted))
                 generated += 1
                 if step.finish is None:
                     continue
                 ended.append(id(policy))
                 if step.outcome is not None:
                     generation.cached_tokens = max(generation.cached_tokens, step.outcome.cached_tokens)
-                cached += generation.cached_tokens if number == 0 else 0
+                cached += generation.cached_tokens if index == 0 else 0
         finally:
             with self._changed:
                 for key in ended:
@@ -339,12 +338,12 @@ class Scheduler:
         """Beams and drafts, on a thread of their own: their passes take turns with the batch's."""
         try:
             executor = self._locked_model.executor
-            for number, step in generate(executor, generation.policies, watch=generation.watch):
+            for index, step in generate(executor, generation.policies, watch=generation.watch):
                 if generation.cancelled:
                     return
                 if self._end is not None and time.perf_counter() >= self._end:
                     raise self._unloading()
-                self._deliver([Event(generation, number, step, None, time.perf_counter() - generation.submitted)])
+                self._deliver([Event(generation, index, step, None, time.perf_counter() - generation.submitted)])
         except Exception as error:
             self._deliver([self._failed(generation, -1, _as_glass_error(error))])
 
@@ -361,17 +360,17 @@ class Scheduler:
         return Unavailable(f"{self.model.name} is being unloaded: the server is stopping, or needs its memory. Try again.")
 
     @staticmethod
-    def _failed(generation: Generation, number: int, error: GlassError) -> Event:
-        return Event(generation, number, None, error, time.perf_counter() - generation.submitted)
+    def _failed(generation: Generation, index: int, error: GlassError) -> Event:
+        return Event(generation, index, None, error, time.perf_counter() - generation.submitted)
 
     # What it works with -----------------------------------------------------------------------------------------
 
     def _policies(self, runs: Sequence[Run], detail: StepDetail, cache_salt: Hashable) -> Iterator[Policy]:
-        """A policy for each run; where several follow one prompt, each draws by its own number."""
-        for number, run in enumerate(runs):
-            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, detail=detail, negative=run.negative)
-            policy = policies[number % len(policies)]
-            policy.history.index, policy.cache_salt = number, cache_salt
+        """A policy for each run; where several follow one prompt, each draws by its index."""
+        for index, run in enumerate(runs):
+            policies = run.policies(detail)
+            policy = policies[index % len(policies)]
+            policy.history.index, policy.cache_salt = index, cache_salt
             yield policy
 
     @property

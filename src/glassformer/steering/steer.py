@@ -15,8 +15,7 @@ from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.ground.sites import expand_changes
 from glassformer.ground.typecheck import brief
 from glassformer.steering.library import Library, local_library
-from glassformer.steering.token_axis import token_site
-from glassformer.steering.vector import SteeringVector, check_strength
+from glassformer.steering.vector import SteeringVector, check_strength, token_site
 
 Steering: TypeAlias = Mapping[Any, Any] | Sequence[Mapping[str, Any]]
 FIELDS = ("name", "feature", "strength", "clamp")
@@ -43,13 +42,13 @@ def _entry_changes(
         if vector.weights is not None:
             vector.check_weights(model, digest())
         return vector.changes(entry["strength"], blueprint, model)
-    name, number = feature_of(entry["feature"])
+    name, feature = feature_of(entry["feature"])
     dictionary = library.dictionary(name)
     check_dictionary(dictionary, blueprint, model)
     if entry["clamp"] is not None:
-        return dictionary.clamp({number: entry["clamp"]})
+        return dictionary.clamp({feature: entry["clamp"]})
     site = dictionary.site_out
-    direction = dictionary.direction(dictionary.check_feature(number)).reshape(token_site(blueprint, site, model)[1])
+    direction = dictionary.direction(dictionary.check_feature(feature)).reshape(token_site(blueprint, site, model)[1])
     return SteeringVector({site: direction}).changes(entry["strength"], blueprint, model)
 
 
@@ -126,7 +125,7 @@ def _feature_entry(entry: Mapping[str, Any], feature: Any) -> dict[str, Any]:
     clamp, strength = entry.get("clamp"), entry.get("strength")
     if (clamp is None) == (strength is None):
         raise SettingError(f"the feature {feature!r} needs a strength, or a value to clamp it to; one of the two.")
-    number = check_strength(strength if clamp is None else clamp, feature)
+    value = check_strength(strength if clamp is None else clamp, feature)
     return {"name": feature, "vector": None, "feature": feature} | (
-        {"strength": number, "clamp": None} if clamp is None else {"strength": None, "clamp": number}
+        {"strength": value, "clamp": None} if clamp is None else {"strength": None, "clamp": value}
     )

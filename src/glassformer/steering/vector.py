@@ -21,10 +21,28 @@ from glassformer.blueprints import Blueprint
 from glassformer.checkpoint.folder import read_safetensors
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import CheckpointError, InputError, SettingError, reason_of
+from glassformer.ground.errors import CheckpointError, InputError, SettingError, SiteError, reason_of
 from glassformer.ground.files import open_regular, write_bytes
+from glassformer.ground.sites import check_numbered, expand
 from glassformer.ground.typecheck import brief
-from glassformer.steering.token_axis import token_site
+
+
+def token_site(blueprint: Blueprint, site: str, model: str) -> tuple[int, tuple[int, ...]]:
+    """The axis of a site's tokens, without the batch, and the shape of one token's numbers there.
+
+    >>> token_site(blueprint, "blocks.0.attention.heads", "tiny")  # (heads, length, head_size)
+    (1, (4, 16))
+    """
+    expand([site], *blueprint.block_counts)  # which refuses a site that does not exist, and suggests one
+    if site not in blueprint.sites:
+        raise SiteError(f"{model} has no site {site!r}.")
+    check_numbered(site, blueprint.routed_blocks)
+    shape = blueprint.sites[site][1:]
+    axes = [axis for axis, size in enumerate(shape) if isinstance(size, str)]
+    if len(axes) != 1:
+        raise SiteError(f"{site!r} has no numbers of its own for each token. Name another, such as blocks.3.residual.")
+    return axes[0], tuple(size for size in shape if isinstance(size, int))
+
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 FORMAT = "glassformer.steering/1"
@@ -48,7 +66,7 @@ class SteeringVector:
         return max(float(np.linalg.norm(direction)) for direction in self.directions.values())
 
     def changes(self, strength: float, blueprint: Blueprint, model: str = "the model") -> dict[str, Change]:
-        """The changes that add it so many times, at the sites of a model; refused where they do not fit."""
+        """The changes that add it `strength` times, at the sites of a model; refused where they do not fit."""
         changes = {}
         for site, direction in self.directions.items():
             axis, shape = token_site(blueprint, site, model)
@@ -126,12 +144,12 @@ def check_strength(strength: Any, name: str) -> float:
     if isinstance(strength, bool) or not isinstance(strength, (int, float)):
         raise SettingError(f"the strength of {name!r} is a number, such as 4.0, not {strength!r}.")
     try:
-        number = float(strength)
+        value = float(strength)
     except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
+        value = math.inf
+    if not math.isfinite(value):
         raise SettingError(f"the strength of {name!r} must be finite. Take a smaller one.")
-    return number
+    return value
 
 
 PREFIX = "direction."
@@ -145,14 +163,14 @@ def read_control_vector(path: Path) -> tuple[str, dict[str, Floats]]:
         raise CheckpointError(f"{path}: its general.architecture is {brief(architecture)}, not 'controlvector'.")
     directions: dict[str, Floats] = {}
     for name, tensor in checkpoint.raw.items():
-        number = name.removeprefix(PREFIX)
-        if not name.startswith(PREFIX) or not number.isdecimal() or len(number) > 6 or len(tensor.shape) != 1:
+        block = name.removeprefix(PREFIX)
+        if not name.startswith(PREFIX) or not block.isdecimal() or len(block) > 6 or len(tensor.shape) != 1:
             raise CheckpointError(
                 f"{path}: GGUF tensor {brief(name)} of shape {list(tensor.shape)} is no direction of a control vector."
             )
-        if int(number) == 0:
+        if int(block) == 0:
             raise CheckpointError(f"{path}: has a direction for block 0, where a control vector has none. Make it again.")
-        directions[f"blocks.{int(number)}.residual"] = tensor.in_memory().to_float32()
+        directions[f"blocks.{int(block)}.residual"] = tensor.in_memory().to_float32()
     if not directions or not all(np.isfinite(direction).all() for direction in directions.values()):
         raise CheckpointError(f"{path}: holds no directions, or some that are not all numbers. Fetch it again.")
     hint = metadata.get("controlvector.model_hint")

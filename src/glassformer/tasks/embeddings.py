@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from glassformer.checkpoint.sentence_pooling import SIMILARITIES, DenseLayer, SentenceSettings
 from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.ground.typecheck import brief
-from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
-from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair
+from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, input_rows, unpad
+from glassformer.tasks.task import TaskOptions, parse_pair
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
@@ -37,16 +37,14 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
 
 @dataclass(frozen=True)
 class EmbedOptions(TaskOptions):
+    POSITIVE: ClassVar = (*TaskOptions.POSITIVE, "truncate_dim")
+    CHOICES: ClassVar = {"pooling": POOLING}
+
     pooling: str | None = None  # how states become one vector: cls, max, mean, …; by default as the model says
     normalize: bool | None = None  # to length 1; by default as the model says
     prompt_name: str | None = None  # one of the model's own prompts, put before each text
     prompt: str | None = None  # a prompt of your own instead
     truncate_dim: int | None = None  # keep only the first dimensions, for models trained to allow it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "truncate_dim")
-        check_choice(self, "pooling", POOLING)
 
 
 class HiddenStatesTask(ForwardTask):
@@ -56,7 +54,7 @@ class HiddenStatesTask(ForwardTask):
     model_name = "minilm"
     suggested = "minilm"
 
-    def run_rows(self, rows: Sequence[InputRow], options: Any) -> list[Any]:
+    def run_rows(self, rows: Sequence[EncodedRow], options: Any) -> list[Any]:
         """The states of each row: by the CPU engine, which needs neither PyTorch nor padding, or by the module."""
         reader = self.model.reader
         if reader is None:
@@ -68,6 +66,9 @@ class HiddenStatesTask(ForwardTask):
 
     def forward(self, **inputs: Any) -> Any:
         return self.model.module.base_model(**inputs)
+
+    def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
+        return unpad(output.last_hidden_state, rows)
 
 
 class EmbedTask(HiddenStatesTask):
@@ -87,7 +88,7 @@ class EmbedTask(HiddenStatesTask):
     def limit(self) -> int:
         return min(super().limit, self.sentence.limit or super().limit)
 
-    def preprocess(self, items: Sequence[str], options: EmbedOptions) -> list[InputRow]:
+    def preprocess(self, items: Sequence[str], options: EmbedOptions) -> list[EncodedRow]:
         prompt = self._prompt(options)
         texts = [prompt + item for item in items]
         rows = input_rows(self.tokenizer(texts))
@@ -95,13 +96,10 @@ class EmbedTask(HiddenStatesTask):
             note(f"{len(long)} of {len(rows)} texts were cut to the {self.limit} tokens that {self.model.name} reads.")
             truncated = self.tokenizer([texts[owner] for owner in long], truncation=True, max_length=self.limit)
             for owner, row in zip(long, input_rows(truncated), strict=True):
-                rows[owner] = InputRow(owner, row.columns)
+                rows[owner] = EncodedRow(owner, row.columns)
         return rows
 
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
-        return unpad(output.last_hidden_state, rows)
-
-    def postprocess(self, item: str, rows: Sequence[InputRow], outputs: Sequence[Floats], options: EmbedOptions) -> Floats:
+    def postprocess(self, item: str, rows: Sequence[EncodedRow], outputs: Sequence[Floats], options: EmbedOptions) -> Floats:
         states = outputs[0][self._skipped_tokens(options) :]
         poolings = self.sentence.pooling if options.pooling is None else (options.pooling,)
         vector = np.concatenate([POOLING[name](states) for name in poolings])
@@ -137,11 +135,9 @@ class EmbedTask(HiddenStatesTask):
 
 @dataclass(frozen=True)
 class SimilarityOptions(EmbedOptions):
-    function: str | None = None  # cosine, dot, euclidean or manhattan; by default as the model says
+    CHOICES: ClassVar = {**EmbedOptions.CHOICES, "function": SIMILARITIES}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "function", SIMILARITIES)
+    function: str | None = None  # cosine, dot, euclidean or manhattan; by default as the model says
 
 
 class SimilarityTask(EmbedTask):
@@ -216,14 +212,8 @@ class FeatureExtractionTask(HiddenStatesTask):
     example = "Hello world"
     options_type = FeatureExtractionOptions
 
-    def preprocess(self, items: Sequence[Any], options: FeatureExtractionOptions) -> list[InputRow]:
-        return encode_pairs(self, [(item, None) for item in items], options)
-
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
-        return unpad(output.last_hidden_state, rows)
-
     def postprocess(
-        self, item: Any, rows: Sequence[InputRow], outputs: Sequence[Floats], options: FeatureExtractionOptions
+        self, item: Any, rows: Sequence[EncodedRow], outputs: Sequence[Floats], options: FeatureExtractionOptions
     ) -> Any:
         if not options.return_tensors:
             return outputs[0][None].tolist()

@@ -5,25 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glassformer.ground.errors import InputError
-from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, softmax
-from glassformer.tasks.task import check_positive
+from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, softmax
 
 note = logging.getLogger("glassformer").warning
 
 
 @dataclass(frozen=True)
 class MaskOptions(TruncationOptions):
+    POSITIVE: ClassVar = (*TruncationOptions.POSITIVE, "top_k")
+
     top_k: int = 5  # candidates for each gap, at most
     targets: str | Sequence[str] | None = None  # choose among these words only
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "top_k")
 
 
 class FillMaskTask(ForwardTask):
@@ -40,20 +37,17 @@ class FillMaskTask(ForwardTask):
         answers = super().__call__(inputs, **options)
         return answers[0] if isinstance(inputs, list) and len(inputs) == 1 else answers  # as in transformers
 
-    def preprocess(self, items: Sequence[str], options: MaskOptions) -> list[InputRow]:
-        return encode_pairs(self, [(item, None) for item in items], options)
-
     def forward(self, **inputs: Any) -> Any:
         """Only the gaps are scored: a vocabulary's scores for every token would be most of the work."""
         gaps = inputs["input_ids"] == self.tokenizer.mask_token_id
         return self.model.module(**inputs, logits_to_keep=gaps.nonzero(as_tuple=True))
 
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+    def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         scores = output.logits.float().cpu().numpy()
         counts = np.cumsum([len(self._gap_positions(row)) for row in rows])
         return np.split(scores, counts[:-1])
 
-    def postprocess(self, item: str, rows: Sequence[InputRow], outputs: Sequence[Any], options: MaskOptions) -> Any:
+    def postprocess(self, item: str, rows: Sequence[EncodedRow], outputs: Sequence[Any], options: MaskOptions) -> Any:
         (row,), (logits,) = rows, outputs
         gaps = self._gap_positions(row)
         if not gaps:
@@ -65,11 +59,11 @@ class FillMaskTask(ForwardTask):
         ]
         return candidates[0] if len(candidates) == 1 else candidates
 
-    def _gap_positions(self, row: InputRow) -> list[int]:
+    def _gap_positions(self, row: EncodedRow) -> list[int]:
         return row.positions(self.tokenizer.mask_token_id)
 
     def _candidates(
-        self, row: InputRow, gap: int, scores: Any, top_k: int, allowed: Any, single_gap: bool
+        self, row: EncodedRow, gap: int, scores: Any, top_k: int, allowed: Any, single_gap: bool
     ) -> list[dict[str, Any]]:
         """One gap's best tokens; the text's other gaps, if any, stay masked."""
         probabilities = softmax(scores)

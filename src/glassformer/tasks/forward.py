@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.errors import GlassError, InputError
-from glassformer.tasks.task import Task, TaskOptions, check_positive
+from glassformer.tasks.task import Task, TaskOptions
 from glassformer.text import BatchEncoding
 
 TOKENS_PER_CORE, TOKENS_ON_GPU = 128, 16384  # in one pass; more would not stay in a core's caches
@@ -23,10 +23,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
-class InputRow:
+class EncodedRow:
     """One encoded text, or one window of a long one."""
 
-    owner: int  # the number of the input that it belongs to
+    owner: int  # the index of the input that it belongs to
     columns: Mapping[str, list[Any]]  # ids, types, offsets, …, all of the same length
 
     def __len__(self) -> int:
@@ -34,20 +34,18 @@ class InputRow:
 
     def positions(self, token_id: int) -> list[int]:
         """Where an id occurs."""
-        return [position for position, number in enumerate(self.columns["input_ids"]) if number == token_id]
+        return [position for position, index in enumerate(self.columns["input_ids"]) if index == token_id]
 
 
 @dataclass(frozen=True)
 class TruncationOptions(TaskOptions):
     """For tasks that read a text in one row, not in windows."""
 
-    truncation: bool = False  # cut a text that is too long
-    max_length: int | None = None  # cut it to so many tokens; by default to what the model reads
-    padding: bool | str = True  # accepted for familiarity: a batch is always padded to its longest text
+    POSITIVE: ClassVar = (*TaskOptions.POSITIVE, "max_length")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "max_length")
+    truncation: bool = False  # cut a text that is too long
+    max_length: int | None = None  # cut it to this length in tokens; by default to what the model reads
+    padding: bool | str = True  # accepted for familiarity: a batch is always padded to its longest text
 
 
 class ForwardTask(Task):
@@ -71,29 +69,29 @@ class ForwardTask(Task):
             if index in errors:
                 yield errors[index]
                 continue
-            own = rows_of_item[index]
+            chosen = rows_of_item[index]
             try:
-                yield self.postprocess(item, [rows[at] for at in own], [outputs[at] for at in own], options)
+                yield self.postprocess(item, [rows[row] for row in chosen], [outputs[row] for row in chosen], options)
             except GlassError as error:
                 yield error
 
-    @abstractmethod
-    def preprocess(self, items: Sequence[Any], options: Any) -> list[InputRow]:
+    def preprocess(self, items: Sequence[Any], options: Any) -> list[EncodedRow]:
         """The rows that the model is to read; an input may have several."""
+        return encode_texts(self, items, options)
 
     @abstractmethod
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+    def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         """A batch's output as numpy arrays, one for each row."""
 
     @abstractmethod
-    def postprocess(self, item: Any, rows: Sequence[InputRow], outputs: Sequence[Any], options: Any) -> Any:
+    def postprocess(self, item: Any, rows: Sequence[EncodedRow], outputs: Sequence[Any], options: Any) -> Any:
         """The answer to one input, from the outputs of its rows."""
 
     def forward(self, **inputs: Any) -> Any:
         """One pass of the model."""
         return self.model.module(**inputs)
 
-    def _fitting_rows(self, rows: Sequence[InputRow]) -> tuple[list[InputRow], dict[int, InputError]]:
+    def _fitting_rows(self, rows: Sequence[EncodedRow]) -> tuple[list[EncodedRow], dict[int, InputError]]:
         """The rows that the model can read, and an error for each input that is too long."""
         errors = {
             row.owner: InputError(
@@ -105,7 +103,7 @@ class ForwardTask(Task):
         }
         return [row for row in rows if row.owner not in errors], errors
 
-    def run_rows(self, rows: Sequence[InputRow], options: Any) -> list[Any]:
+    def run_rows(self, rows: Sequence[EncodedRow], options: Any) -> list[Any]:
         """Each row's output; the longest go first, so that a job that does not fit into memory fails at once."""
         outputs: list[Any] = [None] * len(rows)
         device = self.model.module.device
@@ -113,11 +111,11 @@ class ForwardTask(Task):
 
         with torch.inference_mode():
             max_tokens = TOKENS_PER_CORE * torch.get_num_threads() if device.type == "cpu" else TOKENS_ON_GPU
-            for numbers in batches([len(row) for row in rows], options.batch_size, self._pad_id is not None, max_tokens):
-                batch = [rows[number] for number in numbers]
+            for indices in batches([len(row) for row in rows], options.batch_size, self._pad_id is not None, max_tokens):
+                batch = [rows[index] for index in indices]
                 inputs = {name: torch.from_numpy(array).to(device) for name, array in self._pad(batch).items()}
-                for number, output in zip(numbers, self.split_output(self.forward(**inputs), batch), strict=True):
-                    outputs[number] = output
+                for index, output in zip(indices, self.split_output(self.forward(**inputs), batch), strict=True):
+                    outputs[index] = output
         return outputs
 
     @property
@@ -125,7 +123,7 @@ class ForwardTask(Task):
         pad_id: int | None = self.tokenizer.pad_token_id
         return pad_id
 
-    def _pad(self, rows: Sequence[InputRow]) -> dict[str, npt.NDArray[np.int64]]:
+    def _pad(self, rows: Sequence[EncodedRow]) -> dict[str, npt.NDArray[np.int64]]:
         """The model's inputs, padded to one length."""
         longest = max(len(row) for row in rows)
         names = [name for name in INPUTS if name in rows[0].columns]
@@ -138,7 +136,7 @@ class ForwardTask(Task):
 
 
 def batches(lengths: Sequence[int], batch_size: int | None, padded: bool, max_tokens: int) -> Iterator[list[int]]:
-    """The numbers of rows that run together: the longest first, rows of similar length side by side.
+    """The indices of rows that run together: the longest first, rows of similar length side by side.
 
     A batch has `batch_size` rows, or else as many as make up `max_tokens`; without padding, only rows of one length can
     share one.
@@ -159,23 +157,25 @@ def batches(lengths: Sequence[int], batch_size: int | None, padded: bool, max_to
         yield batch
 
 
-def encode_pairs(task: ForwardTask, items: Sequence[tuple[str, str | None]], options: TruncationOptions) -> list[InputRow]:
+def encode_texts(
+    task: ForwardTask, items: Sequence[str | tuple[str, str | None]], options: TruncationOptions
+) -> list[EncodedRow]:
     """Rows of texts, each alone or with a second one, truncated if the options say so."""
-    texts: Any = [first if second is None else (first, second) for first, second in items]
+    texts: Any = [item if isinstance(item, str) or item[1] is not None else item[0] for item in items]
     if not options.truncation and options.max_length is None:
         return input_rows(task.tokenizer(texts))
     return input_rows(task.tokenizer(texts, truncation=True, max_length=min(task.limit, options.max_length or task.limit)))
 
 
-def input_rows(encoding: BatchEncoding) -> list[InputRow]:
+def input_rows(encoding: BatchEncoding) -> list[EncodedRow]:
     """A tokenizer's batch as rows."""
     count = len(encoding["input_ids"])
     owners = encoding.get("overflow_to_sample_mapping", range(count))
     columns = {name: values for name, values in encoding.items() if name != "overflow_to_sample_mapping"}
-    return [InputRow(int(owners[row]), {name: values[row] for name, values in columns.items()}) for row in range(count)]
+    return [EncodedRow(int(owners[row]), {name: values[row] for name, values in columns.items()}) for row in range(count)]
 
 
-def unpad(values: Any, rows: Sequence[InputRow]) -> list[npt.NDArray[np.float32]]:
+def unpad(values: Any, rows: Sequence[EncodedRow]) -> list[npt.NDArray[np.float32]]:
     """A batch's (rows, length, …) as one float32 array per row, without the padding."""
     padded = values.float().cpu().numpy()
     return [padded[index, : len(row)] for index, row in enumerate(rows)]

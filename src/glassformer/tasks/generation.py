@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
-from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
+from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS
+from glassformer.decoding.settings_table import NEW_TOKENS
 from glassformer.decoding.text_warnings import remedies
 from glassformer.ground.errors import GlassError, InputError, InputTypeError, SettingError, needed_for
+from glassformer.runtime.start import check_room
 from glassformer.tasks.forward import batches
 from glassformer.tasks.task import Task, TaskOptions, parse_text
 from glassformer.text.chat.template import validated_messages
@@ -42,14 +44,14 @@ class GenerationTask(Task):
     def _merge_options(self, options: Mapping[str, Any]) -> Any:
         """Generation settings are passed among the task's own options."""
         known = {option.name for option in dataclasses.fields(self.options_type)} - {"settings"}
-        own = {name: value for name, value in options.items() if name in known}
+        task_options = {name: value for name, value in options.items() if name in known}
         defaults = getattr(self, "options", None)
         settings = dict(defaults.settings) if defaults else {}
         settings |= {name: value for name, value in options.items() if name not in known}
         if unused := [name for name in (*GENERATE_ONLY, *LOGPROB_SETTINGS) if settings.get(name)]:
             raise SettingError(f"{unused[0]} is for generate(); a task gives texts. Leave it out.")
         self.model.settings.merged(settings)  # refuses an unknown setting now
-        return super()._merge_options({**own, "settings": settings})
+        return super()._merge_options({**task_options, "settings": settings})
 
     @abstractmethod
     def prompt_ids(self, item: Any, options: Any) -> Sequence[int]:
@@ -62,21 +64,21 @@ class GenerationTask(Task):
     def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:
         settings = self.model.settings.merged(options.settings)
         prompts = [self._prompt_or_error(item, settings, options) for item in items]
-        valid = [number for number, prompt in enumerate(prompts) if not isinstance(prompt, GlassError)]
+        valid = [index for index, prompt in enumerate(prompts) if not isinstance(prompt, GlassError)]
         answers: list[Any] = list(prompts)
         settings.draw_seed()
         recipe = self.model.recipe(settings)
         if options.streamer is not None and (settings.num_return_sequences > 1 or settings.num_beams > 1):
             raise InputError("a streamer follows one text as it grows; leave num_beams and num_return_sequences out.")
         finished: list[Policy] = []
-        lengths, size = [len(prompts[number]) for number in valid], options.batch_size or ROWS
+        lengths, size = [len(prompts[index]) for index in valid], options.batch_size or ROWS
         one_by_one = ([row] for row in range(len(valid)))
         grouped = batches(lengths, size, padded=True, max_tokens=0) if options.streamer is None else one_by_one
         for rows in grouped:
             batch = [valid[row] for row in rows]
-            texts = self.generate([prompts[number] for number in batch], recipe, options.streamer)
-            for number, policies in zip(batch, texts, strict=True):
-                answers[number] = self.collect_texts(items[number], policies, options)
+            texts = self.generate([prompts[index] for index in batch], recipe, options.streamer)
+            for index, policies in zip(batch, texts, strict=True):
+                answers[index] = self.collect_texts(items[index], policies, options)
                 finished += policies
         if (advice := remedies(finished)) is not None:
             note(advice)
@@ -105,7 +107,7 @@ class GenerationTask(Task):
     def fitting_prompt_ids(self, item: Any, settings: GenerationConfig, options: Any) -> Sequence[int]:
         """An input's token ids; an error if they leave no room for an answer."""
         ids = self.prompt_ids(item, options)
-        self.model.check_room(settings, ids)
+        check_room(self.model, settings, ids)
         return ids
 
     def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe, streamer: Any = None) -> list[list[Policy]]:
@@ -117,20 +119,20 @@ class GenerationTask(Task):
         steps = self.model.generate_steps([policy for group in groups for policy in group])
         if streamer is not None:
             steps = self._streamed(steps, groups[0][0].prompt, streamer)
-        outcomes = {number: step.outcome for number, step in steps if step.outcome is not None}
-        finished = iter([outcomes[number].policy for number in sorted(outcomes)])
+        outcomes = {index: step.outcome for index, step in steps if step.outcome is not None}
+        finished = iter([outcomes[index].policy for index in sorted(outcomes)])
         return [[next(finished) for _ in group] for group in groups]
 
     @staticmethod
     def _streamed(steps: Iterable[tuple[int, Step]], prompt: Sequence[int], streamer: Any) -> Iterator[tuple[int, Step]]:
-        """The same steps, whose ids a streamer receives on the way, after those of the prompt."""
+        """Steps whose ids a streamer receives on the way, after those of the prompt."""
         with needed_for("a streamer"):
             import torch
 
         streamer.put(torch.tensor(prompt))
-        for number, step in steps:
+        for index, step in steps:
             streamer.put(torch.tensor([step.id]))
-            yield number, step
+            yield index, step
         streamer.end()
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glassformer.ground.candidates import top
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
-from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax, unpad
-from glassformer.tasks.task import TaskOptions, check_positive, parse_text
+from glassformer.tasks.forward import EncodedRow, ForwardTask, input_rows, softmax, unpad
+from glassformer.tasks.task import TaskOptions, parse_text
 
 
 @dataclass(frozen=True)
 class QuestionOptions(TaskOptions):
+    POSITIVE: ClassVar = (*TaskOptions.POSITIVE, "top_k", "max_answer_len", "max_seq_len")
+
     top_k: int = 1  # how many answers; more than one gives a list
     max_answer_len: int = 15  # tokens
     doc_stride: int = 128  # tokens that neighboring windows of a long text share
@@ -29,7 +31,6 @@ class QuestionOptions(TaskOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "top_k", "max_answer_len", "max_seq_len")
         if isinstance(self.doc_stride, bool) or not isinstance(self.doc_stride, int) or self.doc_stride < 0:
             raise SettingError(f"doc_stride is {self.doc_stride!r}; it must be a whole number of at least 0.")
 
@@ -84,9 +85,9 @@ class QuestionAnsweringTask(ForwardTask):
     def _window(self, options: QuestionOptions) -> int:
         return min(self.limit, options.max_seq_len)
 
-    def preprocess(self, items: Sequence[QuestionInput], options: QuestionOptions) -> list[InputRow]:
+    def preprocess(self, items: Sequence[QuestionInput], options: QuestionOptions) -> list[EncodedRow]:
         """Windows of the context, each after the question."""
-        rows: list[InputRow] = []
+        rows: list[EncodedRow] = []
         for index, item in enumerate(items):
             encoding = self.tokenizer(
                 [item.question],
@@ -98,16 +99,18 @@ class QuestionAnsweringTask(ForwardTask):
                 return_offsets_mapping=True,
             )
             rows += [
-                InputRow(index, {**row.columns, "owners": encoding.sequence_ids(at), "words": encoding.word_ids(at)})
-                for at, row in enumerate(input_rows(encoding))
+                EncodedRow(
+                    index, {**row.columns, "owners": encoding.sequence_ids(window), "words": encoding.word_ids(window)}
+                )
+                for window, row in enumerate(input_rows(encoding))
             ]
         return rows
 
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+    def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         return list(zip(unpad(output.start_logits, rows), unpad(output.end_logits, rows), strict=True))
 
     def postprocess(
-        self, item: QuestionInput, rows: Sequence[InputRow], outputs: Sequence[Any], options: QuestionOptions
+        self, item: QuestionInput, rows: Sequence[EncodedRow], outputs: Sequence[Any], options: QuestionOptions
     ) -> Any:
         passages: list[tuple[float, int, int]] = []
         no_answer = 1.0  # the lowest score that any window gives to "the answer is not here"
@@ -129,7 +132,7 @@ class QuestionAnsweringTask(ForwardTask):
         return answers[0] if options.top_k == 1 else answers
 
     def _spans(
-        self, row: InputRow, starts: Any, ends: Any, options: QuestionOptions
+        self, row: EncodedRow, starts: Any, ends: Any, options: QuestionOptions
     ) -> tuple[list[tuple[float, int, int]], float]:
         """One window's best passages as (score, start, end), and the score of no answer."""
         in_context = np.array([owner == 1 for owner in row.columns["owners"]])
@@ -143,13 +146,13 @@ class QuestionAnsweringTask(ForwardTask):
         )  # the end is not before the start
         best = top(scores.ravel(), options.top_k)
         spans = [
-            (score, *self._characters(row, *divmod(at, len(row)), options.align_to_words))
-            for at, score, _ in best
+            (score, *self._characters(row, *divmod(place, len(row)), options.align_to_words))
+            for place, score, _ in best
             if score > 0
         ]
         return spans, no_answer
 
-    def _characters(self, row: InputRow, first: int, last: int, whole_words: bool) -> tuple[int, int]:
+    def _characters(self, row: EncodedRow, first: int, last: int, whole_words: bool) -> tuple[int, int]:
         """Where a passage of tokens starts and ends in the context, widened to whole words if asked for."""
         words, owners, offsets = (row.columns[name] for name in ("words", "owners", "offset_mapping"))
         if whole_words and words[first] is not None and words[last] is not None:

@@ -1,4 +1,4 @@
-"""All tasks by name: `pipeline`, and whether a model's head fits."""
+"""All tasks by name: `pipeline`, whether a model's head fits, and what a model is for."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Annotated, Any
 
+from glassformer.decoding.settings import json_value
 from glassformer.ground.arguments import checked
 from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, did_you_mean
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import OWN_CHECK, brief
 from glassformer.model_files import AdapterNames, AutoTokenizer
 from glassformer.runtime.model import Model, load
+from glassformer.see.model_description import Architecture, ModelDescription, TaskFit
 from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, SimilarityTask
 from glassformer.tasks.fill_mask import FillMaskTask
 from glassformer.tasks.generation import SummarizationTask, TextGenerationTask, TextToTextTask, TranslationTask
 from glassformer.tasks.question_answering import QuestionAnsweringTask
-from glassformer.tasks.rerank import RerankTask
 from glassformer.tasks.task import Task
-from glassformer.tasks.text_classification import TextClassificationTask
+from glassformer.tasks.text_classification import RerankTask, TextClassificationTask, ZeroShotClassificationTask
 from glassformer.tasks.token_classification import TokenClassificationTask
-from glassformer.tasks.zero_shot import ZeroShotClassificationTask
 
 TASKS: Mapping[str, type[Task]] = {
     task.name: task
@@ -201,3 +201,35 @@ def find_pipeline(name: str) -> NamedPipeline | None:
         if name == "".join(word.capitalize() for word in task.split("-")) + "Pipeline":
             return NamedPipeline(name, (), {"task": task, "__doc__": f"The task {task!r}."})
     return None
+
+
+def describe_model(model: Model) -> ModelDescription:
+    """What a model is, and which tasks its head is for: read from its config and tokenizer; no weights are."""
+    blueprint, tokenizer = model.blueprint, model.tokenizer
+    templated = tokenizer.chat_template is not None
+    _, heads, *_ = blueprint.sites["blocks.0.attention.heads"]
+    return ModelDescription(
+        model=model.name,
+        family=model.config.model_type,
+        architecture=_architecture(model),
+        head=HEADS[model.head],
+        writes=model.writes,
+        context=model.config.context,
+        blocks=blueprint.blocks,
+        encoder_blocks=blueprint.encoder_blocks,
+        heads=int(heads),
+        chat_template=templated,
+        thinking=templated and "enable_thinking" in tokenizer.template().variables,
+        mask_token=tokenizer.mask_token,
+        tasks=tuple(
+            TaskFit(task.name, task.about, model.head in task.heads, HEADS[task.heads[0]], task.suggested)
+            for task in TASKS.values()
+        ),
+        settings={name: json_value(value) for name, (value, _) in model.settings.in_force.items()} if model.writes else {},
+    )
+
+
+def _architecture(model: Model) -> Architecture:
+    if model.blueprint.encoder_blocks:
+        return "encoder-decoder"
+    return "encoder" if model.config.default_head == "masked" else "decoder"

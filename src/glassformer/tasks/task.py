@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
@@ -28,6 +28,9 @@ FIRST_CHUNK, LARGEST_CHUNK = 32, 1024  # inputs read ahead of the first answer, 
 class TaskOptions:
     """The options of every task; each task adds its own."""
 
+    POSITIVE: ClassVar[tuple[str, ...]] = ("batch_size",)  # counts of at least 1
+    CHOICES: ClassVar[Mapping[str, Collection[str]]] = {}  # options that are one of these
+
     batch_size: int | None = None  # rows in one pass, at most; by default as many as keep the machine busy
 
     def __post_init__(self) -> None:
@@ -36,7 +39,12 @@ class TaskOptions:
             value = getattr(self, field.name)
             if not matches_type(value, hints[field.name]):
                 raise SettingError(f"{field.name} is {value!r}; it must be {type_words(hints[field.name])}.")
-        check_positive(self, "batch_size")
+        for name in self.POSITIVE:
+            check_positive(name, getattr(self, name))
+        for name, known in self.CHOICES.items():
+            if (choice := getattr(self, name)) is not None and str(choice).lower() not in known:
+                hint = did_you_mean(str(choice), known)
+                raise SettingError(f"{name} is {choice!r}.{hint} It is one of: {', '.join(known)}.")
 
 
 class Task(ABC):
@@ -177,19 +185,10 @@ def parse_pair(value: Any) -> tuple[str, str | None]:
     return parse_text(value), None
 
 
-def check_positive(options: object, *names: str) -> None:
+def check_positive(name: str, count: Any) -> None:
     """Refuse counts below 1; None is allowed."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
-
-
-def check_choice(options: object, name: str, known: Iterable[str]) -> None:
-    """Refuse a value that is not among the known ones; None leaves the choice to the model."""
-    value = getattr(options, name)
-    if value is not None and str(value).lower() not in known:
-        raise SettingError(f"{name} is {value!r}.{did_you_mean(str(value), known)} It is one of: {', '.join(known)}.")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise SettingError(f"{name} is {count!r}; it must be a whole number of at least 1.")
 
 
 def json_value(answer: Any) -> Any:

@@ -8,33 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
-from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax, unpad
-from glassformer.tasks.task import TaskOptions, check_choice, parse_text
+from glassformer.tasks.forward import EncodedRow, ForwardTask, input_rows, softmax, unpad
+from glassformer.tasks.task import TaskOptions, parse_text
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
 @dataclass(frozen=True)
 class EntityOptions(TaskOptions):
+    CHOICES: ClassVar = {"aggregation_strategy": STRATEGIES}
+
     aggregation_strategy: str = "none"  # how tokens form entities; see TokenClassificationTask
     ignore_labels: Sequence[str] = ("O",)  # labels to leave out
     stride: int | None = None  # tokens that neighboring windows of a long text share; by default a quarter of a window
     is_split_into_words: bool = False  # the input is a list of words
     delimiter: str = " "  # between those words, in the text that start and end count in
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "aggregation_strategy", STRATEGIES)
-
 
 @dataclass(frozen=True)
-class ScoredToken:
+class LabelledToken:
     piece: str  # as it is in the vocabulary
     probabilities: npt.NDArray[np.float32]  # (labels,)
     start: int
@@ -95,7 +93,7 @@ class TokenClassificationTask(ForwardTask):
             raise InputError("the list of words is empty. Give it at least one.")
         return list(value)
 
-    def preprocess(self, items: Sequence[Any], options: EntityOptions) -> list[InputRow]:
+    def preprocess(self, items: Sequence[Any], options: EntityOptions) -> list[EncodedRow]:
         encoding = self.tokenizer(
             list(items),
             is_split_into_words=options.is_split_into_words,
@@ -109,7 +107,7 @@ class TokenClassificationTask(ForwardTask):
         rows = input_rows(encoding)
         if not options.is_split_into_words:
             return rows
-        return [InputRow(row.owner, {**row.columns, "words": encoding.word_ids(index)}) for index, row in enumerate(rows)]
+        return [EncodedRow(row.owner, {**row.columns, "words": encoding.word_ids(index)}) for index, row in enumerate(rows)]
 
     def _stride(self, options: EntityOptions) -> int:
         room = self.limit - self.tokenizer.num_special_tokens_to_add()
@@ -118,11 +116,11 @@ class TokenClassificationTask(ForwardTask):
             raise SettingError(f"stride is {stride}; windows of {room} tokens can share at least 0 and fewer than that.")
         return stride
 
-    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+    def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         return [softmax(scores) for scores in unpad(output.logits, rows)]
 
     def postprocess(
-        self, item: Any, rows: Sequence[InputRow], outputs: Sequence[Any], options: EntityOptions
+        self, item: Any, rows: Sequence[EncodedRow], outputs: Sequence[Any], options: EntityOptions
     ) -> list[dict[str, Any]]:
         text = options.delimiter.join(item) if options.is_split_into_words else item
         tokens = list(self._tokens(item, text, rows, outputs, options))
@@ -153,21 +151,21 @@ class TokenClassificationTask(ForwardTask):
         ]
 
     def _tokens(
-        self, item: Any, text: str, rows: Sequence[InputRow], outputs: Sequence[Any], options: EntityOptions
-    ) -> Iterator[ScoredToken]:
+        self, item: Any, text: str, rows: Sequence[EncodedRow], outputs: Sequence[Any], options: EntityOptions
+    ) -> Iterator[LabelledToken]:
         """The text's own tokens, each from the window that has most context around it."""
         word_starts = np.cumsum([0, *(len(word) + len(options.delimiter) for word in item)]) if text is not item else None
-        step = max(1, len(_own_positions(rows[0])) - self._stride(options))
-        best: dict[int, tuple[int, InputRow, int, Any]] = {}  # by the token's number in the text
+        step = max(1, len(_text_positions(rows[0])) - self._stride(options))
+        best: dict[int, tuple[int, EncodedRow, int, Any]] = {}  # by the token's index in the text
         for window, (row, probabilities) in enumerate(zip(rows, outputs, strict=True)):
-            positions = _own_positions(row)
-            for number, position in enumerate(positions):
-                distance = min(number, len(positions) - 1 - number)
-                if window * step + number not in best or distance > best[window * step + number][0]:
-                    best[window * step + number] = distance, row, position, probabilities[position]
-        first = _own_positions(rows[0])[0] if best else 0
-        for number in sorted(best):
-            _, row, position, probabilities = best[number]
+            positions = _text_positions(row)
+            for index, position in enumerate(positions):
+                distance = min(index, len(positions) - 1 - index)
+                if window * step + index not in best or distance > best[window * step + index][0]:
+                    best[window * step + index] = distance, row, position, probabilities[position]
+        first = _text_positions(rows[0])[0] if best else 0
+        for index in sorted(best):
+            _, row, position, probabilities = best[index]
             start, end = row.columns["offset_mapping"][position]
             if word_starts is not None:
                 word_start = int(word_starts[row.columns["words"][position]])
@@ -176,7 +174,7 @@ class TokenClassificationTask(ForwardTask):
             unknown = token_id == self.tokenizer.unk_token_id
             piece = text[start:end] if unknown else self.tokenizer.convert_ids_to_tokens(token_id)
             continues_word = not unknown and self._continues_word(piece, text, start, end)
-            yield ScoredToken(piece, probabilities, start, end, number + first, continues_word)
+            yield LabelledToken(piece, probabilities, start, end, index + first, continues_word)
 
     def _continues_word(self, piece: str, text: str, start: int, end: int) -> bool:
         """Whether a piece continues a word: WordPiece marks those; elsewhere a missing space shows it."""
@@ -184,14 +182,14 @@ class TokenClassificationTask(ForwardTask):
             return len(piece) != end - start
         return start > 0 and " " not in text[start - 1 : start + 1]
 
-    def _span(self, tokens: Sequence[ScoredToken], probabilities: npt.NDArray[np.float32]) -> EntitySpan:
+    def _span(self, tokens: Sequence[LabelledToken], probabilities: npt.NDArray[np.float32]) -> EntitySpan:
         best = int(probabilities.argmax())
         pieces = [token.piece for token in tokens]
         return EntitySpan(self.model.label(best), float(probabilities[best]), pieces, tokens[0].start, tokens[-1].end)
 
-    def _word_spans(self, tokens: Sequence[ScoredToken], strategy: str) -> list[EntitySpan]:
+    def _word_spans(self, tokens: Sequence[LabelledToken], strategy: str) -> list[EntitySpan]:
         """A span for each word, under one label."""
-        words: list[list[ScoredToken]] = []
+        words: list[list[LabelledToken]] = []
         for token in tokens:
             if token.continues_word and words:
                 words[-1].append(token)
@@ -199,7 +197,7 @@ class TokenClassificationTask(ForwardTask):
                 words.append([token])
         return [self._word_span(word, strategy) for word in words]
 
-    def _word_span(self, word: Sequence[ScoredToken], strategy: str) -> EntitySpan:
+    def _word_span(self, word: Sequence[LabelledToken], strategy: str) -> EntitySpan:
         match strategy:
             case "first":
                 probabilities = word[0].probabilities
@@ -222,6 +220,6 @@ def group_spans(spans: Sequence[EntitySpan]) -> list[list[EntitySpan]]:
     return groups
 
 
-def _own_positions(row: InputRow) -> list[int]:
+def _text_positions(row: EncodedRow) -> list[int]:
     """The positions of a row's tokens that are text, and no special tokens around it."""
     return [position for position, special in enumerate(row.columns["special_tokens_mask"]) if not special]

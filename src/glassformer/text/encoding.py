@@ -1,4 +1,8 @@
-"""What a tokenizer gives: ids and masks as a mapping, in lists, numpy arrays or torch tensors; and where each came from."""
+"""What a tokenizer gives: ids and masks as a mapping, in lists, numpy arrays or torch tensors; and where each came from.
+
+A batch's columns are made out of the tokenizer's rows, as lists or as arrays filled at once; or out of encoded texts, as a
+data loader collects them, padded (`tokenizer.pad`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from glassformer.ground.errors import InputError, needed_for
+from glassformer.ground.errors import InputError, InputTypeError, needed_for
 from glassformer.text.token_rows import TokenRow
 
 TensorType: TypeAlias = Literal["pt", "np"] | None
@@ -46,7 +50,7 @@ class BatchEncoding(UserDict[str, Any]):
             self.convert_to_tensors(tensor_type)
 
     def __getitem__(self, key: Any) -> Any:
-        """A column by its name, a row by its number, or some rows of each column."""
+        """A column by its name, a row by its index, or some rows of each column."""
         if isinstance(key, str):
             return self.data[key]
         if self._rows is not None:
@@ -64,7 +68,7 @@ class BatchEncoding(UserDict[str, Any]):
             ) from None
 
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
-        """The same with its tensors on another device."""
+        """The encoding with its tensors on another device."""
         moved = {k: v.to(device, non_blocking=non_blocking) if hasattr(v, "to") else v for k, v in self.data.items()}
         return BatchEncoding(moved, self._rows)
 
@@ -185,3 +189,115 @@ def to_array(values: Any, tensor_type: TensorType, name: str = "input_ids") -> A
         import torch
 
     return torch.from_numpy(array)
+
+
+# Columns of a batch -----------------------------------------------------------------------------------------------
+
+ROW_ATTRIBUTES = {
+    "input_ids": "ids",
+    "token_type_ids": "type_ids",
+    "attention_mask": "attention_mask",
+    "special_tokens_mask": "special_tokens_mask",
+    "offset_mapping": "offsets",
+}
+
+
+def batch_columns(rows: Sequence[TokenRow], names: Sequence[str], tensor_type: TensorType) -> dict[str, Any]:
+    """The columns of these names: a list for each row, or one array (rows, length)."""
+    if tensor_type is None:
+        return {name: [getattr(row, ROW_ATTRIBUTES[name]) for row in rows] for name in names}
+    if tensor_type not in ("pt", "np"):
+        raise InputError(f"return_tensors={tensor_type!r} is not known. Use 'pt', 'np' or None.")
+    lengths = {len(row) for row in rows} or {0}
+    if len(lengths) > 1:
+        raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
+    width = lengths.pop()
+    columns: dict[str, Any] = {}
+    for name in names:
+        if name in ("input_ids", "token_type_ids", "attention_mask"):
+            columns[name] = _matrix(rows, name, width)
+        else:
+            values = to_array([getattr(row, ROW_ATTRIBUTES[name]) for row in rows], "np", name)
+            columns[name] = values.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
+    if tensor_type == "np":
+        return columns
+    with needed_for("return_tensors='pt'"):
+        import torch
+
+    return {name: torch.from_numpy(values) for name, values in columns.items()}
+
+
+def _matrix(rows: Sequence[TokenRow], name: str, width: int) -> Any:
+    """The numbers of all rows in one go, each at its place among the padding."""
+    import numpy as np
+
+    text = np.zeros((len(rows), width), bool)  # where a row has text
+    for position, row in enumerate(rows):
+        text[position, row.padding_before : width - row.padding_after] = True
+    if name == "attention_mask":
+        return text.astype(np.int64)
+    matrix = np.full((len(rows), width), rows[0].padding_token[0] if rows and name == "input_ids" else 0, np.int64)
+    values = (_unpadded(row, row.source.ids if name == "input_ids" else row.source.type_ids) for row in rows)
+    matrix[text] = np.fromiter(chain.from_iterable(values), np.int64, int(text.sum()))
+    return matrix
+
+
+def _unpadded(row: TokenRow, values: list[int]) -> list[int]:
+    return values if row.positions is None else [values[position] for position in row.positions]
+
+
+# `tokenizer.pad` --------------------------------------------------------------------------------------------------
+
+PADDING_VALUES = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}  # besides the ids'
+
+
+def as_columns(encoded: Any) -> dict[str, Any]:
+    """One mapping of columns, out of such a mapping or a list of rows, as plain lists."""
+    if isinstance(encoded, (list, tuple)) and encoded and all(isinstance(row, Mapping) for row in encoded):
+        names = list(encoded[0])
+        for position, row in enumerate(encoded):
+            missing = [name for name in names if name not in row]
+            if missing:
+                raise InputError(
+                    f"row {position} lacks {missing[0]!r}, which the first row has. Give each row the same names."
+                )
+        encoded = {name: [row[name] for row in encoded] for name in names}
+    if not isinstance(encoded, Mapping):
+        raise InputTypeError(f"pad takes what the tokenizer gave, or a list of such, not {type(encoded).__name__}.")
+    if "input_ids" not in encoded:
+        raise InputError(f"pad needs 'input_ids', but there are only {', '.join(map(repr, encoded)) or 'no columns'}.")
+    return {name: _as_lists(value) for name, value in encoded.items()}
+
+
+def tensor_type_of(encoded: Any) -> Any:
+    """ "pt" or "np" where tensors or arrays were given, whole or row by row."""
+    rows = encoded[0] if isinstance(encoded, (list, tuple)) and encoded else encoded
+    ids = rows.get("input_ids") if isinstance(rows, Mapping) else None
+    while isinstance(ids, (list, tuple)) and ids:
+        ids = ids[0]
+    return None if not hasattr(ids, "ndim") else "np" if type(ids).__module__ == "numpy" else "pt"
+
+
+def pad_columns(columns: Mapping[str, Any], width: int, pad_id: int, side: str) -> dict[str, Any]:
+    """One row, or a column of rows, padded to `width`; a column without a known padding value stays as it is."""
+    ids = columns["input_ids"]
+    if ids and isinstance(ids[0], list):
+        unpadded = ({name: values[position] for name, values in columns.items()} for position in range(len(ids)))
+        rows = [pad_columns(row, width, pad_id, side) for row in unpadded]
+        return {name: [row[name] for row in rows] for name in columns}
+    missing = width - len(ids)
+    if missing < 0:
+        raise InputError(f"a row of {len(ids)} tokens cannot be padded to {width}. Cut it, or give a larger max_length.")
+    padding = {"input_ids": pad_id, **PADDING_VALUES}
+    return {
+        name: value if name not in padding else [padding[name]] * missing + value if side == "left"
+        else value + [padding[name]] * missing
+        for name, value in columns.items()
+    }  # fmt: skip
+
+
+def _as_lists(value: Any) -> Any:
+    """Lists all the way down, out of lists, tuples, arrays and tensors."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_as_lists(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -41,8 +41,8 @@ def _paired(texts: Sequence[Any], seconds: Any) -> list[Any]:
 
 def check_inputs(batch: Sequence[Any], single: bool, words: bool) -> None:
     """Raise for the first entry that is no text, or no whole one; return when all are well."""
-    for at, entry in enumerate(batch):
-        where = "" if single else f", in entry {at} of the batch"
+    for index, entry in enumerate(batch):
+        where = "" if single else f", in entry {index} of the batch"
         pair = isinstance(entry, (tuple, list)) and len(entry) == 2
         if words:
             pair = pair and all(isinstance(part, (tuple, list)) for part in entry)

@@ -20,11 +20,11 @@ SPACE_MARKER = "▁"  # SentencePiece's, U+2581
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 KEEPING = {"ByteLevel", "Digits", "Metaspace", "Prepend", "NFD"}  # steps before encoding that take nothing away
 COMPOSING = {"NFC", "NFKC", "NFKD", "Lowercase"}
-COMPOSED = 4  # so many times shorter is a character that was composed, at most: 𝐚 as a, three letters as 각
+COMPOSED = 4  # how many times shorter a composed character is at most: 𝐚 as a, three letters as 각
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, which stand for themselves
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
-CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + at) for at, byte in enumerate(_UNPRINTABLE)}
+CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + index) for index, byte in enumerate(_UNPRINTABLE)}
 BYTES = {character: byte for byte, character in CHARACTERS.items()}
 _ESCAPES = {byte: character for byte, character in CHARACTERS.items() if byte in _UNPRINTABLE}
 
@@ -77,7 +77,7 @@ class TokenSizes:
         return cls(longest * COMPOSED if kinds & COMPOSING else longest, bytes(dropped))
 
     def least_tokens(self, text: str) -> int:
-        """A text has at least so many."""
+        """The fewest tokens that a text can have."""
         return math.ceil(len(text.encode("utf-8", "surrogatepass").translate(None, self.dropped)) / self.longest)
 
 

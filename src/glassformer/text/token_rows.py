@@ -44,7 +44,7 @@ class TokenRow:
 
     def _read(self, values: list[Any], padding: Any) -> list[Any]:
         if self.positions is not None:
-            values = [values[at] for at in self.positions]
+            values = [values[position] for position in self.positions]
         if self.padding_before or self.padding_after:
             return [padding] * self.padding_before + values + [padding] * self.padding_after
         return values
@@ -99,7 +99,7 @@ class TokenRow:
 
     def word_to_tokens(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
         both = zip(self.word_ids, self.sequence_ids, strict=True)
-        positions = [at for at, pair in enumerate(both) if pair == (word, sequence)]
+        positions = [position for position, pair in enumerate(both) if pair == (word, sequence)]
         return (positions[0], positions[-1] + 1) if positions else None
 
     def word_to_chars(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
@@ -109,7 +109,8 @@ class TokenRow:
     def char_to_token(self, char: int, sequence: int = 0) -> int | None:
         both = zip(self.offsets, self.sequence_ids, strict=True)
         return next(
-            (at for at, ((first, last), whose) in enumerate(both) if whose == sequence and first <= char < last), None
+            (position for position, ((first, last), whose) in enumerate(both) if whose == sequence and first <= char < last),
+            None,
         )
 
     def char_to_word(self, char: int, sequence: int = 0) -> int | None:
@@ -144,7 +145,7 @@ def truncate(
     special = size - sum(lengths)
     lengths_kept = _lengths_kept(lengths[0], lengths[1], limit - special, strategy)
     if limit < special:
-        return [TokenRow(source, [at for at, owner in enumerate(owners) if owner is None][:limit])]
+        return [TokenRow(source, [position for position, owner in enumerate(owners) if owner is None][:limit])]
     first, second = (_window_spans(length, room, stride, side) for length, room in zip(lengths, lengths_kept, strict=True))
     window_spans = [(first[0], second[0])]
     if windows:
@@ -155,11 +156,11 @@ def truncate(
 
 def _positions_kept(size: int, starts: Sequence[int], lengths: Sequence[int], spans: tuple[Span, Span]) -> list[int]:
     """The tokens that are left when each text is cut to its span."""
-    positions, at = [], 0
+    positions, position = [], 0
     for start, length, (first, last) in sorted(zip(starts, lengths, spans, strict=True)):
-        positions += [*range(at, start), *range(start + first, start + last)]
-        at = start + length
-    return [*positions, *range(at, size)]
+        positions += [*range(position, start), *range(start + first, start + last)]
+        position = start + length
+    return [*positions, *range(position, size)]
 
 
 def _lengths_kept(first: int, second: int, room: int, strategy: Any) -> tuple[int, int]:
@@ -192,5 +193,5 @@ def _window_spans(length: int, width: int, stride: int, side: str) -> list[Span]
     if stride >= width:
         raise InputError(f"stride={stride} leaves no step between windows of {width} tokens. Use a smaller stride.")
     starts = range(0, length - stride, width - stride)
-    spans = [(at, min(at + width, length)) for at in starts]
+    spans = [(position, min(position + width, length)) for position in starts]
     return [(length - last, length - first) for first, last in spans] if side == "left" else spans

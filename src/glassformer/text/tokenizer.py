@@ -20,12 +20,19 @@ from glassformer.ground.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.ground.files import atomic_save, finish_saves
 from glassformer.ground.hub_upload import upload
 from glassformer.ground.transformers_isinstance import FamiliarClass
-from glassformer.text import batch_padding, inputs
-from glassformer.text.batch_columns import batch_columns
+from glassformer.text import inputs
 from glassformer.text.chat.chat_mixin import ChatMixin
-from glassformer.text.detokenizer import Detokenizer
-from glassformer.text.encoding import BatchEncoding, TensorType, to_array
+from glassformer.text.encoding import (
+    BatchEncoding,
+    TensorType,
+    as_columns,
+    batch_columns,
+    pad_columns,
+    tensor_type_of,
+    to_array,
+)
 from glassformer.text.inputs import refuse_lone_surrogates
+from glassformer.text.streaming import Detokenizer
 from glassformer.text.token_bytes import TokenSizes, bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
 from glassformer.text.tokenizer_files import gguf, tiktoken
@@ -38,7 +45,7 @@ SAVED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
 
-class Limits(NamedTuple):
+class LengthLimits(NamedTuple):
     """How long rows may be, and how long padding makes them."""
 
     max_length: int
@@ -95,9 +102,9 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was computed on the way: a used tokenizer is pickled as a new one, and `datasets` knows it again."""
-        own = type(self)
+        cls = type(self)
         return {
-            name: value for name, value in vars(self).items() if not isinstance(getattr(own, name, None), cached_property)
+            name: value for name, value in vars(self).items() if not isinstance(getattr(cls, name, None), cached_property)
         }
 
     @property
@@ -255,7 +262,7 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
             how = (limits.max_length, truncation, self.truncation_side, stride, return_overflowing_tokens, special)
             windows = [truncate(encoding, *how) for encoding in encodings]
             rows = [row for rows in windows for row in rows]
-            sample_indices = [at for at, rows in enumerate(windows) for _ in rows]
+            sample_indices = [index for index, rows in enumerate(windows) for _ in rows]
         if padding not in (False, "do_not_pad"):
             self._pad(rows, limits, padding_side or self.padding_side)
         input_names = self.model_input_names
@@ -318,8 +325,8 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         Ids and the masks beside them are filled; other columns, such as `labels`, stay as they are. Tensors and arrays
         come back as such, on the processor.
         """
-        return_tensors = return_tensors or batch_padding.tensor_type_of(encoded_inputs)
-        columns = batch_padding.as_columns(encoded_inputs)
+        return_tensors = return_tensors or tensor_type_of(encoded_inputs)
+        columns = as_columns(encoded_inputs)
         ids = columns["input_ids"]
         rows = ids if ids and isinstance(ids[0], list) else [ids]
         wants_mask = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
@@ -329,10 +336,10 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         if ids and padding not in (False, "do_not_pad"):
             limits = self._limits(padding, False, max_length, 0, pad_to_multiple_of)
             width = limits.rounded(max(map(len, rows)) if limits.pad_to is None else limits.pad_to)
-            columns = batch_padding.pad_columns(columns, width, self._padding_token()[0], self._side(padding_side))
+            columns = pad_columns(columns, width, self._padding_token()[0], self._side(padding_side))
         return BatchEncoding(columns, None, return_tensors)
 
-    def _limits(self, padding: Any, truncation: Any, max_length: Any, stride: Any, multiple: Any) -> Limits:
+    def _limits(self, padding: Any, truncation: Any, max_length: Any, stride: Any, multiple: Any) -> LengthLimits:
         """The lengths that the options ask for, checked."""
         if max_length is not None and (not isinstance(max_length, int) or max_length < 0):
             raise InputError(f"max_length={max_length!r} is no length. Give a number of tokens, 0 or more.")
@@ -350,7 +357,7 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         filled = padding not in (False, "do_not_pad")
         if filled and multiple and truncation not in NO_TRUNCATION and limit < NO_LIMIT and limit % multiple:
             raise InputError(f"max_length={limit} is no multiple of pad_to_multiple_of={multiple}. Change one of them.")
-        return Limits(limit, limit if padding == "max_length" else None, multiple or 1)
+        return LengthLimits(limit, limit if padding == "max_length" else None, multiple or 1)
 
     def _encodings(self, batch: list[Any], single: bool, words: bool, add_special_tokens: bool) -> list[tokenizers.Encoding]:
         """The library's encodings; where it refuses, the error names the entry at fault."""
@@ -376,7 +383,7 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
             raise InputError(f"padding_side={side!r} is not known. Use 'left' or 'right'.")
         return side
 
-    def _pad(self, rows: list[TokenRow], limits: Limits, side: str) -> None:
+    def _pad(self, rows: list[TokenRow], limits: LengthLimits, side: str) -> None:
         side, token = self._side(side), self._padding_token()
         width = max(map(len, rows), default=0) if limits.pad_to is None else limits.pad_to
         if width >= NO_LIMIT:
@@ -395,33 +402,33 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
                 tokenizer's files say. Byte-pair vocabularies spell their spaces, and are never touched.
         """
         clean = self._clean_up if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
-        numbers = [ids] if type(ids) is int else ids.tolist() if hasattr(ids, "tolist") else ids
+        token_ids = [ids] if type(ids) is int else ids.tolist() if hasattr(ids, "tolist") else ids
         try:
-            if type(numbers) is list and numbers and type(numbers[0]) is list:
-                texts = self.backend.decode_batch(numbers, skip_special_tokens=skip_special_tokens)
+            if type(token_ids) is list and token_ids and type(token_ids[0]) is list:
+                texts = self.backend.decode_batch(token_ids, skip_special_tokens=skip_special_tokens)
                 return [_clean_up_spaces(text) for text in texts] if clean and self._wordwise else texts
-            if type(numbers) is not list:
+            if type(token_ids) is not list:
                 raise TypeError
-            text: str = self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
+            text: str = self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
             return _clean_up_spaces(text) if clean and self._wordwise else text
         except (TypeError, OverflowError):  # something rarer than lists of ids
-            return self._decode(numbers, skip_special_tokens, clean)
+            return self._decode(token_ids, skip_special_tokens, clean)
         except BaseException:
             with DECODE_ERRORS:
                 raise
 
     def _decode(self, ids: Ids, skip: bool, clean: bool) -> Any:
-        """The same for whatever holds ids, number by number."""
-        numbers = _as_ints(ids)
-        if isinstance(numbers, int):
-            numbers = [numbers]
-        if any(isinstance(row, list) for row in numbers):
-            return [self._decode(row, skip, clean) for row in numbers]
-        for token_id in numbers:
+        """Text out of whatever holds ids, one id after another."""
+        token_ids = _as_ints(ids)
+        if isinstance(token_ids, int):
+            token_ids = [token_ids]
+        if any(isinstance(row, list) for row in token_ids):
+            return [self._decode(row, skip, clean) for row in token_ids]
+        for token_id in token_ids:
             if not 0 <= token_id < 2**32:
                 raise InputError(f"{token_id} is no token id; the vocabulary has {len(self)}.")
         with DECODE_ERRORS:
-            text: str = self.backend.decode(numbers, skip_special_tokens=skip)
+            text: str = self.backend.decode(token_ids, skip_special_tokens=skip)
         return _clean_up_spaces(text) if clean and self._wordwise else text
 
     def batch_decode(
@@ -448,11 +455,11 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> list[str]: ...
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """Ids as the vocabulary spells them: `Ġ` is a space, `Ċ` a line break."""
-        numbers = _as_ints(ids)
-        if isinstance(numbers, int):
-            return self._token(numbers)
+        token_ids = _as_ints(ids)
+        if isinstance(token_ids, int):
+            return self._token(token_ids)
         hidden = self.all_special_ids if skip_special_tokens else []
-        return [self._token(token_id) for token_id in numbers if token_id not in hidden]
+        return [self._token(token_id) for token_id in token_ids if token_id not in hidden]
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """The inverse; an unknown token gives the unknown token's id, or None when there is none."""
@@ -478,7 +485,7 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         return b"" if token is None else self._bytes_of(token, token_id in self._added_ids)
 
     def least_tokens(self, text: str) -> int:
-        """A text has at least so many tokens, as its length and the longest token say; it is not encoded."""
+        """The fewest tokens that a text can have, by its length and the longest token; it is not encoded."""
         return self._token_sizes.least_tokens(text)
 
     @cached_property

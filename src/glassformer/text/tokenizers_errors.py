@@ -15,7 +15,7 @@ PASS_THROUGH = (KeyboardInterrupt, SystemExit, GlassError)
 
 
 class LibraryErrors:
-    """`with Crossing("vocab.txt: … ({}). Fetch it again."):` the sentence has a hole for the library's own words."""
+    """`with LibraryErrors("vocab.txt: … ({}). Fetch it again."):` the sentence has a hole for the library's own words."""
 
     __slots__ = ("sentence",)
 

@@ -25,6 +25,11 @@ class ChatExample:
     place: str  # for messages
     tools: Sequence[Mapping[str, Any]] | None = None
 
+    @property
+    def answers(self) -> list[int]:
+        """The indices of the assistant's messages."""
+        return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+
 
 def read_conversation(row: DataRow) -> ChatExample:
     """A row's conversation: {"messages": […]}, or {"prompt": …, "completion": …} as texts or as messages."""
@@ -47,8 +52,7 @@ def read_preference(row: DataRow) -> tuple[ChatExample, ChatExample]:
     if prompt_name is not None:
         prompt = _messages(row, row.fields[prompt_name], prompt_name, "user")
     else:
-        pairs = zip(chosen, rejected, strict=False)
-        same = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
+        same = _common_length(chosen, rejected)
         prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
         if not prompt:
             raise InputError(
@@ -60,15 +64,14 @@ def read_preference(row: DataRow) -> tuple[ChatExample, ChatExample]:
 
 
 def _conversation(row: DataRow, prompt: list[dict[str, Any]], answer: list[dict[str, Any]]) -> ChatExample:
-    messages = [*prompt, *answer]
-    learned = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    first = max(1, len(prompt))  # what opens a conversation answers nothing
-    if not any(number >= first for number in learned):
-        raise InputError(f"{row.place}: has no assistant's answer to learn. Give it one: {{'role': 'assistant', …}}.")
     tools = row.fields.get("tools")
+    first = max(1, len(prompt))  # what opens a conversation answers nothing
+    chat = ChatExample([*prompt, *answer], first, row.place, tools or None)
+    if not any(index >= first for index in chat.answers):
+        raise InputError(f"{row.place}: has no assistant's answer to learn. Give it one: {{'role': 'assistant', …}}.")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise InputError(f"{row.place}: 'tools' is {brief(tools)}; it must be a list of JSON schemas.")
-    return ChatExample(messages, first, row.place, tools or None)
+    return chat
 
 
 def _messages(row: DataRow, value: Any, name: str, role: str) -> list[dict[str, Any]]:
@@ -128,44 +131,42 @@ class ChatTokenizer:
         return rows
 
     def _marked_answers(self, chat: ChatExample) -> tuple[str, list[Span]]:
-        last = _last_answer(chat)
+        last = chat.answers[-1]
         template = self.tokenizer.template("tool_use" if chat.tools and self._has_tool_template() else "default")
         rendered = template.render_with_spans(
             chat.messages[: last + 1], tools=chat.tools, special_tokens=self.tokenizer.special_tokens_map
         )
-        answers = [number for number in range(last + 1) if chat.messages[number]["role"] == "assistant"]
-        if len(rendered.spans) != len(answers):
+        if len(rendered.spans) != len(chat.answers):
             raise InputError(
-                f"{chat.place}: the chat template marks {len(rendered.spans)} answers of {len(answers)}. Give one answer in "
-                "a row, or another template."
+                f"{chat.place}: the chat template marks {len(rendered.spans)} answers of {len(chat.answers)}. Give one "
+                "answer in a row, or another template."
             )
-        pairs = zip(answers, rendered.spans, strict=True)
-        return rendered.text, [span for number, span in pairs if number >= chat.first_learned]
+        pairs = zip(chat.answers, rendered.spans, strict=True)
+        return rendered.text, [span for index, span in pairs if index >= chat.first_learned]
 
     def _has_tool_template(self) -> bool:
         return not isinstance(self.tokenizer.chat_template, str) and "tool_use" in (self.tokenizer.chat_template or {})
 
     def _compared_answers(self, chat: ChatExample) -> list[tuple[str, list[Span]]]:
-        answers = range(chat.first_learned, len(chat.messages))
-        pieces = [self._answer(chat, number) for number in answers if chat.messages[number]["role"] == "assistant"]
+        pieces = [self._answer(chat, index) for index in chat.answers if index >= chat.first_learned]
         whole = pieces[-1][0]
         if all(whole.startswith(text) for text, _ in pieces):
             return [(whole, [span for _, span in pieces])]
         return [(text, [span]) for text, span in pieces]
 
-    def _answer(self, chat: ChatExample, number: int) -> tuple[str, Span]:
+    def _answer(self, chat: ChatExample, index: int) -> tuple[str, Span]:
         """The conversation up to an answer, and where in it the answer stands."""
-        text = self._render(chat, number + 1)
-        prompts = [self._render(chat, number, add_generation_prompt=True, **variables) for variables in self._asking]
+        text = self._render(chat, index + 1)
+        prompts = [self._render(chat, index, add_generation_prompt=True, **variables) for variables in self._asking]
         for prompt in prompts:
             if text.startswith(prompt) and len(prompt) < len(text):
                 return text, (len(prompt), len(text))
         # A prompt may open more than the turn, such as thoughts that this answer has not: the turn's own words are common.
-        before = self._render(chat, number)
+        before = self._render(chat, index)
         start = max(_common_length(text, prompt) for prompt in prompts)
         if not text.startswith(before) or start <= len(before) or start == len(text):
             raise InputError(
-                f"{chat.place}: the chat template writes message {number + 1} in a way that its own prompt does not lead "
+                f"{chat.place}: the chat template writes message {index + 1} in a way that its own prompt does not lead "
                 "to, so the answer's words cannot be told apart. Take a template with {% generation %} around them."
             )
         return text, (start, len(text))
@@ -185,10 +186,7 @@ class ChatTokenizer:
         return TrainingRow(encoded["input_ids"], predicted)
 
 
-def _last_answer(chat: ChatExample) -> int:
-    return max(index for index, message in enumerate(chat.messages) if message["role"] == "assistant")
-
-
-def _common_length(text: str, other: str) -> int:
-    pairs = zip(text, other, strict=False)
-    return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(text), len(other)))
+def _common_length(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How much two texts or lists have in common at their beginnings."""
+    pairs = zip(first, second, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 
-PIECE = 1 << 20  # characters that are tokenized at once; a document is cut at line ends
+PIECE = 1 << 20  # bytes that are tokenized at once, at least; a document is cut at line ends
 LONGEST_LINE = 64 << 20  # bytes; a longer one is hardly text, and would be held in memory several times
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".text", "")
 
@@ -23,10 +23,21 @@ class Corpus:
     bytes: int
     digest: str  # of all contents
 
-    def documents(self) -> Iterator[Iterator[str]]:
-        """Each document, as pieces of bounded size."""
-        for path in self.paths:
-            yield _pieces(path)
+    def documents(self, progress: Progress | None = None) -> Iterator[Iterator[str]]:
+        """Each document, as pieces of bounded size; `progress` is told how many bytes are done with."""
+        done = 0
+
+        def pieces(path: Path) -> Iterator[str]:
+            nonlocal done
+            with path.open("rb") as file:
+                while lines := file.readlines(PIECE - 1):  # until there are PIECE bytes
+                    piece = b"".join(lines)
+                    yield piece.decode("utf-8")
+                    done += len(piece)
+                    if progress is not None:
+                        progress(done, self.bytes)
+
+        return map(pieces, self.paths)
 
 
 def read_corpus(source: Path, progress: Progress | None = None) -> Corpus:
@@ -48,15 +59,15 @@ def read_corpus(source: Path, progress: Progress | None = None) -> Corpus:
     return Corpus(tuple(paths), done, digest.hexdigest())
 
 
-def check_line(path: Path, number: int, line: bytes) -> None:
+def check_line(path: Path, index: int, line: bytes) -> None:
     """Refuse a line that is too long, or is not UTF-8."""
     if len(line) > LONGEST_LINE:
-        raise InputError(f"{path}, line {number}: is longer than {LONGEST_LINE >> 20} MiB. Break it into lines.")
+        raise InputError(f"{path}, line {index}: is longer than {LONGEST_LINE >> 20} MiB. Break it into lines.")
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}, line {number}: not UTF-8 text ({error.reason} at its byte {error.start}). Convert the file first."
+            f"{path}, line {index}: not UTF-8 text ({error.reason} at its byte {error.start}). Convert the file first."
         ) from None
 
 
@@ -78,17 +89,3 @@ def _text_files(source: Path) -> Sequence[Path]:
 def _is_text_name(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not hidden and path.suffix.lower() in TEXT_SUFFIXES
-
-
-def _pieces(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        lines: list[bytes] = []
-        size = 0
-        for line in file:
-            lines.append(line)
-            size += len(line)
-            if size >= PIECE:
-                yield b"".join(lines).decode("utf-8")
-                lines, size = [], 0
-        if lines:
-            yield b"".join(lines).decode("utf-8")

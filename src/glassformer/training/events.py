@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
-class StepDone:
-    step: int  # counted from 1
+class TrainingEvent:
+    KIND: ClassVar[str]
+
+    step: int  # how many are done
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.KIND, **vars(self)}
+
+
+@dataclass(frozen=True)
+class StepDone(TrainingEvent):
+    KIND: ClassVar[str] = "step"
+
     loss: float  # the mean over the step's targets, in nats
     learning_rate: float
     gradient_norm: float  # before it was clipped
@@ -19,59 +30,54 @@ class StepDone:
     seconds: float
     epoch: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "step", **vars(self)}
-
 
 @dataclass(frozen=True)
-class Evaluated:
-    """The model on the held-out examples, after so many steps."""
+class Evaluated(TrainingEvent):
+    """The model on the held-out examples."""
 
-    step: int
+    KIND: ClassVar[str] = "evaluation"
+
     loss: float
     seconds: float
     measures: Mapping[str, float] = field(default_factory=dict)
     examples: int = 0  # that they were measured on: rows, or windows of a text
 
     def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("step", "loss", "seconds", "examples")}
-        return {"kind": "evaluation", **own, **self.measures}
+        line = super().to_dict()
+        del line["measures"]
+        return line | dict(self.measures)
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """What the model writes, after so many steps."""
+class Sampled(TrainingEvent):
+    """What the model writes."""
 
-    step: int
+    KIND: ClassVar[str] = "sample"
+
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "sample", **vars(self)}
-
 
 @dataclass(frozen=True)
-class Saved:
-    step: int
+class FolderWritten(TrainingEvent):
     path: Path
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "checkpoint", "step": self.step, "path": self.path.name}
+        return super().to_dict() | {"path": self.path.name}
 
 
 @dataclass(frozen=True)
-class SnapshotKept:
-    """The model as it is after so many steps, in a folder of its own."""
+class Saved(FolderWritten):
+    KIND: ClassVar[str] = "checkpoint"
 
-    step: int
-    path: Path
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "snapshot", "step": self.step, "path": self.path.name}
+@dataclass(frozen=True)
+class SnapshotKept(FolderWritten):
+    """The model as it is, as a folder that every command opens."""
+
+    KIND: ClassVar[str] = "snapshot"
 
 
 Event: TypeAlias = StepDone | Evaluated | Sampled | Saved | SnapshotKept
-
-
 FOLDER = "tensorboard"
 
 

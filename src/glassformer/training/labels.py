@@ -1,4 +1,4 @@
-"""The labels of a classifier: which there are, and the number of each."""
+"""The labels of a classifier: which there are, and the index of each."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ NUMBER = re.compile(r"-?\d{1,18}")
 
 @dataclass(frozen=True)
 class Labels:
-    names: tuple[str, ...]  # in the order of their numbers
+    names: tuple[str, ...]  # in the order of their indices
 
     @property
     def id2label(self) -> dict[int, str]:
         return dict(enumerate(self.names))
 
     @cached_property
-    def _numbers(self) -> Mapping[str, int]:
+    def _indices(self) -> Mapping[str, int]:
         return {name: index for index, name in enumerate(self.names)}
 
-    def number(self, value: Any, place: str) -> int:
-        """The number of a label, which is its name; or the number itself, where the names are no numbers."""
+    def index(self, value: Any, place: str) -> int:
+        """The index of a label, which is its name; or the index itself, where the names are no numbers."""
         name = label_name(value, place)
-        if name in self._numbers:
-            return self._numbers[name]
+        if name in self._indices:
+            return self._indices[name]
         if NUMBER.fullmatch(name) and not any(map(NUMBER.fullmatch, self.names)):
             if 0 <= int(name) < len(self.names):
                 return int(name)
@@ -95,12 +95,12 @@ def _from_tokens(row: DataRow) -> TaggedText:
     tokens, tags = row.items(TOKENS), row.items(TAGS)
     if len(tokens) != len(tags):
         raise InputError(f"{row.place}: has {len(tokens)} tokens and {len(tags)} tags. Give each token one.")
-    words, at = [], 0
+    words, start = [], 0
     for index, token in enumerate(tokens):
         if not isinstance(token, str) or not token.strip():
             raise InputError(f"{row.place}: token {index} is {brief(token)}; it must be a text that is not empty.")
-        words.append((at, at + len(token)))
-        at += len(token) + 1
+        words.append((start, start + len(token)))
+        start += len(token) + 1
     text = DataRow({TEXT[0]: " ".join(tokens)}, row.place).text(TEXT)
     return TaggedText(text, words, tags, row.place)
 
@@ -130,7 +130,7 @@ def _span(span: Any, text: str, place: str) -> tuple[int, int, str]:
     if not isinstance(span, Mapping) or not {"start", "end", "label"} <= span.keys():
         raise InputError(f"{place}: a span is {brief(span)}; it must have 'start', 'end' and 'label'.")
     start, end = span["start"], span["end"]
-    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (start, end))
+    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
     if not whole or not 0 <= start < end <= len(text) or not WORD.search(text, start, end):
         raise InputError(
             f"{place}: a span goes from {brief(start)} to {brief(end)}; it must hold words of the text, which has "

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.families.shared.base import IGNORED
+from glassformer.torch.base import IGNORED
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 2 << 30}  # of a chunk's scores in float32: what a cache holds; what is to spare
 

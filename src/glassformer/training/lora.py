@@ -20,8 +20,8 @@ from glassformer.adapters import LoraDescription, adaptable_modules, write_adapt
 from glassformer.blueprints import blueprint
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.ground.errors import SettingError, did_you_mean, spell
-from glassformer.layers import Conv1D, Linear
-from glassformer.layers.linear import LowRankUpdate, with_low_rank_update
+from glassformer.torch.layers import Conv1D, Linear, LowRankUpdate, with_low_rank_update
+from glassformer.training.settings import check_above_zero, check_share
 
 ALL_LINEAR = "all-linear"
 
@@ -38,14 +38,8 @@ class LoraSettings:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise SettingError(f"{spell('lora', self.rank)} is no rank: give a whole number from 1, such as 8.")
-        if self.alpha is not None and not 0 < self.alpha < math.inf:
-            raise SettingError(f"{spell('lora_alpha', self.alpha)} is not above 0: give twice the rank, or leave it out.")
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"{spell('lora_dropout', self.dropout)} is no share from 0 to 1.")
-
-    @property
-    def scale(self) -> float:
-        return self.alpha_or_default / self.rank
+        check_above_zero("lora_alpha", self.alpha, ": give twice the rank, or leave it out.")
+        check_share("lora_dropout", self.dropout)
 
     @property
     def alpha_or_default(self) -> float:
@@ -65,9 +59,9 @@ def add_lora(model: Any, lora: LoraSettings) -> None:
         nn.init.kaiming_uniform_(a, a=math.sqrt(5))
         adapted.lora_A.weight = nn.Parameter(a)
         adapted.lora_B.weight = nn.Parameter(torch.zeros(adapted.lora_B.weight.shape))
-        adapted.scale, adapted.dropout = lora.scale, lora.dropout
-        holder, _, own = name.rpartition(".")
-        setattr(model.get_submodule(holder), own, adapted.train(layer.training))
+        adapted.scale, adapted.dropout = lora.alpha_or_default / lora.rank, lora.dropout
+        holder, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(holder), attribute, adapted.train(layer.training))
 
 
 def target_modules(model: Any, targets: str) -> list[str]:
@@ -132,6 +126,6 @@ def write_lora(
 def _shortest_targets(model: nn.Module, names: Sequence[str]) -> list[str]:
     """The last words of modules' names where these mean them alone; else the whole names."""
     endings = sorted({name.rpartition(".")[2] for name in names})
-    own_parts = (".lora_A", ".lora_B")
-    others = [name for name, module in model.named_modules() if name not in names and not name.endswith(own_parts)]
+    parts = (".lora_A", ".lora_B")
+    others = [name for name, module in model.named_modules() if name not in names and not name.endswith(parts)]
     return list(names) if _matching(others, endings) else endings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,14 +13,19 @@ Confusions: TypeAlias = npt.NDArray[np.int64]  # (classes, classes): how often e
 OUTSIDE, MARKS = "O", ("B-", "I-")  # of IOB2 tags: no entity; the begin of one, the inside of one
 
 
+def perplexity(loss: float) -> float:
+    """Of a mean loss in nats; bounded, since a loss may be of any size."""
+    return math.exp(min(loss, 700.0))
+
+
 def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
     """How many items must be put in, taken out or replaced to make one sequence the other (Levenshtein's).
 
     >>> edit_distance("kitten", "sitting")
     3
     """
-    numbers: dict[Any, int] = {}
-    rows, columns = (np.array([numbers.setdefault(item, len(numbers)) for item in items]) for items in (first, second))
+    known: dict[Any, int] = {}
+    rows, columns = (np.array([known.setdefault(item, len(known)) for item in items]) for items in (first, second))
     steps = np.arange(len(columns) + 1)
     before = steps
     for row, item in enumerate(rows, 1):
@@ -36,21 +42,16 @@ def confusion(expected: Sequence[int], answered: Sequence[int], classes: int) ->
     return table
 
 
-def f1_scores(table: Confusions) -> tuple[list[float], list[float], list[float]]:
-    """Each class's precision, recall and their harmonic mean, by a table of confusions; 0 where nothing is to be divided."""
-    right = np.diag(table).astype(float)
-    answered, expected = table.sum(0), table.sum(1)
-    precision = np.divide(right, answered, out=np.zeros_like(right), where=answered > 0)
-    recall = np.divide(right, expected, out=np.zeros_like(right), where=expected > 0)
-    both = precision + recall
-    f1 = np.divide(2 * precision * recall, both, out=np.zeros_like(right), where=both > 0)
-    return precision.tolist(), recall.tolist(), f1.tolist()
+def f1_scores(table: Confusions) -> list[tuple[float, float, float]]:
+    """Each class's precision, recall and their harmonic mean, by a table of confusions."""
+    counts = zip(np.diag(table).tolist(), table.sum(0).tolist(), table.sum(1).tolist(), strict=True)
+    return [precision_recall_f1(*three) for three in counts]
 
 
 def macro_f1(table: Confusions) -> float:
     """The mean of the classes' F1, over those that are expected or answered at all."""
     present = (table.sum(0) + table.sum(1)) > 0
-    scores = np.array(f1_scores(table)[2])[present]
+    scores = np.array([f1 for _, _, f1 in f1_scores(table)])[present]
     return float(scores.mean()) if len(scores) else 0.0
 
 
@@ -68,13 +69,13 @@ def entity_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     """
     spans: set[tuple[int, int, str]] = set()
     start, kind = 0, ""
-    for at, tag in enumerate((*tags, OUTSIDE)):
-        own = tag[2:] if tag[:2] in MARKS else ""
-        if kind and (own != kind or tag.startswith("B-")):
-            spans.add((start, at, kind))
+    for word, tag in enumerate((*tags, OUTSIDE)):
+        tagged = tag[2:] if tag[:2] in MARKS else ""
+        if kind and (tagged != kind or tag.startswith("B-")):
+            spans.add((start, word, kind))
             kind = ""
-        if own and not kind:
-            start, kind = at, own
+        if tagged and not kind:
+            start, kind = word, tagged
     return spans
 
 

@@ -20,7 +20,7 @@ from glassformer.training.sharding import Ranks
 from glassformer.training.training_folder import TrainingFolder
 
 END = "<|endoftext|>"
-SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # as T5's own tokenizer has them
+SENTINELS = tuple(f"<extra_id_{index}>" for index in range(100))  # as T5's own tokenizer has them
 GAPS = ("[MASK]", *SENTINELS)  # stand for what was taken out together with the space before it
 
 

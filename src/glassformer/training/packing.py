@@ -1,7 +1,7 @@
 """Several short rows in one: side by side in a window, where none sees another and each begins at position 0.
 
-A window is as wide as the longest row of its batch, so that little of it is padding. What is computed for a row is the same
-as if it stood alone.
+A window is as wide as the longest row of its batch, so that little of it is padding. A row gets the values that it gets
+alone.
 
 Shapes: ids, targets, positions and sequences (windows, width).
 """
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.families.shared.base import IGNORED, WatchLike
-from glassformer.layers import Mask
+from glassformer.torch.base import IGNORED, WatchLike
+from glassformer.torch.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class TrainingRow:
 def windows_of(lengths: Sequence[int], pack: bool = True) -> list[list[int]]:
     """Which rows share a window: the longest first, each into the first window that has room (first-fit decreasing)."""
     if not pack:
-        return [[number] for number in range(len(lengths))]
+        return [[row] for row in range(len(lengths))]
     width = max(lengths, default=0)
     windows: list[list[int]] = []
     room: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        place = next((place for place, left in enumerate(room) if left >= lengths[number]), None)
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        place = next((place for place, left in enumerate(room) if left >= lengths[row]), None)
         if place is None:
             windows.append([])
             room.append(width)
             place = len(windows) - 1
-        windows[place].append(number)
-        room[place] -= lengths[number]
+        windows[place].append(row)
+        room[place] -= lengths[row]
     return windows
 
 
@@ -52,29 +52,28 @@ class PackedRows:
 
     inputs: dict[str, Tensor]  # `sequence_ids` says which row each token is of, where rows share windows
     targets: Tensor  # what is to be predicted at each place
-    row_numbers: Tensor  # of each place; 0 where there is none
+    row_indices: Tensor  # of each place; 0 where there is none
 
 
 def pack_rows(rows: Sequence[TrainingRow], pack: bool = True) -> PackedRows:
     windows = windows_of([len(row.ids) for row in rows], pack)
     width = max(len(row.ids) for row in rows)
-    ids, positions, numbers = (np.zeros((len(windows), width), np.int64) for _ in range(3))
+    ids, positions, sequences, indices = (np.zeros((len(windows), width), np.int64) for _ in range(4))
     targets = np.full((len(windows), width), IGNORED, np.int64)
-    sequences = np.zeros((len(windows), width), np.int64)
-    for window_number, window in enumerate(windows):
+    for window, members in enumerate(windows):
         start = 0
-        for sequence, row_number in enumerate(window, 1):
-            row = rows[row_number]
+        for sequence, index in enumerate(members, 1):
+            row = rows[index]
             place = slice(start, start + len(row.ids))
-            ids[window_number, place] = row.ids
-            positions[window_number, place] = range(len(row.ids))
-            sequences[window_number, place], numbers[window_number, place] = sequence, row_number
-            targets[window_number, start : place.stop - 1] = np.where(row.predicted, row.ids, IGNORED)[1:]
+            ids[window, place] = row.ids
+            positions[window, place] = range(len(row.ids))
+            sequences[window, place], indices[window, place] = sequence, index
+            targets[window, start : place.stop - 1] = np.where(row.predicted, row.ids, IGNORED)[1:]
             start = place.stop
-    shared = any(len(window) > 1 for window in windows)
+    shared = any(len(members) > 1 for members in windows)
     arrays = {"input_ids": ids, "position_ids": positions, **({"sequence_ids": sequences} if shared else {})}
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return PackedRows(inputs, torch.from_numpy(targets), torch.from_numpy(numbers))
+    return PackedRows(inputs, torch.from_numpy(targets), torch.from_numpy(indices))
 
 
 def run_packed(base: Any, inputs: Mapping[str, Tensor], watch: WatchLike = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from glassformer.blueprints import Config, model_types, module_for, read_config
@@ -51,10 +51,11 @@ DROPOUTS = (  # as the families' configs name it
 )  # fmt: skip
 
 
-def find_preset(name: str) -> Preset:
+def find_preset(name: str, **sizes: Any) -> Preset:
+    """A preset by its name, with other sizes where they are not None."""
     if name not in PRESETS:
         raise SettingError(f"{spell('preset', name)} is not one of {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
-    return PRESETS[name]
+    return replace(PRESETS[name], **{size: value for size, value in sizes.items() if value is not None})
 
 
 def find_family(architecture: str) -> type[Config]:
@@ -93,4 +94,4 @@ def config_of(preset: Preset, architecture: str, tokenizer: Tokenizer) -> Config
 
 def first_known(*ids: int | None) -> int | None:
     """The first id that there is."""
-    return next((number for number in ids if number is not None), None)
+    return next((token for token in ids if token is not None), None)

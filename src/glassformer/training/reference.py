@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from glassformer.ground.files import atomic_file, crc32_text
+from glassformer.training.objectives.answers import Preferences
 from glassformer.training.objectives.objective import ExampleBatch
-from glassformer.training.objectives.preferences import Preferences
 from glassformer.training.sharding import dealt
 from glassformer.training.trainer import Trainer
 
@@ -25,11 +25,11 @@ def reference_log_probabilities(trainer: Trainer, objective: Preferences) -> tup
     path = None if trainer.folder is None else trainer.folder.path / f"reference-{source}.safetensors"
     counts = (objective.examples, objective.held_out)
     stored = {} if path is None else _stored(path)
-    own = tuple(stored.get(name, torch.zeros(0)) for name in ("pairs", "held_out"))
-    whole = all(tensor.shape == (count, 2) for tensor, count in zip(own, counts, strict=True))
+    known = tuple(stored.get(name, torch.zeros(0)) for name in ("pairs", "held_out"))
+    whole = all(tensor.shape == (count, 2) for tensor, count in zip(known, counts, strict=True))
     found = trainer.ranks.sum(torch.tensor(float(whole), device=trainer.ranks.device))
     if int(found) == trainer.ranks.count:  # with all processes, which may have other disks
-        return own[0], own[1]
+        return known[0], known[1]
     pairs, held_out = _computed(trainer, objective, False), _computed(trainer, objective, True)
     if path is not None and trainer.ranks.first:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,13 +59,13 @@ def _computed(trainer: Trainer, objective: Preferences, held_out: bool) -> Tenso
     count = objective.held_out if held_out else objective.examples
     size = trainer.micro_batch_size
     trainer.model.eval()
-    numbers = torch.zeros(count, 2, dtype=torch.float64)
+    result = torch.zeros(count, 2, dtype=torch.float64)
 
     def batch(start: int) -> ExampleBatch:
         return objective.batch(range(start, min(start + size, count)), held_out)
 
-    for part, own in dealt(map(batch, range(0, count, size)), trainer.ranks):
+    for part, counts in dealt(map(batch, range(0, count, size)), trainer.ranks):
         values = trainer.compute(part, "log_probabilities")
-        if own:
-            numbers[torch.as_tensor(list(part.rows), dtype=torch.long)] = values.double().cpu()
-    return trainer.ranks.sum(numbers.to(trainer.ranks.device)).cpu()
+        if counts:
+            result[torch.as_tensor(list(part.rows), dtype=torch.long)] = values.double().cpu()
+    return trainer.ranks.sum(result.to(trainer.ranks.device)).cpu()

@@ -126,16 +126,14 @@ def _read_csv(path: Path, delimiter: str, columns: Sequence[Sequence[str]]) -> l
 
 def _csv_lines(path: Path, file: BinaryIO) -> Iterator[str]:
     """The lines of a file, none of which is held in memory if it is too long."""
-    number = 0
-    while line := file.readline(MAX_LINE + 1):
-        number += 1
+    for index, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
-            raise InputError(f"{path.name}, line {number}: longer than {MAX_LINE:,} bytes. Split it.")
+            raise InputError(f"{path.name}, line {index}: longer than {MAX_LINE:,} bytes. Split it.")
         try:
-            yield str(line.removeprefix(BOM_UTF8) if number == 1 else line, "utf-8")
+            yield str(line.removeprefix(BOM_UTF8) if index == 1 else line, "utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path.name}, line {number}: not UTF-8 text ({error.reason}). Convert the file first."
+                f"{path.name}, line {index}: not UTF-8 text ({error.reason}). Convert the file first."
             ) from None
 
 
@@ -160,8 +158,8 @@ def split_rows(
     held_out: list[DataRow] = []
     for row in rows:
         text = json.dumps(row.fields, sort_keys=True) if key is None else key(row)
-        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") / 2**64
-        (held_out if number < share else kept).append(row)
+        drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") / 2**64  # from 0 to 1
+        (held_out if drawn < share else kept).append(row)
     return kept, held_out
 
 

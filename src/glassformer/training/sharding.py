@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from glassformer.ground.errors import SettingError, spell
-from glassformer.layers import Block
+from glassformer.torch.container import Block
 from glassformer.training.objectives.objective import ExampleBatch
 from glassformer.training.settings import TrainingSettings
 
@@ -51,16 +51,16 @@ def joined_ranks(device: str | None = None) -> Iterator[Ranks]:
     count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda":
-        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(own)
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(place)
     else:
-        own = torch.device(kind)
+        place = torch.device(kind)
     if count == 1:
-        yield Ranks(device=own)
+        yield Ranks(device=place)
         return
-    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield Ranks(rank, count, own)
+        yield Ranks(rank, count, place)
     finally:
         dist.destroy_process_group()
 
@@ -121,7 +121,7 @@ def like(parameter: Any, value: Tensor) -> Tensor:
 
 
 def dealt(batches: Iterable[ExampleBatch], ranks: Ranks) -> Iterator[tuple[ExampleBatch, bool]]:
-    """Every so many batches one for each process, and whether it counts: at the end some process another's, and waste it."""
+    """One batch of each round for this process, and whether it counts: in the last round some process another's in vain."""
     hand: list[ExampleBatch] = []
     for batch in batches:
         hand.append(batch)

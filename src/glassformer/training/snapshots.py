@@ -4,29 +4,29 @@
 
 Much happens in the first steps and little in the last, so half of them are spaced by a factor, from the untrained model on;
 the others are those of evaluations, whose losses are known. Which steps follows from the settings alone, so a training that
-was stopped keeps the same ones as an unbroken one. Rounding to float16 halves the size, and changes a loss in its fourth
+was stopped keeps those of an unbroken one. Rounding to float16 halves the size, and changes a loss in its fourth
 digit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoint.training_layout import SNAPSHOTS, step_name
-from glassformer.ground.files import sync_folder, sync_tree, temporary_folder, write_error
+from glassformer.checkpoint.training_layout import SNAPSHOTS
 from glassformer.text import Tokenizer
 from glassformer.training.settings import TrainingSettings
-from glassformer.training.trained_model import ModelWriter, write_half
+from glassformer.training.trained_model import ModelWriter
+from glassformer.training.training_folder import write_step
 
 DEFAULT_COUNT = 16
-FEW, STEPS_EACH = 4, 4  # of a short training: so many, or one for so many steps
-DEFAULT_BYTES = 2_000_000_000  # of all, unless their number is given
+FEW, STEPS_EACH = 4, 4  # of a short training: models at least, or steps for each
+DEFAULT_BYTES = 2_000_000_000  # of all, unless their count is given
 
 
 def snapshot_steps(steps: int, evaluate_every: int, count: int) -> tuple[int, ...]:
-    """After which steps of a training the model is kept: at most so many, the first and the last among them.
+    """After which steps of a training the model is kept: at most `count`, the first and the last among them.
 
     >>> snapshot_steps(900, 150, 12)
     (0, 1, 4, 15, 59, 150, 300, 450, 600, 750, 900)
@@ -49,7 +49,7 @@ def _near(step: int, evaluate_every: int) -> int:
 
 
 def _spread(items: list[int], count: int) -> list[int]:
-    """At most so many of a list, evenly.
+    """At most `count` of a list, evenly.
 
     >>> _spread([1, 2, 3, 4, 5, 6], 2)
     [2, 5]
@@ -65,10 +65,10 @@ class Snapshots:
     path: Path  # of the training's folder
     tokenizer: Tokenizer
     settings: TrainingSettings
-    writer: ModelWriter = write_half
+    writer: ModelWriter = field(default_factory=ModelWriter)
 
     def steps(self, model: Any) -> frozenset[int]:
-        """After which steps this model is kept. Unless their number is given, they take up a bounded space."""
+        """After which steps this model is kept. Unless their count is given, they take up a bounded space."""
         count = self.settings.snapshots
         if count is None:
             size = 2 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -77,19 +77,7 @@ class Snapshots:
         return frozenset(snapshot_steps(self.settings.steps, self.settings.evaluate_every, count))
 
     def keep(self, step: int, model: Any) -> Path:
-        """Write the model as it is; one that is there already, from before the training was stopped, is the same."""
-        folder = self.path / SNAPSHOTS
-        target = folder / step_name(step)
-        if target.exists():
-            return target
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with temporary_folder(folder, ".saving-") as work:
-                inner = work / target.name
-                self.writer(inner, model, self.tokenizer, None)
-                sync_tree(inner)
-                inner.rename(target)
-                sync_folder(folder)
-        except OSError as error:
-            raise write_error(target, error) from error
-        return target
+        """Write the model as it is; one that is there already was written before the training was stopped."""
+        return write_step(
+            self.path / SNAPSHOTS, step, lambda folder: self.writer.write_snapshot(folder, model, self.tokenizer)
+        )

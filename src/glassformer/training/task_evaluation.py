@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from glassformer.ground.progress import Progress
+from glassformer.see.task_evaluation import (
+    ClassificationEvaluation,
+    LabelScores,
+    Mistake,
+    TaggingEvaluation,
+    TextToTextEvaluation,
+    WrittenAnswer,
+)
+from glassformer.see.view import View
 from glassformer.text import Tokenizer
 from glassformer.training.measures import (
-    Confusions,
     accuracy,
-    confusion,
     edit_distance,
     entity_counts,
     f1_scores,
@@ -22,13 +29,16 @@ from glassformer.training.measures import (
     precision_recall_f1,
     total_scores,
 )
-from glassformer.training.objectives.classification import TextClassification, TokenClassification
+from glassformer.training.objectives.classification import (
+    Answer,
+    Classification,
+    GivenLabels,
+    TextClassification,
+    TokenLabelling,
+)
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.rows import SOURCE, TARGET, DataRow, read_rows
-from glassformer.training.task_kinds import find_kind, make_objective
-from glassformer.views.classification import ClassificationEvaluation, LabelScores, Mistake, TaggingEvaluation
-from glassformer.views.text_to_text import TextToTextEvaluation, WrittenAnswer
-from glassformer.views.view import View
+from glassformer.training.task_kinds import Inputs, find_kind, make_objective
 
 KEPT = 100  # mistakes that a view has
 BATCH = 64  # texts that are answered at once
@@ -59,86 +69,60 @@ def evaluate_task(
     started, rows = time.perf_counter(), read_rows(data, kind.columns)
     objective = make_objective(kind, tokenizer, model.config, (), rows, length)
     model.eval()
-    about = {"model": name or model.config.name_or_path, "data": data.name}
-    view: View
     if isinstance(objective, TextClassification):
-        view = _classification(objective, model, rows, kind.inputs, about, progress, started)
-    elif isinstance(objective, TokenClassification):
-        view = _tagging(objective, model, about, progress, started)
+        kind_of_view, measured = _classification(objective, model, rows, kind.inputs, progress)
+    elif isinstance(objective, TokenLabelling):
+        kind_of_view, measured = _tagging(objective, model, progress)
     else:
-        view = _text_to_text(objective, model, rows, about, progress, started)
-    return view
+        kind_of_view, measured = _text_to_text(objective, model, rows, progress)
+    model_name, seconds = name or model.config.name_or_path, time.perf_counter() - started
+    return kind_of_view(model=model_name, data=data.name, seconds=seconds, **measured)
+
+
+Evaluated: TypeAlias = tuple[Callable[..., View], Mapping[str, Any]]  # a view's class, and what it shows
 
 
 def _classification(
-    objective: TextClassification,
-    model: Any,
-    rows: Sequence[DataRow],
-    inputs: Any,
-    about: Mapping[str, Any],
-    progress: Progress | None,
-    started: float,
-) -> ClassificationEvaluation:
-    names, loss = objective.labels.names, 0.0
-    expected: list[int] = []
-    answered: list[int] = []
-    chances: list[float] = []
-    for batch, logits in objective.held_out_logits(model):
-        loss += float(objective.logits_loss(logits, batch.targets))
-        best = logits.softmax(-1).max(-1)
-        expected += batch.targets.flatten().tolist()
-        answered += best.indices.tolist()
-        chances += best.values.tolist()
-        _tell(progress, len(expected), len(rows))
-    wrong = [row for row in range(len(rows)) if expected[row] != answered[row]]
-    surest = sorted(wrong, key=lambda row: -chances[row])[:KEPT]
+    objective: TextClassification, model: Any, rows: Sequence[DataRow], inputs: Inputs, progress: Progress | None
+) -> Evaluated:
+    given, names = objective.answer(model, progress=progress), objective.labels.names
+    wrong = [row for row in range(len(rows)) if given.expected[row] != given.answered[row]]
+    surest = sorted(wrong, key=lambda row: -given.probabilities[row])[:KEPT]
     mistakes = tuple(
         Mistake(
-            place=rows[row].place, text=_preview(" ¦ ".join(inputs(rows[row]))), expected=names[expected[row]],
-            answered=names[answered[row]], probability=chances[row],
+            place=rows[row].place, text=_preview(" ¦ ".join(inputs(rows[row]))), expected=names[given.expected[row]],
+            answered=names[given.answered[row]], probability=given.probabilities[row],
         )
         for row in surest
     )  # fmt: skip
-    table = confusion(expected, answered, len(names))
-    return ClassificationEvaluation(
-        **about, texts=len(rows), truncated=len(objective.truncated), loss=loss / len(rows), accuracy=accuracy(table),
-        macro_f1=macro_f1(table), labels=_label_scores(names, table), confusion=_tuples(table), mistakes=mistakes,
-        seconds=time.perf_counter() - started,
-    )  # fmt: skip
+    measured = _measured(objective, given, len(rows))
+    return ClassificationEvaluation, {**measured, "texts": len(rows), "mistakes": mistakes}
 
 
-def _tagging(
-    objective: TokenClassification, model: Any, about: Mapping[str, Any], progress: Progress | None, started: float
-) -> TaggingEvaluation:
-    loss = 0.0
-    expected: list[list[str]] = []
-    answered: list[list[str]] = []
-    for batch, logits in objective.held_out_logits(model):
-        loss += float(objective.logits_loss(logits, batch.targets))
-        for truth, guess in objective.word_tags(batch, logits):
-            expected.append(truth)
-            answered.append(guess)
-        _tell(progress, len(expected), objective.held_out)
-    table, counts = objective.confusion(expected, answered), entity_counts(expected, answered)
-    words = int(table.sum())
+def _tagging(objective: TokenLabelling, model: Any, progress: Progress | None) -> Evaluated:
+    given = objective.answer(model, progress=progress)
+    counts, words = entity_counts(given.expected, given.answered), sum(map(len, given.expected))
     entities = tuple(LabelScores(type_, *precision_recall_f1(*three), three[2]) for type_, three in counts.items())
-    return TaggingEvaluation(
-        **about, texts=len(expected), words=words, truncated=len(objective.truncated), loss=loss / max(1, words),
-        accuracy=accuracy(table), macro_f1=macro_f1(table), entity_f1=total_scores(counts)[2] if counts else None,
-        labels=_label_scores(objective.labels.names, table), entities=entities, confusion=_tuples(table),
-        seconds=time.perf_counter() - started,
-    )  # fmt: skip
+    entity_f1 = total_scores(counts)[2] if counts else None
+    measured = _measured(objective, given, words)
+    return TaggingEvaluation, {
+        **measured, "texts": len(given.expected), "words": words, "entity_f1": entity_f1, "entities": entities,
+    }  # fmt: skip
+
+
+def _measured(objective: Classification[Answer], given: GivenLabels[Answer], count: int) -> dict[str, Any]:
+    """What is measured of labels, whatever has them; `count`: how much has one."""
+    table = objective.confusion(given)
+    scores = zip(objective.labels.names, f1_scores(table), table.sum(1).tolist(), strict=True)
+    labels = tuple(LabelScores(label, *three, support) for label, three, support in scores)
+    return {
+        "truncated": len(objective.truncated), "loss": given.loss / max(1, count), "accuracy": accuracy(table),
+        "macro_f1": macro_f1(table), "labels": labels, "confusion": tuple(map(tuple, table.tolist())),
+    }  # fmt: skip
 
 
 @torch.no_grad()
-def _text_to_text(
-    objective: TextToText,
-    model: Any,
-    rows: Sequence[DataRow],
-    about: Mapping[str, Any],
-    progress: Progress | None,
-    started: float,
-) -> TextToTextEvaluation:
+def _text_to_text(objective: TextToText, model: Any, rows: Sequence[DataRow], progress: Progress | None) -> Evaluated:
     loss, tokens = 0.0, 0
     for batch in objective.held_out_batches(BATCH):
         loss, tokens = loss + float(objective.loss(model, batch.to(model.device))), tokens + batch.count
@@ -149,20 +133,18 @@ def _text_to_text(
     answers: list[WrittenAnswer] = []
     for start in range(0, len(sources), BATCH):
         part = sources[start : start + BATCH]
-        written = objective.answer(model, [tuple(objective.tokenizer(source)["input_ids"]) for source in part])
-        for source, ids in zip(part, written, strict=True):
-            text = objective.tokenizer.decode(ids, skip_special_tokens=True)
+        for source, text in zip(part, objective.answer_texts(model, part), strict=True):
             edits, expected, place = min((edit_distance(text, right), right, place) for right, place in targets[source])
             answers.append(WrittenAnswer(place, _preview(source), expected, text, edits))
-        _tell(progress, len(answers), len(sources))
-    edits = sum(answer.edits for answer in answers)
-    return TextToTextEvaluation(
-        **about, sources=len(answers), loss=loss / max(1, tokens),
-        exact_match=sum(not answer.edits for answer in answers) / len(answers), edit_distance=edits / len(answers),
-        character_error_rate=edits / max(1, sum(len(answer.expected) for answer in answers)),
-        answers=tuple(sorted((answer for answer in answers if answer.edits), key=lambda answer: -answer.edits)[:KEPT]),
-        seconds=time.perf_counter() - started,
-    )  # fmt: skip
+        if progress is not None:
+            progress(len(answers), len(sources))
+    count, edits = len(answers), sum(answer.edits for answer in answers)
+    wrong = sorted((answer for answer in answers if answer.edits), key=lambda answer: -answer.edits)
+    return TextToTextEvaluation, {
+        "sources": count, "loss": loss / max(1, tokens), "exact_match": sum(not answer.edits for answer in answers) / count,
+        "edit_distance": edits / count, "answers": tuple(wrong[:KEPT]),
+        "character_error_rate": edits / max(1, sum(len(answer.expected) for answer in answers)),
+    }  # fmt: skip
 
 
 def _target(row: DataRow, tokenizer: Tokenizer) -> str:
@@ -174,18 +156,5 @@ def _target(row: DataRow, tokenizer: Tokenizer) -> str:
     return text
 
 
-def _label_scores(names: Sequence[str], table: Confusions) -> tuple[LabelScores, ...]:
-    return tuple(LabelScores(*values) for values in zip(names, *f1_scores(table), table.sum(1).tolist(), strict=True))
-
-
-def _tuples(table: Confusions) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, table.tolist()))
-
-
 def _preview(text: str) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
-
-
-def _tell(progress: Progress | None, done: int, total: int) -> None:
-    if progress is not None:
-        progress(done, total)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, Head
 from glassformer.ground.errors import SettingError, did_you_mean, spell
 from glassformer.text import Tokenizer
 from glassformer.training.labels import Labels, read_tagged_text
-from glassformer.training.objectives.classification import TextClassification, TokenClassification, texts_of
+from glassformer.training.objectives.classification import TextClassification, TokenLabelling, texts_of
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.rows import LABEL, SOURCE, TARGET, TEXT, DataRow
 
+Inputs: TypeAlias = Callable[[DataRow], tuple[str, ...]]  # a row's texts
 LENGTH = 512  # tokens of a text, unless the model reads fewer or somebody says otherwise
 
 
@@ -22,8 +23,8 @@ class TaskKind:
     head: Head
     architecture: str  # of a new model, by default
     columns: tuple[Sequence[str], ...]  # that a CSV file must have
-    inputs: Callable[[DataRow], tuple[str, ...]]  # the texts that the model reads
-    outputs: Callable[[DataRow], tuple[str, ...]]  # the texts that it writes
+    inputs: Inputs  # the texts that the model reads
+    outputs: Inputs  # the texts that it writes
     labels: Callable[[DataRow], Sequence[Any]] | None  # as the row has them; None: it writes texts
     usage: str  # the command that uses a model in {folder}
 
@@ -57,12 +58,12 @@ def make_objective(
     rows: Sequence[DataRow],
     held_out: Sequence[DataRow],
     length: int | None = None,
-) -> TextClassification | TokenClassification | TextToText:
+) -> TextClassification | TokenLabelling | TextToText:
     """What a model with a task's head is trained to do, and measured by; its labels are the config's."""
     limit = text_limit(tokenizer, config, length)
     if kind.labels is None:
         return TextToText(tokenizer, config, rows, held_out, limit)
-    objective = TextClassification if kind.head == "sequence" else TokenClassification
+    objective = TextClassification if kind.head == "sequence" else TokenLabelling
     return objective(tokenizer, Labels(tuple((config.id2label or {}).values())), rows, held_out, limit)
 
 

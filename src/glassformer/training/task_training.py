@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,21 +13,21 @@ import torch
 
 from glassformer.blueprints import Head, model_types
 from glassformer.compat.auto import model_class_for_head
-from glassformer.families import base_class_for
 from glassformer.ground.errors import InputError, SettingError, spell
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import AutoConfig, AutoTokenizer
 from glassformer.text import Tokenizer
+from glassformer.torch import base_class_for
 from glassformer.training.labels import Labels, collect_labels
 from glassformer.training.new_tokenizer import kept_tokenizer, new_tokenizer
 from glassformer.training.objectives.text_to_text import TextToText
-from glassformer.training.prepared import PreparedTraining, make_trainer
 from glassformer.training.presets import Preset, config_of, find_family, find_preset, first_known
 from glassformer.training.rows import DataRow, read_rows, split_rows
-from glassformer.training.settings import TrainingSettings, batch_size_for
+from glassformer.training.settings import TrainingSettings, steps_and_batch_size
 from glassformer.training.sharding import Ranks
 from glassformer.training.task_kinds import TaskKind, find_kind, make_objective, text_limit
 from glassformer.training.training_folder import TrainingFolder
+from glassformer.training.training_request import HeldOutRequest, TrainingParts
 
 note = logging.getLogger("glassformer").warning
 EPOCHS, LEARNING_RATE, WEIGHT_DECAY = 3, 5e-5, 0.01  # for a model that is trained further
@@ -37,8 +37,11 @@ SAMPLES = 3  # texts that are shown with what the model writes for them
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskTraining:
-    """A model with a task head out of rows: a new one, or one that is trained further."""
+class TaskTraining(HeldOutRequest):
+    """A model with a task head out of rows: a new one, or one that is trained further.
+
+    Which rows are held out follows from a digest of their texts.
+    """
 
     KIND: ClassVar[str] = "task"
 
@@ -48,42 +51,34 @@ class TaskTraining:
     preset: str = "tiny"
     architecture: str | None = None  # of a new model; None: the task's
     vocabulary: int | None = None  # of a new tokenizer; None: the preset's
-    length: int | None = None  # tokens of a text, at most
-    held_out: float = 0.05  # the share of rows that are never trained on, by a digest of their texts
     init: str | None = None  # a model to go on from, instead of a new one
-    settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
-        TrainingSettings.check(self.settings)
         find_kind(self.task)
         find_preset(self.preset)
-        if not 0 <= self.held_out < 1:
-            raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and (self.architecture is not None or self.vocabulary is not None):
             name = "vocabulary" if self.architecture is None else "arch"
             raise SettingError(f"a model that is trained further keeps family and tokenizer: leave {spell(name)} out.")
+        super().__post_init__()
 
-    def prepare(
-        self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
-    ) -> PreparedTraining:
-        """Read and check the rows, make the model, and take up what an earlier run has left."""
-        kind, preset = find_kind(self.task), find_preset(self.preset)
+    def parts(self, folder: TrainingFolder, ranks: Ranks, progress: NamedProgress | None) -> TrainingParts:
+        """Read and check the rows, and make the model."""
+        kind, preset = find_kind(self.task), find_preset(self.preset, length=self.length, vocabulary=self.vocabulary)
         base = None if self.init is None else AutoConfig.from_pretrained(self.init)
         architecture = (self.architecture or kind.architecture) if base is None else base.model_type
         find_family(architecture)
         self._check_head(architecture, kind.head)
         rows, held_out = self._rows(kind)
-        if ranks.first and not resume and self.init is None and self.architecture is None:
+        if ranks.first and not folder.begun and self.init is None and self.architecture is None:
             note(
                 f"a new {architecture} is trained, from random weights; {spell('init', 'MODEL')} starts from a "
                 "pretrained one."
             )
         labels = self._labels(kind, rows if self.test_data is not None else [*rows, *held_out], base)
-        sized = preset if self.length is None else replace(preset, length=self.length)
-        tokenizer = kept_tokenizer(folder, ranks, lambda: self._tokenizer(kind, architecture, [*rows, *held_out], sized))
+        tokenizer = kept_tokenizer(folder, ranks, lambda: self._tokenizer(kind, architecture, [*rows, *held_out], preset))
         settings = self._settings(preset, len(rows))
         torch.manual_seed(settings.seed)
-        model = self._model(kind, architecture, sized, tokenizer, labels)
+        model = self._model(kind, architecture, preset, tokenizer, labels)
         objective = make_objective(kind, tokenizer, model.config, rows, held_out, self.length)
         if ranks.first and (places := objective.truncated):
             note(
@@ -96,11 +91,15 @@ class TaskTraining:
                 f"rows to evaluate on: {len(held_out)}, and measures of fewer than {FEW} say little. Give more rows, a "
                 f"larger {spell('held_out')}, or {spell('test_data')}."
             )
-        sample = None
-        if isinstance(objective, TextToText):
-            sample = sampler(objective, tokenizer, [kind.inputs(row)[0] for row in (held_out or rows)[:SAMPLES]])
+        shown = [kind.inputs(row)[0] for row in (held_out or rows)[:SAMPLES]]
+
+        def sample(model: Any) -> str:
+            assert isinstance(objective, TextToText)
+            answers = objective.answer_texts(model, shown)
+            return "\n".join(f"{source} → {text}" for source, text in zip(shown, answers, strict=True))
+
         usage = f"Use it: {kind.usage}"
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, sample, usage)
+        return TrainingParts(model, tokenizer, objective, settings, sample if kind.labels is None else None, usage)
 
     def _rows(self, kind: TaskKind) -> tuple[list[DataRow], list[DataRow]]:
         """The rows to train on, and those to evaluate on."""
@@ -120,12 +119,12 @@ class TaskTraining:
         known = () if base is None else tuple((base.id2label or {}).values())
         return collect_labels(((label, row.place) for row in rows for label in read(row)), self.data, known)
 
-    def _tokenizer(self, kind: TaskKind, architecture: str, rows: Sequence[DataRow], sized: Preset) -> Tokenizer:
+    def _tokenizer(self, kind: TaskKind, architecture: str, rows: Sequence[DataRow], preset: Preset) -> Tokenizer:
         if self.init is None:
             family = find_family(architecture)
             texts = (text for row in rows for text in (*kind.inputs(row), *kind.outputs(row)))
             return new_tokenizer(
-                texts, self.vocabulary or sized.vocabulary, family.default_head, sized.length,
+                texts, preset.vocabulary, family.default_head, preset.length,
                 token_types=getattr(family, "type_vocab_size", 0) > 1,
             )  # fmt: skip
         tokenizer = AutoTokenizer.from_pretrained(self.init)
@@ -135,27 +134,22 @@ class TaskTraining:
 
     def _settings(self, preset: Preset, examples: int) -> TrainingSettings:
         """The preset's, with a longer rise; of a model that is trained further, a few gentle passes over the rows."""
-        further = self.init is not None
-        size = preset.settings.batch_size
-        if further and "steps" not in self.settings:
-            size = batch_size_for(EPOCHS * examples, size)
-        size = self.settings.get("batch_size", size)
-        steps = self.settings.get("steps", math.ceil(EPOCHS * examples / size) if further else preset.settings.steps)
-        every = max(1, math.ceil(steps / EPOCHS))
-        gentle = {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "evaluate_every": every, "save_every": steps}
-        changes = {
-            "steps": steps,
-            "batch_size": size,
-            "warmup_steps": math.ceil(steps * WARMUP),
-            **(gentle if further else {}),
-        }
-        return replace(preset.settings, **{**changes, **self.settings})
+        changes, usual = self.settings, preset.settings
+        if self.init is None:
+            steps, gentle = changes.get("steps", usual.steps), {}
+        else:
+            steps, size = steps_and_batch_size(changes, EPOCHS * examples, usual.batch_size)
+            gentle = {
+                "learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "steps": steps, "batch_size": size,
+                "evaluate_every": max(1, math.ceil(steps / EPOCHS)), "save_every": steps,
+            }  # fmt: skip
+        return replace(usual, **{"warmup_steps": math.ceil(steps * WARMUP), **gentle, **changes})
 
-    def _model(self, kind: TaskKind, architecture: str, sized: Preset, tokenizer: Tokenizer, labels: Labels | None) -> Any:
+    def _model(self, kind: TaskKind, architecture: str, preset: Preset, tokenizer: Tokenizer, labels: Labels | None) -> Any:
         named = {} if labels is None else {"id2label": labels.id2label, "num_labels": len(labels.names)}
         model_class = model_class_for_head(architecture, kind.head)
         if self.init is None:
-            return model_class(config_of(sized, architecture, tokenizer).with_changes(named))
+            return model_class(config_of(preset, architecture, tokenizer).with_changes(named))
         model = model_class.from_pretrained(self.init, dtype=torch.float32, ignore_mismatched_sizes=True, **named)
         if model.config.pad_token_id is None:  # a decoder's classifier finds the end of a text by it
             model.config.pad_token_id = first_known(tokenizer.pad_token_id, tokenizer.eos_token_id)
@@ -167,14 +161,3 @@ class TaskTraining:
             raise SettingError(
                 f"a {architecture} model has no head for {spell('task', self.task)}. Families that have: {others}."
             )
-
-
-def sampler(objective: TextToText, tokenizer: Tokenizer, sources: Sequence[str]) -> Callable[[Any], str]:
-    """What shows how a model answers some sources."""
-
-    def write(model: Any) -> str:
-        answers = objective.answer(model, [tuple(tokenizer(source)["input_ids"]) for source in sources])
-        texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
-        return "\n".join(f"{source} → {text}" for source, text in zip(sources, texts, strict=True))
-
-    return write

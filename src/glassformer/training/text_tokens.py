@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.training.corpus import Corpus
 from glassformer.training.new_tokenizer import new_tokenizer
-from glassformer.training.objectives.language_model import Ids, LanguageModel
-from glassformer.training.objectives.masked_language_model import MaskedLanguageModel
-from glassformer.training.objectives.span_corruption import SpanCorruption
+from glassformer.training.objectives.gaps import MaskedLanguageModel, SpanCorruption
+from glassformer.training.objectives.language_model import LanguageModel
+from glassformer.training.objectives.objective import Ids
 
 TOKENS, DESCRIPTION = "tokens.bin", "tokens.json"
 
@@ -68,7 +69,7 @@ def read_token_file(folder: Path) -> tuple[Ids, TokenFileInfo]:
 
 def train_tokenizer(corpus: Corpus, vocabulary: int, progress: Progress | None = None, **options: Any) -> Tokenizer:
     """A tokenizer of the corpus; options: those of `new_tokenizer`."""
-    return new_tokenizer(_counted(corpus, progress), vocabulary, **options)
+    return new_tokenizer(chain.from_iterable(corpus.documents(progress)), vocabulary, **options)
 
 
 def tokenized(corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Progress | None = None) -> tuple[Path, str]:
@@ -81,57 +82,32 @@ def tokenized(corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Prog
     return target, source
 
 
-def language_model_objective(
-    corpus: Corpus, tokenizer: Tokenizer, tokens: Path, length: int, held_out_share: float
-) -> LanguageModel:
-    """Windows of a token file; its end is held out."""
-    ids, held_out, source = _split(tokens, held_out_share)
-    return LanguageModel(ids, length, held_out, token_sizes(tokenizer), source)
-
-
-def gap_objective(
+def text_objective(
     tokenizer: Tokenizer, config: Config, tokens: Path, length: int, held_out_share: float
-) -> MaskedLanguageModel | SpanCorruption:
-    """The same for models that see all of a text, with gaps: encoders, and encoder-decoders."""
-    ids, held_out, source = _split(tokens, held_out_share)
-    if config.is_encoder_decoder:
-        return SpanCorruption(tokenizer, config, ids, length, held_out, source)
-    return MaskedLanguageModel(tokenizer, ids, length, held_out, source)
-
-
-def _split(tokens: Path, held_out_share: float) -> tuple[Ids, Ids, str]:
-    """The ids of a token file to train on, those that are held out, and what it was made from."""
+) -> LanguageModel | MaskedLanguageModel | SpanCorruption:
+    """What a model learns from windows of a token file, whose end is held out: its family decides (`default_head`)."""
     ids, info = read_token_file(tokens)
     kept = len(ids) - int(len(ids) * held_out_share)
-    return ids[:kept], ids[kept:], info.source
+    learned, held_out, source = ids[:kept], ids[kept:], info.source
+    if config.default_head == "causal":
+        return LanguageModel(learned, length, held_out, token_sizes(tokenizer), source)
+    if config.is_encoder_decoder:
+        return SpanCorruption(tokenizer, config, learned, length, held_out, source)
+    return MaskedLanguageModel(tokenizer, learned, length, held_out, source)
 
 
 def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """How many bytes of text each token is; special tokens are none."""
     special = set(tokenizer.all_special_ids)
-    return np.array([0 if n in special else len(tokenizer.token_bytes(n)) for n in range(len(tokenizer))], np.int64)
-
-
-def _counted(corpus: Corpus, progress: Progress | None) -> Iterator[str]:
-    """All pieces of a corpus, telling how many bytes of it were given."""
-    done = 0
-    for document in corpus.documents():
-        for piece in document:
-            yield piece
-            done += len(piece.encode())
-            if progress is not None:
-                progress(done, corpus.bytes)
+    sizes = [0 if token in special else len(tokenizer.token_bytes(token)) for token in range(len(tokenizer))]
+    return np.array(sizes, np.int64)
 
 
 def _token_chunks(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None) -> Iterator[list[int]]:
     """Each document's ids, and the end token behind it."""
-    done = 0
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    for document in corpus.documents():
+    for document in corpus.documents(progress):
         for piece in document:
             yield tokenizer(piece, add_special_tokens=False)["input_ids"]
-            done += len(piece.encode())
-            if progress is not None:
-                progress(done, corpus.bytes)
         if end is not None:
             yield [end]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,16 +21,14 @@ from glassformer.model_files import AutoConfig, AutoTokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.config_fields import NO_LIMIT
 from glassformer.training.corpus import read_corpus
-from glassformer.training.lora import LoraSettings
 from glassformer.training.new_tokenizer import add_gap_tokens, kept_tokenizer
-from glassformer.training.prepared import PreparedTraining, make_trainer
+from glassformer.training.objectives.language_model import LanguageModel
 from glassformer.training.presets import config_of, find_family, find_preset
-from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
-from glassformer.training.start_model import load_start_model
-from glassformer.training.text_tokens import gap_objective, language_model_objective, tokenized, train_tokenizer
-from glassformer.training.trained_model import writers_of
+from glassformer.training.text_tokens import text_objective, tokenized, train_tokenizer
+from glassformer.training.trained_model import load_start_model
 from glassformer.training.training_folder import TrainingFolder
+from glassformer.training.training_request import LoraRequest, TrainingParts
 
 NEW_TOKENIZER = "bpe"  # trained on the corpus
 DEFAULT_TEXT = "sotu"  # of the catalogue
@@ -44,7 +42,7 @@ USES: Mapping[Head, str] = {  # what can be done with a model in {folder}, by it
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTraining:
+class TextTraining(LoraRequest):
     """A model out of plain text; its family decides what it is trained to do (`default_head`).
 
     A decoder predicts the next token, an encoder guesses hidden ones, an encoder-decoder writes what was taken out.
@@ -52,55 +50,40 @@ class TextTraining:
 
     KIND: ClassVar[str] = "text"
 
-    text: str = DEFAULT_TEXT  # a file, a folder, or a catalogue name
-    preset: str = "tiny"
+    text: str = DEFAULT_TEXT  # a file, a folder, or a catalogue name; its end is held out
+    preset: str = "tiny"  # of a new model; its window is used unless `length` is given
     architecture: str = "scratch"
     tokenizer: str = NEW_TOKENIZER  # or the name of one: cl100k_base, a model's
     vocabulary: int | None = None  # of a new tokenizer; None: the preset's
-    length: int | None = None  # tokens of a window; None: the preset's
-    held_out: float = 0.05  # the share of the text's end that is never trained on
-    prompt: str = ""  # how samples begin
-    init: str | None = None  # a model to go on from, instead of a new one
-    lora: Mapping[str, Any] | None = None  # LoraSettings' fields: updates beside that model are trained, and it is not
-    merge: bool = False  # write what they make of it, too
-    settings: Mapping[str, Any] = field(default_factory=dict)  # changes to the preset's
 
     def __post_init__(self) -> None:
-        TrainingSettings.check(self.settings)
         find_preset(self.preset)
-        if not 0 <= self.held_out < 1:
-            raise SettingError(f"{spell('held_out', self.held_out)} is no share from 0 to 1.")
         if self.init is not None and self.tokenizer != NEW_TOKENIZER:
             raise SettingError(f"a model that is trained further keeps its tokenizer: leave {spell('tokenizer')} out.")
         if self.lora is not None and self.init is None:
             raise SettingError(f"{spell('lora')} trains beside a model that exists: name it with {spell('init', 'MODEL')}.")
-        if self.merge and self.lora is None:
-            raise SettingError(f"{spell('merge')} is for a LoRA: leave it out, or add {spell('lora', 8)}.")
+        super().__post_init__()
 
-    def prepare(
-        self, folder: TrainingFolder, ranks: Ranks, resume: bool = False, progress: NamedProgress | None = None
-    ) -> PreparedTraining:
-        """Read and tokenize the text, make the model, and take up what an earlier run has left."""
+    def parts(self, folder: TrainingFolder, ranks: Ranks, progress: NamedProgress | None) -> TrainingParts:
+        """Read and tokenize the text, and make the model."""
 
         def part(name: str) -> Progress | None:
             return None if progress is None else lambda done, total: progress(name, done, total)
 
-        preset = find_preset(self.preset)
+        preset = find_preset(self.preset, length=self.length, vocabulary=self.vocabulary)
         family = find_family(self.architecture) if self.init is None else type(AutoConfig.from_pretrained(self.init))
         head = family.default_head
         if self.prompt and head != "causal":
             raise SettingError(f"{spell('sample')} is for a model that continues texts; this one fills gaps. Leave it out.")
         corpus = read_corpus(_locate_text(self.text, progress), part("reading"))
-        sized = preset if self.length is None else replace(preset, length=self.length)
 
         def make_tokenizer() -> Tokenizer:
             if self.init is not None:
                 return AutoTokenizer.from_pretrained(self.init)
             if self.tokenizer == NEW_TOKENIZER:
-                vocabulary, limit = self.vocabulary or preset.vocabulary, NO_LIMIT if head == "causal" else sized.length
-                types = getattr(family, "type_vocab_size", 0) > 1
+                limit, types = NO_LIMIT if head == "causal" else preset.length, getattr(family, "type_vocab_size", 0) > 1
                 report = part("training the tokenizer")
-                return train_tokenizer(corpus, vocabulary, report, head=head, max_length=limit, token_types=types)
+                return train_tokenizer(corpus, preset.vocabulary, report, head=head, max_length=limit, token_types=types)
             made = _named_tokenizer(self.tokenizer, progress)
             add_gap_tokens(made, head)
             return made
@@ -110,7 +93,7 @@ class TextTraining:
             tokenized(corpus, tokenizer, folder.path / "tokens", part("tokenizing"))
         ranks.wait()
         tokens, _ = tokenized(corpus, tokenizer, folder.path / "tokens")
-        lora = None if self.lora is None else LoraSettings(**self.lora)
+        lora = self.lora_settings
         rate = {} if lora is None else {"learning_rate": LORA_LEARNING_RATE}
         settings = replace(preset.settings, **{**rate, **self.settings})
         torch.manual_seed(settings.seed)
@@ -121,20 +104,19 @@ class TextTraining:
             if length > model.config.context:
                 raise SettingError(f"{spell('length', length)} is more than the model's context of {model.config.context}.")
         else:
-            config = config_of(sized, self.architecture, tokenizer)
-            model, length = model_class_for_head(config.model_type, head)(config), sized.length
+            config = config_of(preset, self.architecture, tokenizer)
+            model, length = model_class_for_head(config.model_type, head)(config), preset.length
         if head == "causal":
             model.generation_config.eos_token_id = tokenizer.eos_token_id
-            objective: Any = language_model_objective(corpus, tokenizer, tokens, length, self.held_out)
-        else:
-            objective = gap_objective(tokenizer, model.config, tokens, length, self.held_out)
+        objective = text_objective(tokenizer, model.config, tokens, length, self.held_out)
 
         def write(model: Any) -> str:
-            return sample(model, tokenizer, self.prompt) if head == "causal" else objective.sample(model)
+            if isinstance(objective, LanguageModel):
+                return sample(model, tokenizer, self.prompt)
+            return objective.sample(model)
 
         usage = USES[head].replace("{mask}", tokenizer.mask_token or "")
-        writers = writers_of(lora, self.init, self.merge)
-        return make_trainer(self, model, tokenizer, objective, settings, folder, ranks, resume, write, usage, writers)
+        return TrainingParts(model, tokenizer, objective, settings, write, usage, self.writer())
 
 
 def sample(model: Any, tokenizer: Tokenizer, prompt: str, tokens: int = SAMPLE_TOKENS) -> str:

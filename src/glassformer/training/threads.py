@@ -27,7 +27,7 @@ HOPELESS = 1.5  # times the best time: fewer threads will not be better
 
 
 def use_threads(trainer: Trainer, asked: int | None = None) -> None:
-    """Train with the threads that were asked for, or that the training began with, or else with the fastest number."""
+    """Train with as many threads as are asked for, or as the training began with, or else as are fastest."""
     if trainer.ranks.device.type != "cpu" or trainer.ranks.count > 1:  # torchrun shares the cores out
         return
     assert trainer.folder is not None
@@ -47,7 +47,7 @@ def use_threads(trainer: Trainer, asked: int | None = None) -> None:
 
 
 def fastest_threads(rehearse: Callable[[], object], most: int, clock: Callable[[], float] = time.perf_counter) -> int:
-    """The number of threads, at most so many, with which something takes the least time."""
+    """With how many threads, at most `most`, something takes the least time."""
 
     def seconds() -> float:
         started = clock()

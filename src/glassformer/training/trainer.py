@@ -1,7 +1,7 @@
 """The loop: batches to losses to gradients to weights, with everything on the disk that a killed training needs.
 
-What a step computes follows from the settings, the data, the step's number and the weights before it: which examples it
-sees and what dropout drops are drawn anew for each step from its number. So a training that was stopped, in whatever way,
+What a step computes follows from the settings, the data, the step's index and the weights before it: which examples it
+sees and what dropout drops are drawn anew for each step from its index. So a training that was stopped, in whatever way,
 ends with the weights of an unbroken one; and how its batches are cut into parts, over time or over processes, changes
 rounding alone.
 """
@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,11 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.ground.errors import CheckpointError, NotNumbers, TrainingDiverged
-from glassformer.layers.linear import has_fast_matmul
+from glassformer.torch.layers import has_fast_matmul
 from glassformer.training.events import Evaluated, Event, EventFiles, Sampled, Saved, SnapshotKept, StepDone
-from glassformer.training.example_order import ExampleOrder
-from glassformer.training.objectives.objective import ExampleBatch, Objective
-from glassformer.training.optimizer import make_optimizer, set_learning_rate
+from glassformer.training.objectives.objective import ExampleBatch, ExampleOrder, Objective
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks, dealt, like, release_whole, shard_model, whole
 from glassformer.training.snapshots import Snapshots
@@ -39,7 +37,7 @@ KEPT_STATES = 2  # checkpoints that a training can go on from
 class LossOf(nn.Module):
     """A model and what it is trained to do, as one module: what compiles, and what several processes share."""
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: nn.Module, objective: Objective[Any]) -> None:
         super().__init__()
         self.model, self.objective = model, objective
 
@@ -54,7 +52,7 @@ class Trainer:
     Args:
         model: of an Auto class, with the objective's head.
         objective: the examples, and their loss.
-        settings: how many steps of which size, at which learning rate.
+        settings: the steps, their size and their learning rate.
         folder: where checkpoints and metrics go, and where an earlier part of the training may lie.
         ranks: this process's place among several.
         sample: what the model writes, for people to look at when it is evaluated.
@@ -64,7 +62,7 @@ class Trainer:
     def __init__(
         self,
         model: Any,
-        objective: Objective,
+        objective: Objective[Any],
         settings: TrainingSettings,
         folder: TrainingFolder | None = None,
         ranks: Ranks | None = None,
@@ -83,7 +81,7 @@ class Trainer:
         self._module = LossOf(model, objective)
         if settings.shard:
             shard_model(self._module, settings, self.ranks)
-        self.optimizer = make_optimizer(model.parameters(), settings)
+        self.optimizer = adamw(model.parameters(), settings)
         self.order = ExampleOrder(objective.examples, settings.batch_size, settings.seed)
         self.step = 0  # done so far
         self.losses: list[float] = []  # of the first step, and of the last few
@@ -135,15 +133,16 @@ class Trainer:
 
     def train_step(self) -> StepDone:
         """One update of the weights."""
-        started, settings, number = time.perf_counter(), self.settings, self.step
-        rate = settings.learning_rate_at(number)
-        set_learning_rate(self.optimizer, rate)
+        started, settings, step = time.perf_counter(), self.settings, self.step
+        rate = settings.learning_rate_at(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.model.train()
-        batches = self._batches(number)
+        batches = self._batches(step)
         targets = self._sum(sum(batch.count for batch in batches))
         losses = []
         for part, batch in enumerate(batches):
-            torch.manual_seed(_mixed(settings.seed, number, self.ranks.rank, part))
+            torch.manual_seed(_mixed(settings.seed, step, self.ranks.rank, part))
             with self._precision(), self._synced(part == len(batches) - 1):
                 loss = self._loss(batch.inputs, batch.targets)
                 (loss * (self.ranks.count / max(1.0, targets))).backward()  # processes average their gradients
@@ -152,7 +151,7 @@ class Trainer:
         total, size = torch.stack((torch.stack(losses).sum(), norm)).tolist()  # waits for the device, once
         mean = self._sum(total) / max(1.0, targets)
         if not math.isfinite(mean) or not math.isfinite(size):
-            raise NotNumbers(self._diagnosis(number, batches, losses))
+            raise NotNumbers(self._diagnosis(step, batches, losses))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
@@ -165,7 +164,7 @@ class Trainer:
         """A part of the next step that changes nothing, to see how long it takes."""
         self.model.train()
         self.objective.step_seed = _mixed(self.settings.seed, self.step)
-        batch = self.objective.batch(self.order.at(self.step)[:examples].tolist()).to(self.ranks.device)
+        batch = self.objective.batch(self.order.rows(self.step)[:examples].tolist()).to(self.ranks.device)
         with self._precision():
             self._loss(batch.inputs, batch.targets).backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -179,9 +178,9 @@ class Trainer:
             totals, count = dict.fromkeys(self.objective.summed, 0.0), 0
             most = None if self.step == self.settings.steps else self.settings.evaluation_examples
             batches = self.objective.held_out_batches(self.micro_batch_size, most)
-            for batch, own in dealt(batches, self.ranks):
+            for batch, counts in dealt(batches, self.ranks):
                 sums = self.compute(batch, "sums")
-                if own:
+                if counts:
                     totals = {name: total + float(sums[name]) for name, total in totals.items()}
                     count += batch.count
             targets = max(1.0, self._sum(count))
@@ -211,7 +210,7 @@ class Trainer:
     def _batches(self, step: int) -> list[ExampleBatch]:
         """This process's share of a step, in parts that fit into memory."""
         self.objective.step_seed = _mixed(self.settings.seed, step)
-        rows = self.order.at(step)[self.ranks.rank :: self.ranks.count].tolist()
+        rows = self.order.rows(step)[self.ranks.rank :: self.ranks.count].tolist()
         size = self.micro_batch_size
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [self.objective.batch(part).to(self.ranks.device) for part in parts]
@@ -267,10 +266,10 @@ class Trainer:
         if self.folder is None or latest is None:
             return False
         weights, moments, state = latest
-        own = dict(self._trained())
-        if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in weights.items()}:
+        trained = dict(self._trained())
+        if {name: value.shape for name, value in trained.items()} != {name: value.shape for name, value in weights.items()}:
             raise CheckpointError(f"{self.folder.path}: its checkpoints are of another model. Choose another folder.")
-        for name, parameter in own.items():
+        for name, parameter in trained.items():
             device = parameter.device
             with torch.no_grad():
                 parameter.copy_(like(parameter, weights[name]))
@@ -316,8 +315,6 @@ class Trainer:
             f"{kept} Begin anew with a lower learning rate than {self.settings.learning_rate:g}, or a longer warmup."
         )
 
-    # When numbers are none --------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def _diagnosis(self, step: int, batches: list[ExampleBatch], losses: list[Tensor]) -> str:
         """Where the first value that is no number stands: the part of the batch, and the site."""
@@ -336,6 +333,22 @@ class Trainer:
         return (
             f"step {step + 1}: the loss is no number, for examples {rows}; the first site that is none is {site}. {advice}"
         )
+
+
+def adamw(parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW over the parameters that have gradients; decay pulls to zero, where a norm's weight or a bias need not go."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if parameter.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+    )
 
 
 def tolerated_loss(first: float) -> float:
@@ -358,6 +371,6 @@ def tf32_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _mixed(*numbers: int) -> int:
-    """One number out of several, for a generator's seed."""
-    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1
+def _mixed(*parts: int) -> int:
+    """A generator's seed, of several parts."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1

@@ -3,8 +3,8 @@
     training.json                  the model's config, the settings and what the data are
     threads.json                   how many threads it is computed with
     metrics.jsonl                  a line for each report
-    checkpoints/step-00000200/     the weights and the optimizer's state after so many steps
-    snapshots/step-00000064/       the model after so many steps, to look at
+    checkpoints/step-00000200/     the weights and the optimizer's state after 200 steps
+    snapshots/step-00000064/       the model after 64 steps, to look at
     curves.html                    the losses, as a picture
     config.json, model.safetensors, …   the model, when the training is over
 
@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from glassformer.ground.files import (
     write_error,
     write_text,
 )
-from glassformer.ground.locks import try_lock
+from glassformer.ground.ownership import try_lock
 
 EARLY = (LOCK, "tokenizer", "tokens")  # what is made before a training begins
 DAMAGED = "damaged: its checksum is not the one that was written"
@@ -123,7 +123,7 @@ class TrainingFolder:
                 continue
             if isinstance(before, dict) and isinstance(after, dict):
                 names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-                if not names:  # the same goes for what is None
+                if not names:  # a field that it lacks counts as None
                     continue
                 name = names[0]
                 part, before, after = f"{part}: {name}", before.get(name), after.get(name)
@@ -142,29 +142,17 @@ class TrainingFolder:
     def save(
         self, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
-        """A checkpoint after so many steps."""
-        folder = self.path / CHECKPOINTS
-        target = folder / step_name(step)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if target.exists():  # saved before the training was stopped and taken up from an earlier one
-                return target
-            with temporary_folder(folder, ".saving-") as work:
-                inner = work / target.name
-                inner.mkdir()
-                safetensors.torch.save_file(_contiguous(weights), inner / WEIGHTS)
-                safetensors.torch.save_file(_contiguous(moments), inner / MOMENTS)
-                checksums = {name: file_crc32(inner / name) for name in (WEIGHTS, MOMENTS)}
-                described = sealed({"step": step, **state, "files": checksums})
-                (inner / STATE).write_text(json.dumps(described, indent=1), "utf-8")
-                sync_tree(inner)
-                inner.rename(target)
-                sync_folder(folder)
-        except safetensors.SafetensorError as error:  # a full disk, in the library's words
-            raise write_error(target, str(error)) from error
-        except OSError as error:
-            raise write_error(target, error) from error
-        return target
+        """A checkpoint after `step` steps."""
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            safetensors.torch.save_file(_contiguous(weights), folder / WEIGHTS)
+            safetensors.torch.save_file(_contiguous(moments), folder / MOMENTS)
+            checksums = {name: file_crc32(folder / name) for name in (WEIGHTS, MOMENTS)}
+            described = sealed({"step": step, **state, "files": checksums})
+            (folder / STATE).write_text(json.dumps(described, indent=1), "utf-8")
+
+        return write_step(self.path / CHECKPOINTS, step, write)
 
     def keep_latest(self, count: int) -> None:
         """Remove all but the last checkpoints: how the model learned is to be seen in its snapshots."""
@@ -233,6 +221,29 @@ class TrainingFolder:
                 file.write(json.dumps({**line, "time": time.time()}) + "\n")
         except OSError as error:
             raise write_error(self.path / METRICS, error) from error
+
+
+def write_step(parent: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """What belongs to a step, in a folder that is there as a whole or not at all.
+
+    One that is there already was written before the training was stopped and taken up from an earlier step.
+    """
+    target = parent / step_name(step)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            return target
+        with temporary_folder(parent, ".saving-") as work:
+            inner = work / target.name
+            write(inner)
+            sync_tree(inner)
+            inner.rename(target)
+            sync_folder(parent)
+    except safetensors.SafetensorError as error:  # a full disk, in the library's words
+        raise write_error(target, str(error)) from error
+    except OSError as error:
+        raise write_error(target, error) from error
+    return target
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -379,7 +379,7 @@ export interface paths {
         put?: never;
         /**
          * Attribution Patch
-         * @description What patching each place would bring back of the first text's answer, estimated by one backward pass.
+         * @description Estimate what patching would restore at every place, all at once, by one backward pass.
          */
         post: operations["attribution_patch_glass_attribution_patch_post"];
         delete?: never;
@@ -462,6 +462,26 @@ export interface paths {
          * @description Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them.
          */
         post: operations["experts_glass_experts_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/glass/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Explain
+         * @description Say why the model answers as it does: the words that decide, what carries them, and whether that holds.
+         */
+        post: operations["explain_glass_explain_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -659,7 +679,7 @@ export interface paths {
         put?: never;
         /**
          * Patch
-         * @description Which of the first text's activations bring its answer back in the second.
+         * @description Patch one text's activations into another's forward pass, place by place: see which restore its answer.
          */
         post: operations["patch_glass_patch_post"];
         delete?: never;
@@ -679,7 +699,7 @@ export interface paths {
         put?: never;
         /**
          * Patch Pairs
-         * @description What each place restores of the first texts' answers, on average over many pairs of texts.
+         * @description Patch over many pairs of texts: see what each place restores on average, with its spread.
          */
         post: operations["patch_pairs_glass_patch_pairs_post"];
         delete?: never;
@@ -699,7 +719,7 @@ export interface paths {
         put?: never;
         /**
          * Patch Path
-         * @description How much of the first text's answer goes from each sender to the receivers, past all other heads.
+         * @description Patch along paths: how much of the first text's answer goes from each sender to the receivers, past all other heads.
          */
         post: operations["patch_path_glass_patch_path_post"];
         delete?: never;
@@ -1759,12 +1779,18 @@ export interface components {
         };
         /**
          * AttributionPatchRequest
-         * @description POST /glass/attribution-patch: as /glass/patch, estimated; `check` patches too
+         * @description POST /glass/attribution-patch
          */
         AttributionPatchRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description The token it is compared with; by default the second text's best.
+             */
             against?: number | string | null;
-            /** Answer */
+            /**
+             * Answer
+             * @description The token to restore, by text or #id; by default the first text's best.
+             */
             answer?: number | string | null;
             /**
              * Change
@@ -1779,27 +1805,38 @@ export interface components {
             } | null;
             /**
              * Check
+             * @description Patch too, and show how far off the estimate is.
              * @default false
              */
             check: boolean;
-            /** First */
+            /**
+             * First
+             * @description The text whose activations are patched in.
+             */
             first: string;
             /** Model */
             model?: string | null;
             /**
              * Part
+             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
              * @default residual
              * @enum {string}
              */
             part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
-            /** Positions */
+            /**
+             * Positions
+             * @description Only at this position, or token of the second text; repeatable.
+             */
             positions?: (number | string)[] | null;
             /**
              * Raw
              * @default false
              */
             raw: boolean;
-            /** Second */
+            /**
+             * Second
+             * @description The text they are patched into, of equal length.
+             */
             second: string;
             /**
              * Steer
@@ -1808,8 +1845,6 @@ export interface components {
             steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
-            /** Token */
-            token?: number | string | null;
         };
         /** glassformer.attribution-patching/1 */
         AttributionPatchingJson: {
@@ -1988,6 +2023,15 @@ export interface components {
             ];
             text: string;
         };
+        Carried: {
+            answer: string;
+            instead: string;
+            lead: number | null;
+            lens: number | null;
+            parts: components["schemas"]["PartEffect"][];
+            settled: number | null;
+            word: string;
+        };
         /**
          * ChatCompletionRequest
          * @description POST /v1/chat/completions
@@ -2119,6 +2163,11 @@ export interface components {
             type: "function";
         } & {
             [key: string]: unknown;
+        };
+        Check: {
+            claim: string;
+            holds: boolean;
+            lead: number | null;
         };
         /** ChosenFunction */
         ChosenFunction: {
@@ -2457,6 +2506,11 @@ export interface components {
             terms: components["schemas"]["ProductTerm"][];
             total: number | null;
         };
+        Draw: {
+            best: string;
+            best_probability: number | null;
+            rank: number;
+        };
         /**
          * EmbedRequest
          * @description POST /api/embed
@@ -2532,6 +2586,12 @@ export interface components {
             place: string;
             position: number | null;
         };
+        Exchange: {
+            answer: string;
+            change: number | null;
+            probability: number | null;
+            text: string;
+        };
         ExpertLayer: {
             layer: number;
             loads: components["schemas"]["ExpertLoad"][];
@@ -2597,6 +2657,55 @@ export interface components {
             /** Target */
             target?: string | null;
         };
+        /**
+         * ExplainRequest
+         * @description POST /glass/explain
+         */
+        ExplainRequest: {
+            /**
+             * Against
+             * @description Its lead over this token; by default the runner-up.
+             */
+            against?: number | string | null;
+            /**
+             * Change
+             * @default {}
+             */
+            change: {
+                [key: string]: components["schemas"]["SiteChange"];
+            };
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /** Prompt */
+            prompt: string | number[] | components["schemas"]["ChatMessage"][];
+            /**
+             * Raw
+             * @default false
+             */
+            raw: boolean;
+            /**
+             * Steer
+             * @default []
+             */
+            steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
+            /** System */
+            system?: string | null;
+            /**
+             * Token
+             * @description The answer's token to explain: its index or its text; by default the one that tells most.
+             */
+            token?: number | string | null;
+            /**
+             * Tokens
+             * @description How many tokens of the answer are written.
+             * @default 24
+             */
+            tokens: number;
+        };
         ExplainedCandidate: {
             chosen: boolean;
             id: number;
@@ -2604,6 +2713,24 @@ export interface components {
             removed_by: string | null;
             scores: ((number | null) | null)[];
             text: string;
+        };
+        /** glassformer.explanation/1 */
+        ExplanationJson: {
+            against: components["schemas"]["AnswerToken"];
+            answer: components["schemas"]["AnswerToken"];
+            carried: components["schemas"]["Carried"] | null;
+            checks: components["schemas"]["Check"][];
+            draw: components["schemas"]["Draw"] | null;
+            lead: number | null;
+            model: string;
+            named: number;
+            position: number;
+            probability: number | null;
+            /** @constant */
+            schema: "glassformer.explanation/1";
+            sentences: string[];
+            tokens: string[];
+            words: components["schemas"]["WordEffect"][];
         };
         FeatureActivation: {
             activation: number | null;
@@ -3764,9 +3891,16 @@ export interface components {
              */
             stats: boolean;
         };
+        PartEffect: {
+            attention: (number | null) | null;
+            block: number;
+            head: number | null;
+            restored: number | null;
+            together: number | null;
+        };
         /**
          * PatchPairsRequest
-         * @description POST /glass/patch-pairs: each pair's first text in its second's pass, and the mean of what that restores.
+         * @description POST /glass/patch-pairs
          */
         PatchPairsRequest: {
             /**
@@ -3782,21 +3916,29 @@ export interface components {
             } | null;
             /**
              * Metric
+             * @description What is averaged: recovered, logit_difference, probability (of the answer) or kl.
              * @default recovered
              * @enum {string}
              */
             metric: "recovered" | "logit_difference" | "probability" | "kl";
             /** Model */
             model?: string | null;
-            /** Pairs */
+            /**
+             * Pairs
+             * @description Many pairs: first and second text of each, and perhaps answer and against; of a .jsonl or .csv file.
+             */
             pairs: components["schemas"]["PairOfTexts"][];
             /**
              * Part
+             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
              * @default heads
              * @enum {string}
              */
             part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
-            /** Positions */
+            /**
+             * Positions
+             * @description Only at this position, or token of the second text; repeatable.
+             */
             positions?: (number | string)[] | null;
             /**
              * Raw
@@ -3813,12 +3955,18 @@ export interface components {
         };
         /**
          * PatchPathRequest
-         * @description POST /glass/patch-path: a sender's value of the first text, as some receivers in the second see it.
+         * @description POST /glass/patch-path
          */
         PatchPathRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description The token it is compared with; by default the second text's best.
+             */
             against?: number | string | null;
-            /** Answer */
+            /**
+             * Answer
+             * @description The token to restore, by text or #id; by default the first text's best.
+             */
             answer?: number | string | null;
             /**
              * Change
@@ -3831,16 +3979,23 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
-            /** First */
+            /**
+             * First
+             * @description The text whose activations are patched in.
+             */
             first: string;
             /**
              * Freeze Mlps
+             * @description MLPs keep their values too.
              * @default false
              */
             freeze_mlps: boolean;
             /** Model */
             model?: string | null;
-            /** Positions */
+            /**
+             * Positions
+             * @description Only at this position, or token of the second text; repeatable.
+             */
             positions?: (number | string)[] | null;
             /**
              * Raw
@@ -3849,15 +4004,20 @@ export interface components {
             raw: boolean;
             /**
              * Receivers
+             * @description The site that receives along a path, such as blocks.9.attention.query.6 or final; repeatable.
              * @default [
              *       "final"
              *     ]
              */
             receivers: string[];
-            /** Second */
+            /**
+             * Second
+             * @description The text they are patched into, of equal length.
+             */
             second: string;
             /**
              * Sender
+             * @description The site that sends along a path, such as blocks.5.attention.heads.1; a pattern for many.
              * @default blocks.*.attention.heads
              */
             sender: string;
@@ -3871,12 +4031,18 @@ export interface components {
         };
         /**
          * PatchRequest
-         * @description POST /glass/patch: the first text's activations in the second's pass.
+         * @description POST /glass/patch
          */
         PatchRequest: {
-            /** Against */
+            /**
+             * Against
+             * @description The token it is compared with; by default the second text's best.
+             */
             against?: number | string | null;
-            /** Answer */
+            /**
+             * Answer
+             * @description The token to restore, by text or #id; by default the first text's best.
+             */
             answer?: number | string | null;
             /**
              * Change
@@ -3889,24 +4055,34 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
-            /** First */
+            /**
+             * First
+             * @description The text whose activations are patched in.
+             */
             first: string;
             /** Model */
             model?: string | null;
             /**
              * Part
+             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
              * @default residual
              * @enum {string}
              */
             part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
-            /** Positions */
+            /**
+             * Positions
+             * @description Only at this position, or token of the second text; repeatable.
+             */
             positions?: (number | string)[] | null;
             /**
              * Raw
              * @default false
              */
             raw: boolean;
-            /** Second */
+            /**
+             * Second
+             * @description The text they are patched into, of equal length.
+             */
             second: string;
             /**
              * Steer
@@ -3915,8 +4091,6 @@ export interface components {
             steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
-            /** Token */
-            token?: number | string | null;
         };
         PatchedPair: {
             answers: [
@@ -5321,6 +5495,14 @@ export interface components {
             };
             whys: components["schemas"]["Why"][];
         };
+        WordEffect: {
+            exchanges: components["schemas"]["Exchange"][];
+            left_out: number | null;
+            /** @enum {unknown} */
+            origin: "prompt" | "answer" | "template";
+            positions: number[];
+            text: string;
+        };
         WrittenAnswer: {
             answered: string;
             edits: number;
@@ -6495,6 +6677,63 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ExpertsJson"];
+                    "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
+                };
+            };
+            /** @description The request cannot be honoured: what is wrong with it, in a sentence. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+            /** @description Any other error, in the same form: no key, no such model, a full queue. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string | null;
+                            message: string;
+                            param: string | null;
+                            type: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    explain_glass_explain_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExplainRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExplanationJson"];
                     "application/vnd.glassformer.page+json": components["schemas"]["PageJson"];
                 };
             };

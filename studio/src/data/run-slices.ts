@@ -8,7 +8,7 @@ import type { Steer } from "./steering";
 /** By name: "lens", "attention-maps/" with the kind of attention, and "experiments", a list of results. */
 export type Slices = Readonly<Record<string, unknown>>;
 
-const PROMPT_TOKENS = 512; // of a prompt whose lens is saved, at most; as in glassformer/observe/recording.py
+const PROMPT_TOKENS = 512; // of a prompt whose lens is saved, at most; as in glassformer/see/recording.py
 
 /** Read all of them, for a page that is to be saved; none where the model that wrote the run is not there. */
 export async function readRunSlices(source: Source, run: Recording, steer: readonly Steer[]): Promise<Slices> {

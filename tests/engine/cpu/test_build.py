@@ -17,6 +17,8 @@ from tests.checkpoint.files import refused
 from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
 from tests.patience import patience, wait_until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="session")
 def built_library(tmp_path_factory: pytest.TempPathFactory, compiler: list[str]) -> Path:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.blueprints.config import ACTIVATIONS
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import chosen_level, levels
+from glassformer.ops.activate import ACTIVATIONS
 from tests.checkpoint.test_scratch import SIZES, weights
 from tests.engine.cpu.packed import KEPT, RARE
 from tests.engine.executors import RequantizedSubject, Subject, write_checkpoint
@@ -209,7 +209,7 @@ def test_parity_of_kinds_levels_and_cache_dtypes(kind: str, level: str, cache: s
 @pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "mixed"), ("f32", "q8")])
 def test_parity_of_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
-    from glassformer.observe.verification import tolerance
+    from glassformer.see.verification import tolerance
 
     subject = Subject(smollm2)
     agree(subject, subject.cpu(cache, activations), tolerance(True, cache, activations))

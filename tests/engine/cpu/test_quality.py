@@ -10,7 +10,7 @@ import torch
 
 import glassformer
 from glassformer.engine.protocol import Feed, Want
-from glassformer.observe.perplexity import HELD_OUT, compare_likelihoods
+from glassformer.see.evaluation import HELD_OUT, compare_likelihoods
 from tests.parity import reference
 
 IDS = list(range(3, 43))

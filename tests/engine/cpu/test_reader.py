@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.engine.cpu import reader
+from glassformer.engine.cpu import executor as reader
+from glassformer.engine.cpu.executor import CpuReader
 from glassformer.engine.cpu.library import Engine, levels
-from glassformer.engine.cpu.reader import CpuReader
 from glassformer.engine.protocol import ACTIVATIONS
 from glassformer.ground.errors import InputError
 from glassformer.model_files import open_model
-from glassformer.observe.verification import difference
 from glassformer.quantize import requantize
+from glassformer.see.verification import difference
 from tests.parity import reference
 from tests.parity.compare import load
 from tests.sweeps import swept

@@ -20,6 +20,8 @@ import pytest
 from glassformer.engine.cpu import build, library
 from tests.engine.compiled import kept
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).with_name("native")
 SANITISED = ("-O1", "-g1", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages

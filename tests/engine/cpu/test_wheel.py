@@ -25,6 +25,8 @@ from tests.engine.cpu.fake_compiler import Compiler, works, write_sources
 from tests.fuzz.targets import write_llama
 from tools import wheels, zig_cxx
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 NATIVE = "glassformer/engine/cpu/native"
 SOURCES = {f"{NATIVE}/{name}" for name in ("engine.cpp", "kernels.cpp", "shared.h")}

@@ -10,6 +10,8 @@ import pytest
 
 from glassformer.engine.cpu import build
 
+pytestmark = pytest.mark.processes
+
 SOURCE = Path(__file__).with_name("native") / "work_sharing_test.cpp"
 
 

@@ -33,6 +33,7 @@ from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.sites import Watch
+from tests.engine.gpu.launches import decode as launched
 
 SMALL: dict[str, Any] = {
     "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -141,7 +142,7 @@ def _teacher_forced(model: RandomModel, ids: Sequence[int]) -> Iterator[tuple[st
     single_row = executor._single_row_decoder(len(ids))
     if single_row is not None:
         row.pages.reserve(0, len(ids))
-        decoded = single_row._decoder.decode(ids, 0, len(ids), executor._pool.tensor, row.pages.pages, scores_from=0)
+        decoded = launched(single_row._decoder, ids, 0, len(ids), executor._pool.tensor, row.pages.pages, scores_from=0)
         assert decoded.scores is not None
         yield "persistent", decoded.scores
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
-from glassformer.engine.gpu.kernels import DeviceMatrix, float_matrix, pack
+from glassformer.engine.gpu.kernels.packed_matmul import pack
+from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, float_matrix
 from glassformer.engine.gpu.persistent.formats import format_of
 from glassformer.engine.gpu.persistent.schedule import LAYER_MATRICES, DecoderShape, Formats
 

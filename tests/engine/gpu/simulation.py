@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from glassformer.engine.cpu.build import find_compiler
 from glassformer.engine.gpu.persistent import schedule as schedules
-from glassformer.engine.gpu.persistent.launch import Launch
+from glassformer.engine.gpu.persistent.kernel import Launch
 from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.persistent.stream import write_matrix
 from glassformer.engine.paged_rows import PAGE

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from glassformer.decoding import Policy, Step, StepDetail
-from glassformer.decoding.batch_drafts import BatchDrafts
 from glassformer.decoding.loop import Loop, loop
+from glassformer.decoding.prompt_lookup import BatchDrafts
 from glassformer.engine.gpu import device_steps
 from glassformer.engine.gpu.device_steps import knows, mode_of
 from glassformer.engine.protocol import BEST, Choice

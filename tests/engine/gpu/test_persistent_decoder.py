@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.engine.gpu.persistent import compiler, driver
-from glassformer.engine.gpu.persistent.decoder import Card, DecoderWeights, Kernel, PersistentDecoder
-from glassformer.engine.gpu.persistent.launch import NO_ID, Launch
+from glassformer.engine.gpu.persistent import kernel as kernels
+from glassformer.engine.gpu.persistent.decoder import DecoderWeights, PersistentDecoder
+from glassformer.engine.gpu.persistent.kernel import NO_ID, Card, Kernel, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule
 from glassformer.engine.paged_rows import PAGE
-from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError
+from tests.engine.gpu.launches import decode
 from tests.engine.gpu.reference import RandomModel, rotation_table
 from tests.engine.gpu.simulation import compile_simulation
 
@@ -72,7 +73,7 @@ def pool() -> torch.Tensor:
 def test_decoding_gives_the_best_ids_their_scores_and_residuals(
     decoder: PersistentDecoder, model: RandomModel, pool: torch.Tensor
 ) -> None:
-    decoded = decoder.decode([3, 4], 0, 4, pool, PAGES, scores_from=1, watch_residuals=True)
+    decoded = decode(decoder, [3, 4], 0, 4, pool, PAGES, scores_from=1, watch_residuals=True)
     cache = np.zeros((SHAPE.layers, 2, SHAPE.kv_heads, 4, SHAPE.head_size), np.float32)
     rotation = rotation_table(4, SHAPE.head_size)
     assert decoded.scores is not None
@@ -83,42 +84,35 @@ def test_decoding_gives_the_best_ids_their_scores_and_residuals(
         if step >= 1:
             assert np.allclose(decoded.scores[step - 1], scores, atol=0.02, rtol=0.02)
             assert decoded.ids[step] == decoded.scores[step - 1].argmax()
-    assert decoder.decode([3, 4], 0, 4, pool, PAGES).ids == decoded.ids
+    assert decode(decoder, [3, 4], 0, 4, pool, PAGES).ids == decoded.ids
 
 
 def test_decoding_stops_after_a_stop_id_and_goes_on_in_another_launch(
     decoder: PersistentDecoder, pool: torch.Tensor
 ) -> None:
-    ids = decoder.decode([3], 0, 5, pool, PAGES).ids
-    first = decoder.decode([3], 0, 5, pool, PAGES, stop_ids=[ids[2]]).ids
+    ids = decode(decoder, [3], 0, 5, pool, PAGES).ids
+    first = decode(decoder, [3], 0, 5, pool, PAGES, stop_ids=[ids[2]]).ids
     assert first == ids[: ids.index(ids[2]) + 1]
-    assert decoder.decode([first[-1]], len(first), 5 - len(first), pool, PAGES).ids == ids[len(first) :]
+    assert decode(decoder, [first[-1]], len(first), 5 - len(first), pool, PAGES).ids == ids[len(first) :]
 
 
 def test_scores_that_are_no_numbers_give_no_id(decoder: PersistentDecoder, pool: torch.Tensor) -> None:
     decoder._weights.embedding.data[3] = torch.nan
-    assert decoder.decode([3], 0, 5, pool, PAGES).ids == [NO_ID]
+    assert decode(decoder, [3], 0, 5, pool, PAGES).ids == [NO_ID]
 
 
 def test_a_time_out_is_one_error_and_the_next_launch_is_good(decoder: PersistentDecoder, pool: torch.Tensor) -> None:
-    ids = decoder.decode([3], 0, 3, pool, PAGES).ids
+    ids = decode(decoder, [3], 0, 3, pool, PAGES).ids
     with pytest.raises(ExecutorError, match="gave up after 2 seconds of waiting"):
-        decoder.decode([3], 0, 3, pool, PAGES, absent_block=1)
-    assert decoder.decode([3], 0, 3, pool, PAGES).ids == ids
+        decode(decoder, [3], 0, 3, pool, PAGES, absent_block=1)
+    assert decode(decoder, [3], 0, 3, pool, PAGES).ids == ids
 
 
 def test_tags_begin_anew_before_they_run_out(decoder: PersistentDecoder, pool: torch.Tensor) -> None:
-    ids = decoder.decode([3], 0, 3, pool, PAGES).ids
+    ids = decode(decoder, [3], 0, 3, pool, PAGES).ids
     decoder._tag = (1 << 32) - 5
-    assert decoder.decode([3], 0, 3, pool, PAGES).ids == ids
+    assert decode(decoder, [3], 0, 3, pool, PAGES).ids == ids
     assert decoder._tag == 3 * (SHAPE.layers + 1)
-
-
-def test_tokens_beyond_the_positions_or_the_vocabulary_are_refused(decoder: PersistentDecoder, pool: torch.Tensor) -> None:
-    with pytest.raises(InputError, match="129 tokens are more than the 128 positions"):
-        decoder.decode([3], 128, 1, pool, [0, 1, 2])
-    with pytest.raises(InputError, match="outside of the vocabulary of 50"):
-        decoder.decode([50], 0, 1, pool, PAGES)
 
 
 def never(schedule: Schedule, card: Card) -> Kernel:
@@ -198,30 +192,30 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_kernel_is_compiled_once_for_each_shape_and_card(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvrtc = FakeNvrtc()
-    monkeypatch.setattr(compiler, "_nvrtc", lambda: nvrtc)
-    cubin = compiler.compiled({"HIDDEN": "64"}, "sm_90")
+    monkeypatch.setattr(kernels, "_nvrtc", lambda: nvrtc)
+    cubin = kernels.compiled({"HIDDEN": "64"}, "sm_90")
     assert b"--gpu-architecture=sm_90" in cubin
     assert b"-DHIDDEN=64" in cubin
-    assert compiler.compiled({"HIDDEN": "64"}, "sm_90") == cubin
+    assert kernels.compiled({"HIDDEN": "64"}, "sm_90") == cubin
     assert nvrtc.compilations == 1
-    compiler.compiled({"HIDDEN": "128"}, "sm_90")
-    compiler.compiled({"HIDDEN": "64"}, "sm_100")
+    kernels.compiled({"HIDDEN": "128"}, "sm_90")
+    kernels.compiled({"HIDDEN": "64"}, "sm_100")
     assert nvrtc.compilations == 3
     monkeypatch.setenv("GLASS_REBUILD", "1")
-    compiler.compiled({"HIDDEN": "64"}, "sm_90")
+    kernels.compiled({"HIDDEN": "64"}, "sm_90")
     assert nvrtc.compilations == 4
 
 
 def test_a_home_that_cannot_be_written_costs_only_the_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_nvrtc", FakeNvrtc)
+    monkeypatch.setattr(kernels, "_nvrtc", FakeNvrtc)
     (home / "gpu").write_text("no folder")
-    assert compiler.compiled({"HIDDEN": "64"}, "sm_90")
+    assert kernels.compiled({"HIDDEN": "64"}, "sm_90")
 
 
 def test_what_the_compiler_said_is_a_note_of_the_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_nvrtc", lambda: FakeNvrtc(6))
+    monkeypatch.setattr(kernels, "_nvrtc", lambda: FakeNvrtc(6))
     with pytest.raises(ExecutorError, match="could not be compiled") as caught:
-        compiler.compiled({}, "sm_90")
+        kernels.compiled({}, "sm_90")
     assert caught.value.__notes__ == ["kernel.cu(1): error: wrong"]
 
 
@@ -231,9 +225,9 @@ def test_without_nvrtc_or_a_driver_there_is_one_error(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(ExecutorError, match="NVRTC, which compiles the GPU engine's kernel, was not found"):
-        compiler.compiled({}, "sm_90")
+        kernels.compiled({}, "sm_90")
     with pytest.raises(ExecutorError, match="needs an NVIDIA GPU and its driver"):
-        driver.CooperativeKernel(b"", "decode", 288, 1)
+        kernels.CooperativeKernel(b"", "decode", 288, 1)
 
 
 def test_a_driver_that_fails_says_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +239,6 @@ def test_a_driver_that_fails_says_what_it_said(monkeypatch: pytest.MonkeyPatch) 
             ctypes.cast(text, ctypes.POINTER(ctypes.c_char_p))[0] = b"out of memory"  # type: ignore[arg-type]
             return 0
 
-    monkeypatch.setattr(driver, "_load_driver", FakeDriver)
+    monkeypatch.setattr(kernels, "_load_driver", FakeDriver)
     with pytest.raises(ExecutorError, match="cuModuleLoadData says 'out of memory'"):
-        driver.CooperativeKernel(b"", "decode", 288, 1)
+        kernels.CooperativeKernel(b"", "decode", 288, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
+from glassformer.engine.gpu.persistent.kernel import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
 from tests.engine.gpu.reference import KindOf, RandomModel, rounded
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation

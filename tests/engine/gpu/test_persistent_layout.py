@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from glassformer.blueprints import blueprint, gemma3_text, gpt2, llama, mistral, qwen2, qwen3, t5
-from glassformer.engine.gpu.persistent.layout import DoesNotFit, read_layout, rotation_table
+from glassformer.engine.gpu.persistent.layout import read_layout, rotation_table
 from glassformer.engine.gpu.persistent.schedule import DecoderShape
+from glassformer.ground.errors import ExecutorError
 from glassformer.ops.rope import Rope
 
 SIZES: dict[str, Any] = {
@@ -58,7 +59,7 @@ def test_a_tied_head_is_the_embedding() -> None:
     ],
 )
 def test_a_blueprint_that_does_not_fit_says_why(config: Any, reason: str) -> None:
-    with pytest.raises(DoesNotFit, match=reason):
+    with pytest.raises(ExecutorError, match=reason):
         read_layout(blueprint(config))
 
 
@@ -79,7 +80,7 @@ def test_blueprints_changed_in_one_place_do_not_fit() -> None:
         (changed("attend", causal=False), "not plain causal"),
         (changed("scores", scale=2.0), "a bias or a scale"),
     ):
-        with pytest.raises(DoesNotFit, match=reason):
+        with pytest.raises(ExecutorError, match=reason):
             read_layout(other)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from glassformer.engine.gpu.kernels import float_matrix
+from glassformer.engine.gpu.kernels.tensors import float_matrix
 from glassformer.engine.gpu.persistent.formats import BFLOAT16, FORMATS, Format, FormatNumber, format_of
-from glassformer.engine.gpu.persistent.schedule import MATRICES, DecoderShape, Schedule, misfit, plan_matrix
-from glassformer.engine.gpu.persistent.stream import pack_groups, to_sections, unpack_groups, write_matrix
+from glassformer.engine.gpu.persistent.schedule import MATRICES, DecoderShape, MatrixPlan, Schedule, misfit, plan_matrix
+from glassformer.engine.gpu.persistent.stream import Sections, pack_groups, to_sections, write_matrix
 from tests.sweeps import examples
 
 SHARED_BYTES = 232_448
@@ -25,6 +27,25 @@ SHAPES = {
     "SmolLM2-135M": DecoderShape(30, 576, 9, 3, 64, 1536, 49_152, 1e-5),
     "Llama-3.2-1B": DecoderShape(16, 2048, 32, 8, 64, 8192, 128_256, 1e-5),
 }
+
+
+def unpack_groups(plan: MatrixPlan, groups: Tensor, lengths: Sequence[int]) -> list[Sections]:
+    """The inverse of `pack_groups`: the sections of the parts, which have these numbers of rows; columns stay padded."""
+    halves, at = groups.reshape(plan.groups, 2 * plan.parts, -1), 0
+    parts: list[Sections] = [[] for _ in lengths]
+    for section in plan.form.sections:
+        places = plan.padded_columns // section.columns // (2 * plan.parts)
+        words = halves[:, :, at : at + places * plan.rows_per_group * section.words]
+        at += words.shape[2]
+        rows = words.reshape(plan.groups, 2 * plan.parts, places, plan.rows_per_group, section.words)
+        rows = rows.permute(0, 3, 1, 2, 4).reshape(plan.groups, plan.rows_per_group, -1, section.words)
+        first = 0
+        for number, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+            half = plan.rows_per_group // 2
+            of_part = rows[:, number * half : (number + 1) * half] if plan.paired else rows
+            part.append(of_part.flatten(0, 1)[first : first + length])
+            first += 0 if plan.paired else length
+    return parts
 
 
 @st.composite

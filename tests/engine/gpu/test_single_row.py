@@ -15,9 +15,10 @@ import torch
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.engine.gpu import executor as engine
-from glassformer.engine.gpu import single_row_steps
+from glassformer.engine.gpu import single_row
 from glassformer.engine.gpu.executor import GpuExecutor
-from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
+from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
+from glassformer.engine.gpu.persistent.kernel import Card
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens, Feed
 from glassformer.ground.errors import ExecutorError
@@ -114,7 +115,7 @@ def test_several_rows_go_through_the_other_kernels(executor: GpuExecutor) -> Non
 
 def test_many_tokens_take_several_launches(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = executor.capabilities.sampler.best([executor.open()], [3], 5)
-    monkeypatch.setattr(single_row_steps, "MAX_UNWATCHED_STEPS", 2)
+    monkeypatch.setattr(single_row, "MAX_LAUNCH_STEPS", 2)
     assert np.array_equal(executor.capabilities.sampler.best([executor.open()], [3], 5), whole)
 
 
@@ -252,7 +253,7 @@ class TestChoosingAhead:
 
     def test_many_steps_go_in_several_pieces(self, executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = self.decoded(executor, DRAWN, DRAWS).ids
-        monkeypatch.setattr(single_row_steps, "MAX_STEPS", 2)
+        monkeypatch.setattr(single_row, "MAX_STEPS", 2)
         assert self.decoded(executor, DRAWN, DRAWS).ids == whole
 
     def test_what_the_kernel_does_not_keep_is_read_from_the_others(self, executor: GpuExecutor) -> None:

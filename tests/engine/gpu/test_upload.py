@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor
-from glassformer.engine.gpu import upload
+from glassformer.engine.gpu import weights as upload
 from glassformer.ground.errors import CheckpointError
 from tests.engine.executors import write_checkpoint
 

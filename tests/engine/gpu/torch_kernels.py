@@ -18,8 +18,8 @@ from glassformer.decoding.policy import pick
 from glassformer.decoding.rules import Rule, sampling
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.engine.gpu.kernels import ChoiceMode, DeviceMatrix, DeviceNorm, PassTensors
-from glassformer.engine.gpu.kernels.choosing import RULES
+from glassformer.engine.gpu.kernels.choosing import RULES, ChoiceMode
+from glassformer.engine.gpu.kernels.tensors import AttentionRule, CachedHeads, DeviceMatrix, DeviceNorm, PassTensors
 from glassformer.engine.paged_rows import PAGE
 
 ACTIVATIONS: dict[str, Any] = {
@@ -82,25 +82,24 @@ def matmul(
 
 
 def rope_kv_store(
-    p: PassTensors, qkv: Tensor, pool: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    query_offset: int = 0, key_offset: int = 0, value_offset: int = 0, query_norm: DeviceNorm | None = None,
-    key_norm: DeviceNorm | None = None, frequencies: Tensor | None = None, rope_scale: float = 1.0, rotate: bool = True,
-    store: bool = True, cross: bool = False,
+    p: PassTensors, qkv: Tensor, pool: Tensor, heads: CachedHeads, *, query_offset: int = 0, key_offset: int = 0,
+    value_offset: int = 0, query_norm: DeviceNorm | None = None, key_norm: DeviceNorm | None = None,
+    frequencies: Tensor | None = None, rope_scale: float = 1.0, rotate: bool = True, store: bool = True,
 ) -> None:  # fmt: skip
     def part(offset: int, count: int) -> Tensor:
-        return qkv[:, offset : offset + count * head_size].view(len(qkv), count, head_size)
+        return qkv[:, offset : offset + count * heads.head_size].view(len(qkv), count, heads.head_size)
 
-    keys, values = part(key_offset, kv_heads), part(value_offset, kv_heads)
+    keys, values = part(key_offset, heads.kv_heads), part(value_offset, heads.kv_heads)
     if rotate:
-        for x, head_norm in ((part(query_offset, heads), query_norm), (keys, key_norm)):
+        for x, head_norm in ((part(query_offset, heads.heads), query_norm), (keys, key_norm)):
             x[:] = _rotated(_normed(x, head_norm), p.positions, frequencies, rope_scale)
     if store:
-        table = p.source_page_table if cross else p.page_table
+        table = p.source_page_table if heads.cross else p.page_table
         assert table is not None
         for token, slot in enumerate(p.slots.tolist()):
             page = int(table[int(p.feed_of_token[token]), slot // PAGE])
-            pool[page, layer, 0, :, slot % PAGE] = keys[token].to(pool.dtype)
-            pool[page, layer, 1, :, slot % PAGE] = values[token].to(pool.dtype)
+            pool[page, heads.layer, 0, :, slot % PAGE] = keys[token].to(pool.dtype)
+            pool[page, heads.layer, 1, :, slot % PAGE] = values[token].to(pool.dtype)
 
 
 def _rotated(x: Tensor, positions: Tensor, frequencies: Tensor | None, scale: float) -> Tensor:
@@ -112,27 +111,26 @@ def _rotated(x: Tensor, positions: Tensor, frequencies: Tensor | None, scale: fl
     return torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
 
 
-def _plane(pool: Tensor, p: PassTensors, feed: int, layer: int, cross: bool) -> tuple[Tensor, Tensor]:
+def _plane(pool: Tensor, p: PassTensors, feed: int, heads: CachedHeads) -> tuple[Tensor, Tensor]:
     """A row's keys and values, (kv_heads, keys, head_size) each."""
-    table, ends = (p.source_page_table, p.source_lengths) if cross else (p.page_table, p.ends)
+    table, ends = (p.source_page_table, p.source_lengths) if heads.cross else (p.page_table, p.ends)
     assert table is not None
     assert ends is not None
     end = int(ends[feed])
-    pages = pool[table[feed, : -(-end // PAGE)].long(), layer].float()  # (pages, 2, kv_heads, PAGE, head_size)
+    pages = pool[table[feed, : -(-end // PAGE)].long(), heads.layer].float()  # (pages, 2, kv_heads, PAGE, head_size)
     keys, values = pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :end]
     return keys, values
 
 
 def _attention_weights(
-    p: PassTensors, token: int, query: Tensor, keys: Tensor, *, scale: float, causal: bool, window: int,
-    distance_bias: Tensor | None, max_distance: int, cross: bool,
-) -> Tensor:  # fmt: skip
+    p: PassTensors, queries: Tensor, token: int, keys: Tensor, heads: CachedHeads, rule: AttentionRule
+) -> Tensor:
     """Of one token's heads, (heads, keys)."""
     feed, position, slot = (int(numbers[token]) for numbers in (p.feed_of_token, p.positions, p.slots))
-    places = torch.arange(keys.shape[1])
-    scores = (query[:, None] @ keys.repeat_interleave(len(query) // len(keys), 0).transpose(1, 2))[:, 0] * scale
+    query, places = queries[token].view(heads.heads, heads.head_size), torch.arange(keys.shape[1])
+    scores = (query[:, None] @ keys.repeat_interleave(len(query) // len(keys), 0).transpose(1, 2))[:, 0] * rule.scale
     seen = torch.ones_like(places, dtype=torch.bool)
-    if not cross:
+    if not heads.cross:
         stands = places.clone()
         start = int(p.starts[feed])
         if p.tree_mask is not None:
@@ -140,31 +138,25 @@ def _attention_weights(
             inside = places >= start
             stands[inside] = p.tree_positions[feed, places[inside] - start].long()
             seen[inside] = p.tree_mask[token, places[inside] - start] != 0
-        if causal:
+        if rule.causal:
             seen &= places <= slot
-        if window:
-            seen &= position - stands < window
-    if distance_bias is not None:
-        away = (places - position).clamp(-max_distance, max_distance) + max_distance
-        scores = scores + distance_bias[:, away]
+        if rule.window:
+            seen &= position - stands < rule.window
+    if rule.distance_bias is not None:
+        away = (places - position).clamp(-rule.max_distance, rule.max_distance) + rule.max_distance
+        scores = scores + rule.distance_bias[:, away]
     return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
 def attention(
-    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    scale: float, causal: bool, max_keys: int, window: int = 0, distance_bias: Tensor | None = None,
-    max_distance: int = 0, cross: bool = False, query_offset: int = 0, rows: Tensor | None = None, prompt: bool = False,
-    max_tokens: int = 0,
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, rule: AttentionRule, *, max_keys: int,
+    rows: Tensor | None = None, prompt: bool = False, max_tokens: int = 0,
 ) -> None:  # fmt: skip
+    columns = heads.heads * heads.head_size
     for token in range(len(queries)) if rows is None else rows.tolist():
-        keys, values = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
+        keys, values = _plane(pool, p, int(p.feed_of_token[token]), heads)
         assert keys.shape[1] <= max_keys
-        query = queries[token, query_offset : query_offset + heads * head_size].view(heads, head_size)
-        weights = _attention_weights(
-            p, token, query, keys, scale=scale, causal=causal, window=window, distance_bias=distance_bias,
-            max_distance=max_distance, cross=cross,
-        )  # fmt: skip
-        out[token] = _mixed(weights, values).flatten()
+        out[token] = _mixed(_attention_weights(p, queries[:, :columns], token, keys, heads, rule), values).flatten()
 
 
 def _mixed(weights: Tensor, values: Tensor) -> Tensor:
@@ -173,25 +165,20 @@ def _mixed(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def attention_pattern(
-    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    keys: int, cross: bool = False, query_offset: int = 0, **masks: Any,
-) -> None:  # fmt: skip
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, rule: AttentionRule, *, keys: int
+) -> None:
     out.zero_()
+    columns = heads.heads * heads.head_size
     for token in range(len(queries)):
-        row_keys, _ = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
-        query = queries[token, query_offset : query_offset + heads * head_size].view(heads, head_size)
-        weights = _attention_weights(p, token, query, row_keys, cross=cross, **masks)
-        out[token].view(heads, keys)[:, : weights.shape[1]] = weights
+        row_keys, _ = _plane(pool, p, int(p.feed_of_token[token]), heads)
+        weights = _attention_weights(p, queries[:, :columns], token, row_keys, heads, rule)
+        out[token].view(heads.heads, keys)[:, : weights.shape[1]] = weights
 
 
-def weighted_values(
-    p: PassTensors, pattern: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    keys: int, cross: bool = False,
-) -> None:  # fmt: skip
+def weighted_values(p: PassTensors, pattern: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, *, keys: int) -> None:
     for token in range(len(pattern)):
-        _, values = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
-        weights = pattern[token].view(heads, keys)[:, : values.shape[1]]
-        out[token] = _mixed(weights, values).flatten()
+        _, values = _plane(pool, p, int(p.feed_of_token[token]), heads)
+        out[token] = _mixed(pattern[token].view(heads.heads, keys)[:, : values.shape[1]], values).flatten()
 
 
 def add(x: Tensor, other: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint.quantized.parts import (
+    FLOATS,
     Integers,
-    Parts,
+    MatrixParts,
     groups_of,
     integers,
     packed_stems,
     scaled,
     unpacked,
     whole_number,
+    with_matrices,
 )
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError
@@ -40,15 +42,12 @@ def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path:
             f"{path}: quantization_config has version={brief(version)}, and gemm can be read. Take the model so, unpacked, "
             "or as a .gguf file."
         )
-    stems = list(packed_stems(tensors, "qweight"))
-    used = {f"{stem}.{ending}" for stem in stems for ending in ENDINGS}
-    expanded = {name: tensor for name, tensor in tensors.items() if name not in used}
-    return expanded | {f"{stem}.weight": _matrix(Parts(stem, tensors, path)) for stem in stems}
+    return with_matrices(tensors, path, dict.fromkeys(packed_stems(tensors, "qweight"), _matrix), ENDINGS)
 
 
-def _matrix(parts: Parts) -> StoredTensor:
+def _matrix(parts: MatrixParts) -> StoredTensor:
     numbers, zeros = (parts.need(ending, ("I32",), 2) for ending in ("qweight", "qzeros"))
-    scales = parts.need("scales", ("F16", "BF16", "F32"), 2)
+    scales = parts.need("scales", FLOATS, 2)
     inputs, (groups, outputs) = numbers.shape[0], scales.shape
     parts.expect("qweight", numbers, (inputs, outputs // len(ORDER)))
     parts.expect("qzeros", zeros, (groups, outputs // len(ORDER)))

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glassformer.checkpoint.quantized.parts import Integers, Parts, integers, packed_stems
+from glassformer.checkpoint.quantized.parts import FLOATS, Integers, MatrixParts, integers, packed_stems, with_matrices
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
 
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ENDINGS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", *STATES)
-FLOATS = ("F32", "F16", "BF16")
 MAX_SIZE = 1 << 40  # of a dimension or a block
 
 
@@ -34,19 +33,17 @@ class QuantState(NamedTuple):
 
 
 def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, StoredTensor]:
-    four_bits = {stem: state for state in STATES for stem in packed_stems(tensors, state)}  # ….weight
-    eight_bits = list(packed_stems(tensors, "SCB"))
-    used = {f"{stem}.{ending}" for stem in four_bits for ending in ENDINGS}
-    used |= {f"{stem}.{ending}" for stem in eight_bits for ending in ("SCB", "weight_format")}
-    expanded = {name: tensor for name, tensor in tensors.items() if name not in used}
-    for stem, state in four_bits.items():
-        expanded[stem] = _four_bits(Parts(stem, tensors, path), state, tensors.get(stem))
-    for stem in eight_bits:
-        expanded[f"{stem}.weight"] = _eight_bits(Parts(stem, tensors, path))
-    return expanded
+    four_bits = {
+        stem: partial(_four_bits, state_name=state, numbers=tensors.get(stem))
+        for state in STATES
+        for stem in packed_stems(tensors, state)  # ….weight
+    }
+    expanded = with_matrices(tensors, path, four_bits, ENDINGS)
+    eight_bits = dict.fromkeys(packed_stems(expanded, "SCB"), _eight_bits)
+    return with_matrices(expanded, path, eight_bits, ("SCB", "weight_format"))
 
 
-def _eight_bits(parts: Parts) -> StoredTensor:
+def _eight_bits(parts: MatrixParts) -> StoredTensor:
     numbers, scales = parts.need("weight", ("I8",), 2), parts.need("SCB", FLOATS)
     if scales.elements != numbers.shape[0]:
         raise parts.error(f"SCB has {scales.elements} numbers for {numbers.shape[0]} rows")
@@ -57,7 +54,7 @@ def _eight_bits(parts: Parts) -> StoredTensor:
     return computed_tensor(f"{parts.stem}.weight", numbers.shape, unpack, [numbers, scales], "bitsandbytes int8")
 
 
-def _four_bits(parts: Parts, state_name: str, numbers: StoredTensor | None) -> StoredTensor:
+def _four_bits(parts: MatrixParts, state_name: str, numbers: StoredTensor | None) -> StoredTensor:
     state_tensor = parts.need(state_name, ("U8",), 1)
     state = _state(parts, state_tensor)
     codebook, absmax = parts.need("quant_map", FLOATS, 1), parts.need("absmax", (*FLOATS, "U8"), 1)
@@ -78,7 +75,7 @@ def _four_bits(parts: Parts, state_name: str, numbers: StoredTensor | None) -> S
     return computed_tensor(parts.stem, state.shape, compute, sources, f"bitsandbytes {state}")
 
 
-def _state(parts: Parts, tensor: StoredTensor) -> QuantState:
+def _state(parts: MatrixParts, tensor: StoredTensor) -> QuantState:
     try:
         raw = json.loads(bytes(tensor.bytes))
         nested = {"nested_blocksize": 1, "nested_offset": 0.0} | raw

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.checkpoint.quantized.float8 import FLOATS, UNUSED, scaled_floats
+from glassformer.checkpoint.quantized.float8 import UNUSED, scaled_floats
 from glassformer.checkpoint.quantized.parts import (
+    FLOATS,
     WORD,
-    Parts,
+    MatrixParts,
     checked_groups,
     groups_of,
     integers,
@@ -24,13 +25,14 @@ from glassformer.checkpoint.quantized.parts import (
     scaled,
     unpacked,
     whole_number,
+    with_matrices,
 )
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.typecheck import brief
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
-ENDINGS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", *UNUSED)
+ENDINGS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
 BITS = (4, 8)  # of packed numbers
 
 
@@ -42,15 +44,10 @@ def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path:
             "one of them, unpacked, or as a .gguf file."
         )
     packed = list(packed_stems(tensors, "weight_packed"))
-    others = [stem for stem in packed_stems(tensors, "weight_scale") if stem not in packed]
-    used = {f"{stem}.{ending}" for stem in (*packed, *others) for ending in ENDINGS}
-    expanded = {name: tensor for name, tensor in tensors.items() if name not in used and not name.endswith(UNUSED)}
-    bits = _bits(config, path) if packed else 0
-    for stem in packed:
-        expanded[f"{stem}.weight"] = _packed(Parts(stem, tensors, path), bits)
-    for stem in others:
-        expanded[f"{stem}.weight"] = _unpacked(Parts(stem, tensors, path))
-    return expanded
+    makers = dict.fromkeys(packed_stems(tensors, "weight_scale"), _unpacked)
+    if packed:
+        makers |= dict.fromkeys(packed, partial(_packed, bits=_bits(config, path)))
+    return with_matrices(tensors, path, makers, ENDINGS, UNUSED)
 
 
 def _bits(config: Mapping[str, Any], path: Path) -> int:
@@ -68,7 +65,7 @@ def _bits(config: Mapping[str, Any], path: Path) -> int:
     return bits.pop()
 
 
-def _packed(parts: Parts, bits: int) -> StoredTensor:
+def _packed(parts: MatrixParts, bits: int) -> StoredTensor:
     words, scales = parts.need("weight_packed", ("I32",), 2), parts.need("weight_scale", FLOATS, 2)
     shape = tuple(int(size) for size in integers(parts.need("weight_shape", ("I64", "I32"), 1)))
     outputs, inputs, groups = words.shape[0], shape[-1], scales.shape[1]
@@ -77,12 +74,10 @@ def _packed(parts: Parts, bits: int) -> StoredTensor:
     per_word = WORD // bits
     parts.expect("weight_packed", words, (outputs, -(-inputs // per_word)))
     parts.expect("weight_scale", scales, (outputs, groups))
-    zeros, order = parts.get("weight_zero_point"), parts.get("weight_g_idx")
+    zeros, order = parts.maybe("weight_zero_point", ("I32",), 2), parts.maybe("weight_g_idx", ("I32", "I64"), 1)
     if zeros is not None:
-        zeros = parts.need("weight_zero_point", ("I32",), 2)
         parts.expect("weight_zero_point", zeros, (-(-outputs // per_word), groups))
     if order is not None:
-        order = parts.need("weight_g_idx", ("I32", "I64"), 1)
         parts.expect("weight_g_idx", order, (inputs,))
     sources = [words, scales, *(part for part in (zeros, order) if part is not None)]
     compute = partial(_unpack, parts, words, scales, zeros, order, bits, inputs)
@@ -90,7 +85,7 @@ def _packed(parts: Parts, bits: int) -> StoredTensor:
 
 
 def _unpack(
-    parts: Parts, words: StoredTensor, scales: StoredTensor, zeros: StoredTensor | None, order: StoredTensor | None,
+    parts: MatrixParts, words: StoredTensor, scales: StoredTensor, zeros: StoredTensor | None, order: StoredTensor | None,
     bits: int, inputs: int,
 ) -> Floats:  # fmt: skip
     numbers = unpacked(integers(words), bits, 1)[:, :inputs]
@@ -101,12 +96,12 @@ def _unpack(
     return scaled(numbers, middle, scales.to_float32()[:, group])
 
 
-def _unpacked(parts: Parts) -> StoredTensor:
+def _unpacked(parts: MatrixParts) -> StoredTensor:
     """Whole numbers of eight bits, or small floats, with a scale for each row, each group or all of them."""
     if parts.need("weight", dimensions=2).kind != "I8":
         return scaled_floats(parts, "weight_scale", None)
     numbers, scales = parts.need("weight", ("I8",), 2), parts.need("weight_scale", FLOATS)
-    zeros = None if parts.get("weight_zero_point") is None else parts.need("weight_zero_point", ("I8",))
+    zeros = parts.maybe("weight_zero_point", ("I8",))
     rows, columns = numbers.shape
     grid = scales.shape if len(scales.shape) == 2 else (scales.elements, 1)
     if grid[0] not in (1, rows) or grid[1] > columns or (zeros is not None and zeros.elements != scales.elements):

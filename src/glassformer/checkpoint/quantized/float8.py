@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint.gguf_kinds import FLOAT8_KINDS
-from glassformer.checkpoint.quantized.parts import Parts, packed_stems
+from glassformer.checkpoint.quantized.parts import FLOATS, MatrixParts, packed_stems, with_matrices
 from glassformer.checkpoint.stored_tensors import Floats, StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.typecheck import brief
 
 SCALES = ("weight_scale_inv", "weight_scale")
 UNUSED = ("input_scale", "activation_scale", "input_scale_ub", "k_scale", "v_scale", "q_scale")  # of activations
-FLOATS = ("F32", "F16", "BF16")
 
 
 def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, StoredTensor]:
@@ -31,16 +30,12 @@ def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path:
     ):
         raise CheckpointError(f"{path}: quantization_config has weight_block_size={brief(block)}. Fetch it again.")
     stems = {stem: ending for ending in SCALES for stem in packed_stems(tensors, ending) if f"{stem}.weight" in tensors}
-    used = {f"{stem}.{ending}" for stem in stems for ending in (*SCALES, *UNUSED)}
-    expanded = {name: tensor for name, tensor in tensors.items() if name not in used and not name.endswith(UNUSED)}
-    for stem, ending in stems.items():
-        expanded[f"{stem}.weight"] = scaled_floats(
-            Parts(stem, tensors, path), ending, None if block is None else tuple(block)
-        )
-    return expanded
+    shape = None if block is None else tuple(block)
+    makers = {stem: partial(scaled_floats, ending=ending, block=shape) for stem, ending in stems.items()}
+    return with_matrices(tensors, path, makers, SCALES, UNUSED)
 
 
-def scaled_floats(parts: Parts, ending: str, block: tuple[int, ...] | None) -> StoredTensor:
+def scaled_floats(parts: MatrixParts, ending: str, block: tuple[int, ...] | None) -> StoredTensor:
     """A matrix of small floats with its scales: of blocks, or as many as there are rows and groups of columns."""
     values, scales = parts.need("weight", (*FLOAT8_KINDS, *FLOATS), 2), parts.need(ending, FLOATS)
     rows, columns = values.shape

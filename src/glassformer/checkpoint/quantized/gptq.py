@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint.quantized.parts import (
+    FLOATS,
     WORD,
-    Parts,
+    MatrixParts,
     checked_groups,
     groups_of,
     integers,
@@ -27,6 +28,7 @@ from glassformer.checkpoint.quantized.parts import (
     scaled,
     unpacked,
     whole_number,
+    with_matrices,
 )
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError
@@ -39,9 +41,6 @@ ENDINGS = ("qweight", "qzeros", "scales", "g_idx")
 
 
 def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, StoredTensor]:
-    stems = list(packed_stems(tensors, "qweight"))
-    used = {f"{stem}.{ending}" for stem in stems for ending in ENDINGS}
-    expanded = {name: tensor for name, tensor in tensors.items() if name not in used}
     bits = whole_number(config, "bits", BITS, path)
     form = config.get("checkpoint_format") or config.get("format") or "gptq"
     if form not in FORMATS:
@@ -49,19 +48,17 @@ def expand(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], path:
             f"{path}: quantization_config has checkpoint_format={brief(form)}, and {' and '.join(FORMATS)} can be read. "
             "Take the model in one of them, unpacked, or as a .gguf file."
         )
-    for stem in stems:
-        expanded[f"{stem}.weight"] = _matrix(Parts(stem, tensors, path), bits, less_one=form == "gptq")
-    return expanded
+    make = partial(_matrix, bits=bits, less_one=form == "gptq")
+    return with_matrices(tensors, path, dict.fromkeys(packed_stems(tensors, "qweight"), make), ENDINGS)
 
 
-def _matrix(parts: Parts, bits: int, less_one: bool) -> StoredTensor:
+def _matrix(parts: MatrixParts, bits: int, less_one: bool) -> StoredTensor:
     numbers, zeros = (parts.need(ending, ("I32",), 2) for ending in ("qweight", "qzeros"))
-    scales, order = parts.need("scales", ("F16", "BF16", "F32"), 2), parts.get("g_idx")
+    scales, order = parts.need("scales", FLOATS, 2), parts.maybe("g_idx", ("I32", "I64"), 1)
     groups, outputs = scales.shape
     inputs = numbers.shape[0] * WORD // bits
     if order is not None:
-        order = parts.need("g_idx", ("I32", "I64"), 1)
-        bits = _own_bits(parts, numbers.shape[0], order.shape[0], bits)
+        bits = _stored_bits(parts, numbers.shape[0], order.shape[0], bits)
         inputs = order.shape[0]
     parts.expect("qweight", numbers, (inputs * bits // WORD, outputs))
     parts.expect("qzeros", zeros, (groups, outputs * bits // WORD))
@@ -79,7 +76,7 @@ def _matrix(parts: Parts, bits: int, less_one: bool) -> StoredTensor:
 
 
 def _is_q4_0(
-    parts: Parts, zeros: StoredTensor, scales: StoredTensor, order: StoredTensor | None, inputs: int, less_one: bool
+    parts: MatrixParts, zeros: StoredTensor, scales: StoredTensor, order: StoredTensor | None, inputs: int, less_one: bool
 ) -> bool:
     """Whether a matrix of four bits is one of GGUF's Q4_0: a float16 for each block, and eight for every zero."""
     groups = scales.shape[0]
@@ -96,23 +93,23 @@ def _as_q4_0(numbers: StoredTensor, scales: StoredTensor) -> Bytes:
     halves = rows.reshape(outputs, inputs // BLOCK, 2, BLOCK // 2)
     blocks = np.empty((outputs, inputs // BLOCK, BLOCK_BYTES), np.uint8)
     repeats = inputs // BLOCK // scales.shape[0]
-    own = scales.bytes.view("<f2").reshape(scales.shape).T.repeat(repeats, 1)
-    blocks[..., :2] = np.ascontiguousarray(own).view(np.uint8).reshape(outputs, -1, 2)
+    block_scales = scales.bytes.view("<f2").reshape(scales.shape).T.repeat(repeats, 1)
+    blocks[..., :2] = np.ascontiguousarray(block_scales).view(np.uint8).reshape(outputs, -1, 2)
     blocks[..., 2:] = halves[:, :, 0] | halves[:, :, 1] << 4
     return blocks
 
 
-def _own_bits(parts: Parts, rows: int, inputs: int, bits: int) -> int:
+def _stored_bits(parts: MatrixParts, rows: int, inputs: int, bits: int) -> int:
     """The bits of this matrix: some files pack some modules otherwise than the config says of all."""
-    own = rows * WORD / inputs
-    if own == bits or own in BITS:
-        return int(own)
+    stored = rows * WORD / inputs
+    if stored == bits or stored in BITS:
+        return int(stored)
     raise parts.error(f"its qweight has {rows} rows for {inputs} inputs")
 
 
 def _unpack(
-    parts: Parts, numbers: StoredTensor, zeros: StoredTensor, scales: StoredTensor, order: StoredTensor | None, bits: int,
-    less_one: bool,
+    parts: MatrixParts, numbers: StoredTensor, zeros: StoredTensor, scales: StoredTensor, order: StoredTensor | None,
+    bits: int, less_one: bool,
 ) -> Floats:  # fmt: skip
     unpacked_zeros = unpacked(integers(zeros), bits, 1)
     if less_one:

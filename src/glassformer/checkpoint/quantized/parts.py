@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from glassformer.ground.typecheck import brief
 Integers = npt.NDArray[np.integer[Any]]
 DTYPES: Mapping[str, str] = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 WORD = 32  # bits
+FLOATS = ("F32", "F16", "BF16")  # of scales and tables
 
 
-class Parts:
+class MatrixParts:
     """The tensors of one packed matrix: `model.layers.0.mlp.up_proj`, and `qweight`, `scales`, … below it."""
 
     def __init__(self, stem: str, tensors: Mapping[str, StoredTensor], path: Path) -> None:
@@ -28,7 +29,7 @@ class Parts:
         return self._tensors.get(f"{self.stem}.{ending}")
 
     def need(self, ending: str, kinds: Sequence[str] = (), dimensions: int | None = None) -> StoredTensor:
-        """A part that must be there, in one of these kinds and with so many dimensions."""
+        """A part that must be there, in one of these kinds and with this many dimensions."""
         tensor = self.get(ending)
         if tensor is None:
             raise CheckpointError(f"{self._path}: the weights lack {self.stem}.{ending}. Fetch them again.")
@@ -38,12 +39,30 @@ class Parts:
             raise self.error(f"{ending} has the shape {tensor.shape}")
         return tensor
 
+    def maybe(self, ending: str, kinds: Sequence[str], dimensions: int | None = None) -> StoredTensor | None:
+        """A part that may be missing."""
+        return None if self.get(ending) is None else self.need(ending, kinds, dimensions)
+
     def expect(self, ending: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
         if tensor.shape != shape:
             raise self.error(f"{ending} has the shape {tensor.shape}, and {shape} fits the other parts")
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self._path}: the packed matrix {self.stem!r} cannot be read: {why}. Fetch it again.")
+
+
+def with_matrices(
+    tensors: Mapping[str, StoredTensor], path: Path, makers: Mapping[str, Callable[[MatrixParts], StoredTensor]],
+    endings: Sequence[str], unused: tuple[str, ...] = (),
+) -> dict[str, StoredTensor]:  # fmt: skip
+    """A folder's tensors, with whole matrices in place of the parts that have these endings; `makers`: by the parts' stem.
+
+    `unused`: endings of what is of no use to anybody.
+    """
+    used = {f"{stem}.{ending}" for stem in makers for ending in endings}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in used and not name.endswith(unused)}
+    made = [make(MatrixParts(stem, tensors, path)) for stem, make in makers.items()]
+    return kept | {tensor.name: tensor for tensor in made}
 
 
 def packed_stems(tensors: Mapping[str, StoredTensor], ending: str) -> Iterator[str]:
@@ -76,7 +95,7 @@ def groups_of(columns: int, groups: int) -> npt.NDArray[np.intp]:
     return np.arange(columns) // -(-columns // groups)
 
 
-def checked_groups(numbers: Integers, groups: int, parts: Parts) -> npt.NDArray[np.intp]:
+def checked_groups(numbers: Integers, groups: int, parts: MatrixParts) -> npt.NDArray[np.intp]:
     """The groups that a file names for each column, refused where one does not exist."""
     if numbers.min(initial=0) < 0 or numbers.max(initial=0) >= groups:
         raise parts.error(f"it names a group beyond its {groups}")

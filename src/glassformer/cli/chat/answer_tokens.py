@@ -17,7 +17,7 @@ MAX_TOKEN_WIDTH = 24  # characters of a token's place in the list
 
 def token_texts(run: Run) -> list[str]:
     """The text of each token of an answer; part of a character as its bytes."""
-    from glassformer.text.detokenizer import shown_bytes
+    from glassformer.text.streaming import shown_bytes
 
     return [shown_bytes(run.model.tokenizer.token_bytes(step.id)) for step in run.steps]
 

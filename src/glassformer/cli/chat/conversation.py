@@ -14,7 +14,7 @@ from glassformer.ground.files import write_text
 from glassformer.ground.typecheck import matches_type, type_words
 from glassformer.page.format import to_json
 from glassformer.runtime.run import Run
-from glassformer.views.view import View
+from glassformer.see.view import View
 
 if TYPE_CHECKING:
     from glassformer.page.document import Page

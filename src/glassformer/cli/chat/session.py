@@ -50,11 +50,11 @@ class Session:
     def templated(self) -> bool:
         return self.model.tokenizer.chat_template is not None
 
-    def prepare(self, conversation: Conversation) -> Run:
+    def start(self, conversation: Conversation) -> Run:
         """The run that answers a conversation's last message."""
         prompt, raw = self._prompt(conversation)
         try:
-            return self.model.prepare(
+            return self.model.start(
                 prompt, raw=raw, template=conversation.template, **with_implied_sampling(conversation.settings)
             )
         except InputError as error:
@@ -72,7 +72,7 @@ class Session:
         When the context has no more room for an answer, the oldest exchanges are left out, until it is half empty: what is
         left is read anew then, and not with each message.
         """
-        if not self.shifts or self.model.start is not None:
+        if not self.shifts or self.model.decoder_start_token is not None:
             return conversation
         dialogue, kept = conversation.dialogue, conversation.messages[: conversation.system is not None]
         users = [index for index, message in enumerate(dialogue) if message.role == "user"]
@@ -104,7 +104,7 @@ class Session:
         for what, present in (("a system message", conversation.system is not None), ("--template", conversation.template)):
             if present:
                 raise TemplateError(f"{self.model.name} has no chat template, so {what} has no place. Leave it out.")
-        if self.model.start is not None:  # an encoder reads one text
+        if self.model.decoder_start_token is not None:  # an encoder reads one text
             return conversation.dialogue[-1].content, True
         return join_messages(conversation.dialogue), True
 
@@ -113,7 +113,11 @@ class Session:
         """How a model without a chat template answers; empty for others."""
         if self.templated:
             return ""
-        does = "reads each message by itself" if self.model.start is not None else "continues the text, yours and its own"
+        does = (
+            "reads each message by itself"
+            if self.model.decoder_start_token is not None
+            else "continues the text, yours and its own"
+        )
         return f"This model has no chat template: it {does}."
 
     def check(self, conversation: Conversation) -> GenerationConfig:
@@ -121,7 +125,7 @@ class Session:
         if not self.as_json and (unseen := {"logprobs", "prompt_logprobs"} & conversation.settings.keys()):
             raise SettingError(f"{min(unseen)} is printed as JSON only. Start with --json for that.")
         system = conversation.messages[: conversation.system is not None]
-        run = self.prepare(replace(conversation, messages=(*system, PROBE)))
+        run = self.start(replace(conversation, messages=(*system, PROBE)))
         self.model.generate(run)  # which refuses settings too; nothing is generated yet
         return run.settings
 
@@ -156,7 +160,7 @@ class Session:
     def answer(self, messages: tuple[Message, ...]) -> None:
         """Answer the last of these, which with the answer become the conversation. An error leaves it as it was."""
         conversation = replace(self.conversation, messages=messages)
-        run = self.prepare(self._shifted(conversation))
+        run = self.start(self._shifted(conversation))
         last = self.conversation.last_answer
         if last is not None and last.run is not None and last.finish != "cancelled" and _same_input(last.run, run):
             raise SettingError(f"the answer would be the same again: {_why_same(run)}")
@@ -178,7 +182,7 @@ class Session:
             raise InputError("the last answer is finished. /retry generates another.")
         if answer.run is None:
             raise InputError("the last answer was loaded from a file, without its tokens. /retry generates another.")
-        run = self.model.prepare_continuation(answer.run, **with_implied_sampling(conversation.settings))
+        run = self.model.start(answer.run, **with_implied_sampling(conversation.settings))
         with cancel_on_interrupt(run) if self.terminal else nullcontext():
             self._stream(run)
             if run.steps:
@@ -221,7 +225,7 @@ class Session:
         dim_note(stats_line(run))
         if (
             not self.shifts
-            and self.model.start is None
+            and self.model.decoder_start_token is None
             and len(run.prompt_ids) + len(run.steps) >= self.model.config.context
         ):
             common.note(f"glass: the model's context is full. {HOW_TO_SHORTEN}")
@@ -261,13 +265,13 @@ def excerpt(message: Message) -> str:
 def stats_line(run: Run) -> str:
     """Tokens, speed, seed, and how full the context is."""
     end = settings.finish_text(run)
-    more = " (/continue goes on)" if Message.of(run).is_cut and run.model.start is None else ""
+    more = " (/continue goes on)" if Message.of(run).is_cut and run.model.decoder_start_token is None else ""
     parts = [pluralize(len(run.steps), "token") + (f", {end}{more}" if end != "finished" else "")]
     if run.tokens_per_second:
         parts.append(f"{run.tokens_per_second:.1f} tokens/s")
     if run.seed is not None:
         parts.append(f"seed {run.seed}")
-    if run.model.start is None:
+    if run.model.decoder_start_token is None:
         used = (len(run.prompt_ids) + len(run.steps)) / run.model.config.context
         parts.append(f"context {used:.0%} full" if used >= 0.005 else "context <1% full")
     return " · ".join(parts)

@@ -31,7 +31,7 @@ def params(
 
     Weights that are not here are not fetched: the config is enough.
     """
-    from glassformer.observe.parameters import parameters
+    from glassformer.see.parameters import parameters
 
     if stats or histogram:
         opened = open_files(model, weights=True)

@@ -12,7 +12,7 @@ from glassformer.ground.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.model_files import ModelFiles
-    from glassformer.observe.perplexity import Likelihood
+    from glassformer.see.evaluation import Likelihood
 
 EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
 TABLES = ("token_embd", "output", "position_embd")  # whose kind does not follow from their rows
@@ -37,9 +37,9 @@ def quantize(
     """Write a model as a GGUF file with quantized weights, and report its size and perplexity."""
     from glassformer.checkpoint.quantization import check_kind
     from glassformer.model_files import open_model
-    from glassformer.observe.perplexity import HELD_OUT
     from glassformer.quantize import quantize
     from glassformer.quantize.tensor_kinds import model_label
+    from glassformer.see.evaluation import HELD_OUT
 
     common.log_to_stderr()
     common.use_threads(threads)
@@ -112,8 +112,8 @@ def _kind_text(kind: str, path: Path) -> str:
 
 
 def _likelihood(name: str, ids: list[int]) -> Likelihood:
-    from glassformer.observe.perplexity import added_bos, likelihood
     from glassformer.runtime.model import load
+    from glassformer.see.evaluation import added_bos, likelihood
 
     model = load(name)
     with bars.spinner(f"measuring the perplexity of {name}"):

@@ -18,9 +18,9 @@ from glassformer.decoding.token_history import TokenHistory
 BAN = -np.inf  # as an amount to add
 
 
-def logit_bias(biases: Mapping[int, float]) -> Rule:
+def logit_bias(logit_bias: Mapping[int, float]) -> Rule:
     """Add to the scores of single tokens (https://platform.openai.com/docs/api-reference/chat/create)."""
-    tokens, amounts = np.fromiter(biases, np.int64), np.fromiter(biases.values(), np.float32)
+    tokens, amounts = np.fromiter(logit_bias, np.int64), np.fromiter(logit_bias.values(), np.float32)
     return lambda shortlist, history: added(shortlist, tokens, amounts)
 
 
@@ -35,21 +35,21 @@ def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
     return rule
 
 
-def bad_words(sequences: Iterable[Sequence[int]], eos: Collection[int] = ()) -> Rule:
+def bad_words(bad_words: Iterable[Sequence[int]], eos: Collection[int] = ()) -> Rule:
     """Never complete any of these sequences. One that is only an end-of-text token is left out."""
-    due = _due({tuple(words): BAN for words in sequences if not (len(words) == 1 and words[0] in eos)})
+    due = _due({tuple(words): BAN for words in bad_words if not (len(words) == 1 and words[0] in eos)})
     return lambda shortlist, history: added(shortlist, [*due(history)], BAN)
 
 
-def allowed(ids: Collection[int]) -> Rule:
+def allowed(allowed_tokens: Collection[int]) -> Rule:
     """Nothing but these tokens."""
-    tokens = _ids(ids)
+    tokens = _ids(allowed_tokens)
     return lambda shortlist, history: shortlist.select(shortlist.indices_of(tokens)[0])
 
 
-def suppressed(ids: Collection[int]) -> Rule:
+def suppressed(suppress_tokens: Collection[int]) -> Rule:
     """None of these tokens."""
-    tokens = _ids(ids)
+    tokens = _ids(suppress_tokens)
     return lambda shortlist, history: added(shortlist, tokens, BAN)
 
 
@@ -64,9 +64,9 @@ def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
     return rule
 
 
-def forced_first(token: int) -> Rule:
+def forced_first(forced_bos_token_id: int) -> Rule:
     """This token after a text of one token, whatever it scores."""
-    tokens = _ids([token])
+    tokens = _ids([forced_bos_token_id])
     return lambda shortlist, history: _forced(shortlist, tokens) if history.ids.size == 1 else shortlist
 
 
@@ -76,22 +76,22 @@ def forced_last(ids: Collection[int]) -> Rule:
     return lambda shortlist, history: _forced(shortlist, tokens) if history.step == history.room - 1 else shortlist
 
 
-def forced(steps: Mapping[int, int]) -> Rule:
+def forced(forced_tokens: Mapping[int, int]) -> Rule:
     """At these steps these tokens, whatever they score."""
-    tokens = {step: _ids([token]) for step, token in steps.items()}
+    tokens = {step: _ids([token]) for step, token in forced_tokens.items()}
     return lambda shortlist, history: _forced(shortlist, tokens[history.step]) if history.step in tokens else shortlist
 
 
-def min_length(count: int, eos: Collection[int]) -> Rule:
-    """No end before the text, prompt included, has so many tokens."""
+def min_length(min_length: int, eos: Collection[int]) -> Rule:
+    """No end before the text, prompt included, has this many tokens."""
     tokens = _ids(eos)
-    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.length < count else shortlist
+    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.length < min_length else shortlist
 
 
-def min_new_tokens(count: int, eos: Collection[int]) -> Rule:
-    """No end before so many tokens were chosen."""
+def min_new_tokens(min_new_tokens: int, eos: Collection[int]) -> Rule:
+    """No end before this many tokens were chosen."""
     tokens = _ids(eos)
-    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.step < count else shortlist
+    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.step < min_new_tokens else shortlist
 
 
 def by_grammar(shortlist: Shortlist, history: TokenHistory) -> Shortlist:

@@ -57,14 +57,14 @@ def from_logits_processor(function: Callable[..., Any]) -> Rule:
     return from_function(as_arrays)
 
 
-def from_allowed_tokens(function: Callable[..., Any]) -> Rule:
-    """A function of the prompt's number in its batch and the ids so far, as a tensor, that lists the ids that may follow."""
+def from_allowed_tokens(prefix_allowed_tokens_fn: Callable[..., Any]) -> Rule:
+    """A function of the prompt's index in its batch and the ids so far, as a tensor, that lists the ids that may follow."""
 
     with needed_for("prefix_allowed_tokens_fn"):
         import torch
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
-        allowed = function(history.prompt_number, torch.from_numpy(history.ids.copy()))
+        allowed = prefix_allowed_tokens_fn(history.prompt_index, torch.from_numpy(history.ids.copy()))
         try:
             tokens = np.unique(np.asarray(allowed, np.int64))
         except (TypeError, ValueError, OverflowError):

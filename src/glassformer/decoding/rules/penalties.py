@@ -19,33 +19,33 @@ MOST = 1e12  # no penalty of `dry` is larger: as good as a ban, and the score is
 STRONGEST = 1e6  # factor of `repetition`: beyond it nothing changes any more, and scores stay numbers
 
 
-def repetition(penalty: float) -> Rule:
+def repetition(repetition_penalty: float) -> Rule:
     """Divide the scores of all tokens of the text, prompt included, by this; multiply those below zero
     (https://arxiv.org/abs/1909.05858)."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         indices, _ = shortlist.indices_of(history.ids)
         before = shortlist.scores[indices]
-        factor = np.float32(min(max(penalty, 1 / STRONGEST), STRONGEST))
+        factor = np.float32(min(max(repetition_penalty, 1 / STRONGEST), STRONGEST))
         after = np.where(before < 0, before * factor, before / factor)
         return shortlist if np.array_equal(before, after) else shortlist.rescored(indices, after)
 
     return rule
 
 
-def presence(penalty: float) -> Rule:
+def presence(presence_penalty: float) -> Rule:
     """Lower each token that was chosen before, once
     (https://platform.openai.com/docs/api-reference/chat/create)."""
-    return lambda shortlist, history: added(shortlist, history.new, -penalty)
+    return lambda shortlist, history: added(shortlist, history.new, -presence_penalty)
 
 
-def frequency(penalty: float) -> Rule:
+def frequency(frequency_penalty: float) -> Rule:
     """Lower each token that was chosen before, once for each time
     (https://platform.openai.com/docs/api-reference/chat/create)."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         tokens, counts = np.unique(history.new, return_counts=True)
-        return added(shortlist, tokens, -penalty * counts)
+        return added(shortlist, tokens, -frequency_penalty * counts)
 
     return rule
 
@@ -66,41 +66,43 @@ def growing_end(start: int, factor: float, eos: Collection[int]) -> Rule:
     return rule
 
 
-def no_repeat_ngram(size: int) -> Rule:
-    """Ban what would complete a group of so many tokens that the text has already."""
+def no_repeat_ngram(no_repeat_ngram_size: int) -> Rule:
+    """Ban what would complete a group of this many tokens that the text has already."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         ids = history.ids
-        if ids.size < size:
+        if ids.size < no_repeat_ngram_size:
             return shortlist
-        ends = np.arange(size - 1, ids.size)  # where such groups end
-        for back in range(1, size):
+        ends = np.arange(no_repeat_ngram_size - 1, ids.size)  # where such groups end
+        for back in range(1, no_repeat_ngram_size):
             ends = ends[ids[ends - back] == ids[-back]]
         return added(shortlist, ids[ends], BAN)
 
     return rule
 
 
-def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, breakers: Collection[int] = ()) -> Rule:
+def dry(
+    dry_multiplier: float, dry_base: float, dry_allowed_length: int, dry_range: int = 0, dry_breakers: Collection[int] = ()
+) -> Rule:
     """Don't repeat yourself, by p-e-w (https://github.com/oobabooga/text-generation-webui/pull/5677).
 
     Where the text's last n tokens stand earlier in the text too, the token that followed there is lowered by
-    multiplier · base^(n − allowed_length), if n is at least the allowed length. So the longer a repetition is, the harder
+    multiplier · base^(n − allowed length), if n is at least the allowed length. So the longer a repetition is, the harder
     it is to go on with it. Where a token has several such places, the highest penalty counts. A breaker, such as a
-    newline's id, ends every match and is never lowered itself. `reach` is how many of the last tokens are looked at, 0 for
-    all.
+    newline's id, ends every match and is never lowered itself. `dry_range` is how many of the last tokens are looked
+    at, 0 for all.
     """
-    breaking = frozenset(breakers)
+    breaking = frozenset(dry_breakers)
     longest = sys.maxsize  # longer matches make no difference any more
-    if base > 1 and multiplier > 0:
-        longest = allowed_length + math.ceil(max(math.log(MOST) - math.log(multiplier), 0.0) / math.log(base))
+    if dry_base > 1 and dry_multiplier > 0:
+        longest = dry_allowed_length + math.ceil(max(math.log(MOST) - math.log(dry_multiplier), 0.0) / math.log(dry_base))
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
-        ids = history.ids[-reach:] if reach else history.ids
+        ids = history.ids[-dry_range:] if dry_range else history.ids
         lengths = matches(ids)
-        ends = np.flatnonzero(lengths >= max(allowed_length, 1))
+        ends = np.flatnonzero(lengths >= max(dry_allowed_length, 1))
         followers = ids[ends + 1]
-        penalties = np.minimum(multiplier * base ** (lengths[ends] - float(allowed_length)), MOST)
+        penalties = np.minimum(dry_multiplier * dry_base ** (lengths[ends] - float(dry_allowed_length)), MOST)
         penalties[np.isin(followers, [*breaking])] = 0
         highest_last = np.argsort(penalties)
         return added(shortlist, followers[highest_last], -penalties[highest_last])
@@ -123,8 +125,8 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
     return rule
 
 
-def guided(scale: float) -> Rule:
-    """From the log-probabilities after the negative prompt, `scale` times the way to those after the prompt.
+def guided(guidance_scale: float) -> Rule:
+    """From the log-probabilities after the negative prompt, `guidance_scale` times the way to those after the prompt.
 
     Classifier-free guidance (https://arxiv.org/abs/2306.17806).
     """
@@ -135,7 +137,7 @@ def guided(scale: float) -> Rule:
         if shortlist.ids is not None:
             negative = negative[shortlist.ids]
         with np.errstate(invalid="ignore"):  # what is out on both sides
-            scores = negative + np.float32(scale) * (log_softmax(shortlist.scores) - negative)
+            scores = negative + np.float32(guidance_scale) * (log_softmax(shortlist.scores) - negative)
         scores[shortlist.scores == -np.inf] = -np.inf
         return Shortlist(scores, shortlist.ids)
 

@@ -26,7 +26,7 @@ FEW = 256  # candidates that mostly have nearly all of the probability
 BINS = 4096  # for a rough order
 
 
-class Weights(NamedTuple):
+class SoftmaxTerms(NamedTuple):
     """A softmax before its division."""
 
     best: float  # the highest score
@@ -43,26 +43,27 @@ class Weights(NamedTuple):
         return float((self.exponentials * self.depths).sum(dtype=np.float64)) / self.total
 
 
-def temperature(value: float) -> Rule:
+def temperature(temperature: float) -> Rule:
     """Divide the scores: below 1 the best stand out more, above 1 less. Where that would be too much for a number, what
     each lies below the best is divided, which is the same to whoever draws."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
-        if value == 1:
+        if temperature == 1:
             return shortlist
-        if value > TINY:
-            return Shortlist(shortlist.scores / np.float32(value), shortlist.ids)
+        if temperature > TINY:
+            return Shortlist(shortlist.scores / np.float32(temperature), shortlist.ids)
         with np.errstate(over="ignore"):
             return Shortlist(
-                ((shortlist.scores - _nth_best(shortlist.scores)) / np.float64(value)).astype(np.float32), shortlist.ids
+                ((shortlist.scores - _nth_best(shortlist.scores)) / np.float64(temperature)).astype(np.float32),
+                shortlist.ids,
             )
 
     return rule
 
 
-def top_k(count: int, min_keep: int = 1) -> Rule:
-    """Keep the best so many, and whatever ties with the last of them."""
-    kept = max(count, min_keep)
+def top_k(top_k: int, min_keep: int = 1) -> Rule:
+    """Keep this many of the best, and whatever ties with the last of them."""
+    kept = max(top_k, min_keep)
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if kept >= shortlist.scores.size:
@@ -73,7 +74,7 @@ def top_k(count: int, min_keep: int = 1) -> Rule:
     return rule
 
 
-def top_p(share: float, min_keep: int = 1) -> Rule:
+def top_p(top_p: float, min_keep: int = 1) -> Rule:
     """Keep the best that together have this probability (https://arxiv.org/abs/1904.09751).
 
     Of equal scores at the edge only as many stay as are needed, those with the lowest ids.
@@ -81,12 +82,12 @@ def top_p(share: float, min_keep: int = 1) -> Rule:
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         scores = shortlist.scores
-        if share >= 1 or min_keep >= scores.size or (weights := _weights(scores)) is None:
+        if top_p >= 1 or min_keep >= scores.size or (weights := _weights(scores)) is None:
             return shortlist
-        indices = _most_likely(scores, weights, share, min_keep)
+        indices = _most_likely(scores, weights, top_p, min_keep)
         ladder = np.sort(scores[indices])[::-1]
         upto = np.cumsum(np.exp(ladder - np.float32(weights.best)), dtype=np.float64)
-        count = min(max(int(np.searchsorted(upto, share * weights.total)) + 1, min_keep), ladder.size)
+        count = min(max(int(np.searchsorted(upto, top_p * weights.total)) + 1, min_keep), ladder.size)
         indices = indices[np.flatnonzero(scores[indices] >= ladder[count - 1])]
         ties = np.flatnonzero(scores[indices] == ladder[count - 1])
         return shortlist.select(np.delete(indices, ties[ties.size - (indices.size - count) :]))
@@ -94,9 +95,9 @@ def top_p(share: float, min_keep: int = 1) -> Rule:
     return rule
 
 
-def min_p(share: float, min_keep: int = 1) -> Rule:
+def min_p(min_p: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this share of the best one's probability (https://arxiv.org/abs/2407.01082)."""
-    depth = math.log(share) if share > 0 else -math.inf
+    depth = math.log(min_p) if min_p > 0 else -math.inf
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         return _scoring_from(shortlist, _nth_best(shortlist.scores) + depth, min_keep)
@@ -104,7 +105,7 @@ def min_p(share: float, min_keep: int = 1) -> Rule:
     return rule
 
 
-def typical_p(mass: float, min_keep: int = 1) -> Rule:
+def typical_p(typical_p: float, min_keep: int = 1) -> Rule:
     """Keep the tokens whose surprise is nearest to the expected surprise, until they together have this probability
     (https://arxiv.org/abs/2202.00666). So even the best falls where it is too likely.
 
@@ -117,7 +118,7 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
             return shortlist
         distances = weights.depths - np.float32(weights.mean())
         np.abs(distances, out=distances)
-        indices = _most_likely(shortlist.scores, weights, mass)  # with the others too, the radius is not larger
+        indices = _most_likely(shortlist.scores, weights, typical_p)  # with the others too, the radius is not larger
         indices = np.flatnonzero(distances <= radius(distances[indices], weights.exponentials[indices], weights.total))
         furthest = radius(distances[indices], weights.exponentials[indices], weights.total)
         if min_keep > 1:
@@ -128,41 +129,41 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
         """The distance within which the mass lies. Bins of equal width say it roughly, and only one of them is sorted."""
         bins = (distances * np.float32(BINS / max(distances.max(), 1e-9))).astype(np.intp)
         upto = np.cumsum(np.bincount(bins, exponentials))
-        edge = min(int(np.searchsorted(upto, mass * total)), upto.size - 1)
+        edge = min(int(np.searchsorted(upto, typical_p * total)), upto.size - 1)
         indices = np.flatnonzero(bins == edge)
         nearest = indices[np.argsort(distances[indices])]
-        missing = mass * total - (upto[edge - 1] if edge else 0)
+        missing = typical_p * total - (upto[edge - 1] if edge else 0)
         last = int(np.searchsorted(np.cumsum(exponentials[nearest], dtype=np.float64), missing))
         return float(distances[nearest[min(last, nearest.size - 1)]])
 
     return rule
 
 
-def epsilon_cutoff(value: float, min_keep: int = 1) -> Rule:
+def epsilon_cutoff(epsilon_cutoff: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this probability (https://arxiv.org/abs/2210.15191)."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         weights = _weights(shortlist.scores)
-        return shortlist if weights is None else _scoring_from(shortlist, weights.score(value), min_keep)
+        return shortlist if weights is None else _scoring_from(shortlist, weights.score(epsilon_cutoff), min_keep)
 
     return rule
 
 
-def eta_cutoff(value: float, min_keep: int = 1) -> Rule:
+def eta_cutoff(eta_cutoff: float, min_keep: int = 1) -> Rule:
     """Keep what has at least the probability min(ε, √ε · exp(−entropy)), a bound that sinks where the model is undecided
     (https://arxiv.org/abs/2210.15191)."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if (weights := _weights(shortlist.scores)) is None:
             return shortlist
-        undecided = math.sqrt(value) * math.exp(weights.mean()) / weights.total
-        return _scoring_from(shortlist, weights.score(min(value, undecided)), min_keep)
+        undecided = math.sqrt(eta_cutoff) * math.exp(weights.mean()) / weights.total
+        return _scoring_from(shortlist, weights.score(min(eta_cutoff, undecided)), min_keep)
 
     return rule
 
 
-def top_n_sigma(n: float) -> Rule:
-    """Keep the scores within so many standard deviations of the best (https://arxiv.org/abs/2411.07641). What it keeps is
+def top_n_sigma(top_n_sigma: float) -> Rule:
+    """Keep the scores within this many standard deviations of the best (https://arxiv.org/abs/2411.07641). What it keeps is
     the same at every temperature."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
@@ -171,20 +172,20 @@ def top_n_sigma(n: float) -> Rule:
             return shortlist
         if scores.min() == -math.inf:
             scores = scores[np.flatnonzero(scores > -math.inf)]
-        return _scoring_from(shortlist, best - n * float(scores.std(dtype=np.float64)))
+        return _scoring_from(shortlist, best - top_n_sigma * float(scores.std(dtype=np.float64)))
 
     return rule
 
 
-def xtc(probability: float, threshold: float) -> Rule:
+def xtc(xtc_probability: float, xtc_threshold: float) -> Rule:
     """Exclude top choices, by p-e-w (https://github.com/oobabooga/text-generation-webui/pull/6335): with this probability,
     remove all that have at least the threshold's, but for the least likely of them. So a text leaves the beaten track, but
     only where there is another good way on."""
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
-        if history.draw(XTC) >= probability or (weights := _weights(shortlist.scores)) is None:
+        if history.draw(XTC) >= xtc_probability or (weights := _weights(shortlist.scores)) is None:
             return shortlist
-        good = np.flatnonzero(shortlist.scores >= max(weights.score(threshold), weights.best + FAR))
+        good = np.flatnonzero(shortlist.scores >= max(weights.score(xtc_threshold), weights.best + FAR))
         if good.size < 2:
             return shortlist
         return shortlist.rescored(np.delete(good, shortlist.scores[good].argmin()), -np.inf)
@@ -192,7 +193,7 @@ def xtc(probability: float, threshold: float) -> Rule:
     return rule
 
 
-def mirostat(tau: float, eta: float) -> Rule:
+def mirostat(mirostat_tau: float, mirostat_eta: float) -> Rule:
     """Mirostat 2: keep what surprises by at most μ bits, with a μ that brings the text's mean surprise to τ
     (https://arxiv.org/abs/2007.14966). μ begins at 2τ and is made of the history's surprisals, so nothing is kept here."""
 
@@ -200,13 +201,13 @@ def mirostat(tau: float, eta: float) -> Rule:
         if (weights := _weights(shortlist.scores)) is None:
             return shortlist
         surprisals = [surprisal for surprisal in history.surprisals if not math.isnan(surprisal)]
-        mu = 2 * tau - eta * (math.fsum(surprisals) - tau * len(surprisals))
+        mu = 2 * mirostat_tau - mirostat_eta * (math.fsum(surprisals) - mirostat_tau * len(surprisals))
         return _scoring_from(shortlist, weights.best + math.log(weights.total) - mu * math.log(2))
 
     return rule
 
 
-def _weights(scores: Floats) -> Weights | None:
+def _weights(scores: Floats) -> SoftmaxTerms | None:
     """The softmax of a shortlist, or None when nothing is in play."""
     best = _nth_best(scores)
     if best == -math.inf:
@@ -215,7 +216,7 @@ def _weights(scores: Floats) -> Weights | None:
     if depths.min() < FAR:
         np.maximum(depths, np.float32(FAR), out=depths)
     exponentials = np.exp(depths)
-    return Weights(best, depths, exponentials, float(exponentials.sum(dtype=np.float64)))
+    return SoftmaxTerms(best, depths, exponentials, float(exponentials.sum(dtype=np.float64)))
 
 
 def _nth_best(scores: Floats, count: int = 1) -> float:
@@ -226,7 +227,7 @@ def _nth_best(scores: Floats, count: int = 1) -> float:
     return float(np.partition(scores[leaders(scores, count)], -count)[-count])
 
 
-def _most_likely(scores: Floats, weights: Weights, share: float, min_keep: int = 1) -> Ids:
+def _most_likely(scores: Floats, weights: SoftmaxTerms, share: float, min_keep: int = 1) -> Ids:
     """Indices of the best, `min_keep` or more, that together have at least this share; if possible, few."""
     indices = leaders(scores, max(FEW, min_keep))
     if weights.exponentials[indices].sum(dtype=np.float64) < share * weights.total:

@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.files import home, sync_tree, temporary_folder, write_text
-from glassformer.ground.locks import try_lock
+from glassformer.ground.ownership import try_lock
 from glassformer.ground.progress import NamedProgress
 
 Flags: TypeAlias = tuple[str, ...]

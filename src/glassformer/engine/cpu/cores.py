@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from glassformer.engine.control_groups import control_groups, parse_integer, read_text
+from glassformer.engine.resources import control_groups, parse_integer, read_text
 
 MAX_THREADS = 256
 FAST = (
@@ -116,37 +116,37 @@ def _name(root: Path) -> str:
 
 
 def linux_cores(allowed: Sequence[int], root: Path = Path("/")) -> tuple[Core, ...]:
-    """The cores of these logical processors; one that the system says nothing of is a core of its own."""
+    """The cores of these logical processors; one that the system says nothing of is a core by itself."""
     speeds = _speeds(allowed, root)
     grouped: set[int] = set()
     cores = []
-    for number in allowed:
-        if number not in grouped:
-            siblings = tuple(sorted({number, *_siblings(number, allowed, root)} - grouped))
+    for processor in allowed:
+        if processor not in grouped:
+            siblings = tuple(sorted({processor, *_siblings(processor, allowed, root)} - grouped))
             grouped.update(siblings)
             cores.append(Core(siblings, max(speeds[sibling] for sibling in siblings)))
     packages = {core: _number(_cpu(core.processors[0], root) / "topology/physical_package_id") or 0 for core in cores}
     return tuple(sorted(cores, key=lambda core: (core.speed < FAST, packages[core], core.processors)))
 
 
-def _cpu(number: int, root: Path) -> Path:
-    return root / CPUS / f"cpu{number}"
+def _cpu(processor: int, root: Path) -> Path:
+    return root / CPUS / f"cpu{processor}"
 
 
-def _siblings(number: int, allowed: Sequence[int], root: Path) -> list[int]:
+def _siblings(processor: int, allowed: Sequence[int], root: Path) -> list[int]:
     """Those of the allowed processors that share a core with one of them."""
-    topology = _cpu(number, root) / "topology"
+    topology = _cpu(processor, root) / "topology"
     for name in ("core_cpus_list", "thread_siblings_list"):  # the newer name first
         if (ranges := _ranges(read_text(topology / name))) is not None:
             return [other for other in allowed if any(first <= other <= last for first, last in ranges)]
-    if (core := _core_ids(number, root)) is None:
+    if (core := _core_ids(processor, root)) is None:
         return []
     return [other for other in allowed if _core_ids(other, root) == core]
 
 
-def _core_ids(number: int, root: Path) -> tuple[int, int] | None:
+def _core_ids(processor: int, root: Path) -> tuple[int, int] | None:
     """A processor's package, and its core in the package."""
-    package, core = (_number(_cpu(number, root) / "topology" / name) for name in ("physical_package_id", "core_id"))
+    package, core = (_number(_cpu(processor, root) / "topology" / name) for name in ("physical_package_id", "core_id"))
     return None if package is None or core is None else (package, core)
 
 
@@ -165,10 +165,10 @@ def _ranges(text: str | None) -> list[tuple[int, int]] | None:
 def _speeds(allowed: Sequence[int], root: Path) -> dict[int, float]:
     """Each processor's speed relative to the fastest: by its capacity, or else by its highest frequency."""
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        values = {number: _number(_cpu(number, root) / name) or 0 for number in allowed}
+        values = {processor: _number(_cpu(processor, root) / name) or 0 for processor in allowed}
         if values and min(values.values()) > 0:
             fastest = max(values.values())
-            return {number: value / fastest for number, value in values.items()}
+            return {processor: value / fastest for processor, value in values.items()}
     return dict.fromkeys(allowed, 1.0)
 
 

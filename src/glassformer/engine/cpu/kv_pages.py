@@ -37,33 +37,33 @@ class PageTable(NotCopied):
 
     def reserve(self, begin: int, end: int) -> None:
         """Make tokens [begin, end) writable: shared pages are copied, missing ones made."""
-        for number in range(begin // PAGE, -(-end // PAGE)):
-            if number == len(self.pages):
-                self._set_page(number, KvPage(self.format.bytes))
-            elif self.pages[number].users > 1:
+        for index in range(begin // PAGE, -(-end // PAGE)):
+            if index == len(self.pages):
+                self._set_page(index, KvPage(self.format.bytes))
+            elif self.pages[index].users > 1:
                 copy = KvPage(self.format.bytes)
-                copy.memory[:] = self.pages[number].memory
-                self.pages[number].users -= 1
-                self._set_page(number, copy)
+                copy.memory[:] = self.pages[index].memory
+                self.pages[index].users -= 1
+                self._set_page(index, copy)
 
-    def _set_page(self, number: int, page: KvPage) -> None:
-        if number == len(self.addresses):
+    def _set_page(self, index: int, page: KvPage) -> None:
+        if index == len(self.addresses):
             self.addresses = np.concatenate((self.addresses, np.zeros_like(self.addresses)))
-        self.pages[number : number + 1] = [page]
-        self.addresses[number] = page.address
+        self.pages[index : index + 1] = [page]
+        self.addresses[index] = page.address
 
     def truncate(self, length: int) -> None:
-        """Release the pages after so many tokens."""
+        """Release the pages after the first `length` tokens."""
         needed = -(-length // PAGE)
         for page in self.pages[needed:]:
             page.users -= 1
         del self.pages[needed:]
 
     def read(self, layer: int, length: int) -> tuple[Floats, Floats]:
-        """A layer's keys and values of so many tokens: (kv_heads, length, head_size) each."""
+        """A layer's keys and values of the first tokens: (kv_heads, length, head_size) each."""
         keys, values = [], []
-        for number, page in enumerate(self.pages[: -(-length // PAGE)]):
-            count = min(PAGE, length - number * PAGE)  # the rest was never written
+        for index, page in enumerate(self.pages[: -(-length // PAGE)]):
+            count = min(PAGE, length - index * PAGE)  # the rest was never written
             page_keys, page_values, scales = self._views(page, layer)
             keys.append(_to_float32(page_keys[:, :, :count], scales[:, 0, None, :count]).swapaxes(1, 2))
             values.append(_to_float32(page_values[:, :count], scales[:, 1, :count, None]))
@@ -71,24 +71,24 @@ class PageTable(NotCopied):
 
     def write(self, layer: int, keys: Floats, values: Floats) -> None:
         """Overwrite a layer's keys and values of all tokens."""
-        for number, page in enumerate(self.pages):
-            at = slice(number * PAGE, (number + 1) * PAGE)
+        for index, page in enumerate(self.pages):
+            tokens = slice(index * PAGE, (index + 1) * PAGE)
             page_keys, page_values, scales = self._views(page, layer)
-            count = keys[:, at].shape[1]
-            _store(keys[:, at].swapaxes(1, 2), page_keys[:, :, :count], scales[:, 0, None, :count])
-            _store(values[:, at], page_values[:, :count], scales[:, 1, :count, None])
+            count = keys[:, tokens].shape[1]
+            _store(keys[:, tokens].swapaxes(1, 2), page_keys[:, :, :count], scales[:, 0, None, :count])
+            _store(values[:, tokens], page_values[:, :count], scales[:, 1, :count, None])
 
     def _views(self, page: KvPage, layer: int) -> tuple[Any, Any, Any]:
         """A layer's keys (kv_heads, head_size, PAGE), values (kv_heads, PAGE, head_size), and scales (kv_heads, 2, PAGE)."""
         layer_bytes = page.memory.reshape(self.format.layers, self.format.kv_heads, -1)[layer]
         size, cache = self.format.head_size, self.format.cache
         half = PAGE * size * BYTES[cache]
-        keys, values = (layer_bytes[:, at : at + half].view(DTYPES[cache]) for at in (0, half))
+        keys, values = (layer_bytes[:, begin : begin + half].view(DTYPES[cache]) for begin in (0, half))
         scales = layer_bytes[:, 2 * half :].view(np.float32).reshape(self.format.kv_heads, 2, -1)
         return keys.reshape(-1, size, PAGE), values.reshape(-1, PAGE, size), scales
 
     def share(self, length: int) -> PageTable:
-        """A table for another row, of the first so many tokens."""
+        """A table for another row, of the first `length` tokens."""
         shared = PageTable(self.format)
         shared.pages = self.pages[: -(-length // PAGE)]
         shared.addresses = self.addresses.copy()

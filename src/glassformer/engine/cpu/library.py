@@ -1,7 +1,7 @@
 """The native library's C interface, through ctypes. `native/glass.h` says what each field means.
 
 An `Engine` is one thread pool on one level of instructions. What is checked here is that a program's whole numbers fit their
-C types, where ctypes would cut them off; otherwise `native_steps` and `executor` make only valid numbers.
+C types, where ctypes would cut them off; otherwise `passes` and `executor` make only valid numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_void_p
 from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar
@@ -25,11 +25,10 @@ from glassformer.ground.errors import ExecutorError, SettingError, did_you_mean,
 from glassformer.ground.ownership import Shared
 
 BLOCK = 32  # inputs that are quantized together
-TILE = 16  # rows of a packed matrix that lie together
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of a 32-bit number
-NO_ROPE = -1  # in place of the number of a RoPE table
-NO_BUFFER = -1  # in place of the number of a buffer
+NO_ROPE = -1  # in place of the index of a RoPE table
+NO_BUFFER = -1  # in place of the index of a buffer
 LACKS_MEMORY = "the CPU engine lacks memory for this pass. Shorten the prompt, or feed fewer rows."
 REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
@@ -75,12 +74,12 @@ class NativeStructure(Structure):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.numbers = {name: at for at, (name, kind, *_) in enumerate(cls._fields_) if kind is c_int32}
+        cls.numbers = {name: index for index, (name, kind, *_) in enumerate(cls._fields_) if kind is c_int32}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        for name, at in self.numbers.items() if values else ():
-            if at < len(values) and not LEAST <= values[at] <= MOST:
-                int32(values[at], name)
+        for name, index in self.numbers.items() if values else ():
+            if index < len(values) and not LEAST <= values[index] <= MOST:
+                int32(values[index], name)
         super().__init__(*values)
         for name, value in named.items():
             setattr(self, name, value)
@@ -183,8 +182,10 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise ExecutorError(f"the CPU engine's library cannot be loaded: {error}. {REBUILD}") from error
     try:
-        _declare_functions(native)
-        sizes = [native.glass_size(number) for number in range(len(STRUCTURES))]
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(native, name)
+            function.restype, function.argtypes = result, arguments
+        sizes = [native.glass_size(index) for index in range(len(STRUCTURES))]
     except AttributeError:  # a function is missing
         sizes = []
     if sizes != [ctypes.sizeof(structure) for structure in STRUCTURES]:
@@ -192,32 +193,24 @@ def library() -> ctypes.CDLL:
     return native
 
 
-def _declare_functions(native: ctypes.CDLL) -> None:
-    native.glass_levels.restype = ctypes.c_char_p
-    native.glass_open.restype = c_void_p
-    native.glass_open.argtypes = [ctypes.c_char_p, c_int32, POINTER(c_int32)]
-    native.glass_close.argtypes = [c_void_p]
-    native.glass_close.restype = None
-    native.glass_run.argtypes = [c_void_p, POINTER(NativePass)]
-    native.glass_decode.argtypes = [
-        c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p, POINTER(NativeKept), c_int32,
-    ]  # fmt: skip
-    native.glass_matmul.argtypes = [c_void_p, POINTER(NativeMatrix), c_int32, c_int32, c_void_p, c_void_p]
-    native.glass_input_gradients.argtypes = [c_void_p, POINTER(NativeMatrix), c_int32, c_void_p, c_void_p]
-    native.glass_input_gradients.restype = None
-    native.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
-    native.glass_packed_size.restype = ctypes.c_uint64
-    native.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
-    native.glass_pack.restype = None
-    native.glass_dequantize_row.argtypes = [POINTER(NativeMatrix), c_int32, c_void_p]
-    native.glass_dequantize_row.restype = None
-    native.glass_softmax_sums.argtypes = [c_void_p, c_void_p, ctypes.c_int64]
-    native.glass_softmax_sums.restype = SoftmaxSums
-    native.glass_guard_mapping.argtypes = [c_void_p, ctypes.c_uint64]
-    native.glass_unguard_mapping.argtypes = [c_int32]
-    native.glass_unguard_mapping.restype = None
-    native.glass_mapping_faults.argtypes = [c_int32]
-    native.glass_size.argtypes = [c_int32]
+FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # what each gives, and what it takes
+    "glass_levels": (ctypes.c_char_p, ()),
+    "glass_open": (c_void_p, (ctypes.c_char_p, c_int32, POINTER(c_int32))),
+    "glass_close": (None, (c_void_p,)),
+    "glass_run": (c_int, (c_void_p, POINTER(NativePass))),
+    "glass_decode": (c_int, (c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p, POINTER(NativeKept), c_int32)),
+    "glass_matmul": (c_int, (c_void_p, POINTER(NativeMatrix), c_int32, c_int32, c_void_p, c_void_p)),
+    "glass_input_gradients": (None, (c_void_p, POINTER(NativeMatrix), c_int32, c_void_p, c_void_p)),
+    "glass_packed_kind": (c_int, (c_int32,)),
+    "glass_packed_size": (ctypes.c_uint64, (c_int32, c_int32, c_int32)),
+    "glass_pack": (None, (c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p)),
+    "glass_dequantize_row": (None, (POINTER(NativeMatrix), c_int32, c_void_p)),
+    "glass_softmax_sums": (SoftmaxSums, (c_void_p, c_void_p, ctypes.c_int64)),
+    "glass_guard_mapping": (c_int, (c_void_p, ctypes.c_uint64)),
+    "glass_unguard_mapping": (None, (c_int32,)),
+    "glass_mapping_faults": (c_int, (c_int32,)),
+    "glass_size": (c_int, (c_int32,)),
+}
 
 
 def levels() -> tuple[str, ...]:
@@ -303,7 +296,7 @@ class Engine(Shared):
     def decode(
         self, native_pass: NativePass, scores: int, count: int, kept: Mapping[int, npt.NDArray[np.float32]]
     ) -> npt.NDArray[np.int32]:
-        """Run a pass of one token a row so many times, each time with the best token that followed: (rows, count).
+        """Run a pass of one token a row `count` times, each time with the best token that followed: (rows, count).
 
         `kept`: buffers, and where to write what they hold after each pass, (count, rows, width).
         """
@@ -358,8 +351,8 @@ def packed_kind(source: FileKind) -> MatrixKind:
     return MatrixKind(library().glass_packed_kind(source))
 
 
-def dequantize_row(matrix: NativeMatrix, number: int) -> npt.NDArray[np.float32]:
+def dequantize_row(matrix: NativeMatrix, row: int) -> npt.NDArray[np.float32]:
     """One row of a matrix as floats."""
     out = np.empty(matrix.columns, np.float32)
-    library().glass_dequantize_row(matrix, number, out.ctypes.data)
+    library().glass_dequantize_row(matrix, row, out.ctypes.data)
     return out

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,24 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import PageTable, page_addresses
-from glassformer.engine.cpu.library import ActivationRounding, Engine, KvDtype, NativeFeed, NativePass, NativeRope
-from glassformer.engine.cpu.native_steps import native_steps
-from glassformer.engine.cpu.packed_matrix import PackedMatrix
+from glassformer.engine.cpu.library import (
+    NO_BUFFER,
+    NO_ROPE,
+    ActivationRounding,
+    Engine,
+    KvDtype,
+    MatrixKind,
+    NativeFeed,
+    NativeMatrix,
+    NativeNorm,
+    NativePass,
+    NativeRope,
+    NativeStep,
+)  # fmt: skip
 from glassformer.engine.cpu.weight_files import WeightFiles
-from glassformer.engine.cpu.weights import NativeWeights
+from glassformer.engine.cpu.weights import NativeWeights, PackedMatrix
 from glassformer.engine.lowering import required_matrices
-from glassformer.engine.program import Program
+from glassformer.engine.program import NormRef, Program, ProgramStep, SinusoidTable, Table
 from glassformer.engine.program_executor import ProgramModel
 from glassformer.engine.program_pass import FeedChunk, ProgramPass, TreeMask, entry_site, pass_sources, place_chunks, stops
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Capabilities
@@ -37,6 +49,8 @@ from glassformer.ground.ownership import NotCopied
 
 Floats = npt.NDArray[np.float32]
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
+OPTIONAL = ("rope", "query_distances", "key_distances")
+NUMBERS = [step.name for step in fields(ProgramStep) if step.name in NativeStep.numbers and step.name not in OPTIONAL]
 ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
 
@@ -91,7 +105,7 @@ class NativeProgram(NotCopied):
         )  # fmt: skip
 
     def reserve(self, tokens: int, scored: int, keys: int, length: int) -> None:
-        """Make room for so many tokens, scores and keys; some kinds of RoPE depend on the length of the texts."""
+        """Make room for a pass of this size; some kinds of RoPE depend on the length of the texts."""
         self._memory.claim(self)
         more = tokens > self._capacity[0] or scored > self._capacity[1]
         if self._has_patterns or self.program.depends_on_length or more:
@@ -106,39 +120,91 @@ class NativeProgram(NotCopied):
 
     def _reserve_buffers(self, keys: int) -> None:
         tokens, scored = self._capacity
-        for number, shape in enumerate(self.program.buffers):
-            rows = scored if number == self.program.scores else tokens
+        for index, shape in enumerate(self.program.buffers):
+            rows = scored if index == self.program.scores else tokens
             width = shape.width(keys)
-            self.widths[number] = width
-            if self._buffers[number].size < rows * width:
-                self._buffers[number] = np.empty(rows * width, np.float32)
-                self._addresses[number] = self._buffers[number].ctypes.data
+            self.widths[index] = width
+            if self._buffers[index].size < rows * width:
+                self._buffers[index] = np.empty(rows * width, np.float32)
+                self._addresses[index] = self._buffers[index].ctypes.data
 
     def _reserve_rope_tables(self, length: int) -> None:
-        for number, (rope, size) in enumerate(self.program.ropes):
+        for index, (rope, size) in enumerate(self.program.ropes):
             if rope.depends_on_length:
-                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, length))
+                self._frequencies[index] = np.ascontiguousarray(rope.frequencies(size, length))
             rotated = rope.rotary_size(size)
-            if self._tables[number].size < self._capacity[0] * rotated:
-                self._tables[number] = np.empty(self._capacity[0] * rotated, np.float32)
-            table, frequencies = self._tables[number].ctypes.data, self._frequencies[number].ctypes.data
-            self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, rotated, rope.interleaved)
+            if self._tables[index].size < self._capacity[0] * rotated:
+                self._tables[index] = np.empty(self._capacity[0] * rotated, np.float32)
+            table, frequencies = self._tables[index].ctypes.data, self._frequencies[index].ctypes.data
+            self.rope_tables[index] = NativeRope(frequencies, table, rope.scale, rotated, rope.interleaved)
 
     @contextmanager
     def logits_in(self, logits: Floats) -> Iterator[None]:
         """Let passes write their logits to these rows, rather than to a buffer that they would be copied from."""
-        number = self.program.scores
-        assert number is not None
-        own = self._addresses[number]
-        self._addresses[number] = logits.ctypes.data
+        index = self.program.scores
+        assert index is not None
+        address = self._addresses[index]
+        self._addresses[index] = logits.ctypes.data
         try:
             yield
         finally:
-            self._addresses[number] = own
+            self._addresses[index] = address
 
-    def buffer(self, number: int, rows: int) -> Floats:
-        width = int(self.widths[number])
-        return self._buffers[number][: rows * width].reshape(rows, width)
+    def buffer(self, index: int, rows: int) -> Floats:
+        width = int(self.widths[index])
+        return self._buffers[index][: rows * width].reshape(rows, width)
+
+
+def native_steps(program: Program, weights: NativeWeights) -> Any:
+    """All steps of a program, as one array."""
+    steps = (NativeStep * len(program.steps))()
+    for step, native in zip(program.steps, steps, strict=True):
+        _fill(native, step, weights)
+    return steps
+
+
+def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None:
+    """Write a step over one that is all zeros, so that only what differs needs to be written."""
+    for name in NUMBERS:
+        if value := getattr(step, name):
+            setattr(native, name, value)
+    native.scale, native.softcap = step.scale, step.softcap
+    native.rope = NO_ROPE if step.rope is None else step.rope
+    native.gate_limit, native.gate_offset = step.gate_limit, step.gate_offset
+    native.matrix_count = len(step.matrices)
+    for index, table in enumerate(step.matrices):
+        native.matrices[index] = _matrix(table, weights)
+    if step.experts:
+        native.matrix_count = len(step.experts[0])
+        native.experts = weights.matrices([table for expert in step.experts for table in expert])
+    if step.sinks is not None:
+        native.sinks = weights.vector(step.sinks)
+    for name in ("norm", "query_norm", "key_norm"):
+        if (norm := getattr(step, name)) is not None:
+            setattr(native, name, _norm(norm, weights))
+    native.query_distances = NO_BUFFER if step.query_distances is None else step.query_distances
+    native.key_distances = NO_BUFFER if step.key_distances is None else step.key_distances
+    if (heads := step.distance_heads) is not None:
+        values = weights.derived(heads, lambda: heads.values(lambda name: weights.stored(name).to_float32()))
+        native.matrix_count, native.matrices[0] = 1, NativeMatrix(values, None, MatrixKind.F32, *heads.shape)
+    if (buckets := step.distances) is not None:
+        native.max_distance = buckets.max_distance
+        native.distance_buckets = weights.derived(buckets, buckets.numbers)
+    if (bias := step.distance_bias) is not None:
+        native.max_distance = bias.max_distance
+        native.distance_bias = weights.derived(bias, lambda: bias.values(weights.stored(bias.table).to_float32()))
+
+
+def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
+    if isinstance(table, SinusoidTable):
+        made = weights.derived(table, lambda: weights.stored_or(table.stored, table.shape, table.values))
+        return NativeMatrix(made, None, MatrixKind.F32, *table.shape)
+    return weights.matrix(table)
+
+
+def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
+    bias = weights.vector(norm.bias) if norm.bias else None
+    return NativeNorm(weights.vector(norm.weight, plus=norm.offset), bias, norm.eps, norm.kind)
 
 
 class EnginePass(ProgramPass):
@@ -202,8 +268,8 @@ class EnginePass(ProgramPass):
         self.prepared.native.begin_step, self.prepared.native.end_step = begin, end
         return self.prepared.native
 
-    def buffer(self, number: int) -> Floats:
-        return self.prepared.buffer(number, self.tokens)
+    def buffer(self, index: int) -> Floats:
+        return self.prepared.buffer(index, self.tokens)
 
     def kept_value(self, site: str, chunk: FeedChunk) -> Floats:
         value: Floats = self.value(site, chunk).copy()
@@ -236,11 +302,10 @@ class NativeModel(ProgramModel[NativeProgram]):
         self._engine = engine or Engine()
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for matrix in required_matrices(blueprint):
-            self._weights.require(matrix.names, matrix.shape, matrix.transposed, matrix.part)
+            self._weights.require(matrix)
         self._files = WeightFiles(self._weights.prepare())
         self._memory = BufferMemory()
-        stacks = {op.stack for op in blueprint.ops if op.kind == "attend"}
-        self._formats = {stack: self._page_format(stack, self._cache) for stack in stacks}
+        self._formats = self._page_formats(self._cache)
 
     def _prepare(self, program: Program) -> NativeProgram:
         return NativeProgram(program, self._weights, self._cache, self._activations, self._memory)
@@ -253,15 +318,10 @@ class NativeModel(ProgramModel[NativeProgram]):
         rounding = ROUNDINGS[self._activations]
         return {
             matrix.names[0]: PackedMatrix(
-                self._weights.matrix(matrix.names, matrix.shape),
-                rounding,
-                self._engine,
-                self._lock,
-                self._files,
-                self._weights,
+                self._weights.matrix(matrix), rounding, self._engine, self._lock, self._files, self._weights
             )
             for matrix in required_matrices(self.blueprint)
-            if len(matrix.names) == 1 and matrix.part is None and self._weights.is_packed(matrix.names)
+            if len(matrix.names) == 1 and matrix.part is None and self._weights.is_packed(matrix)
         }
 
     def _run_pass(self, prepared: NativeProgram, chunks: Sequence[FeedChunk]) -> list[CpuLogits]:

@@ -34,7 +34,7 @@ from glassformer.engine.cpu.passes import BufferMemory, EnginePass, NativeProgra
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
 from glassformer.engine.paged_rows import PageFormat
-from glassformer.engine.program import RowRuns
+from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import ACTIVATIONS, Feed
 from glassformer.ground.errors import ExecutorError
@@ -103,11 +103,9 @@ class SyntheticWeights(NativeWeights):
             address += -(-size // ALIGNMENT) * ALIGNMENT
         self._ones = self.keep(np.ones(max(weight.shape[0] for weight in model.weights), np.float32))
 
-    def matrix(
-        self, names: tuple[str, ...], shape: tuple[int, int], biases: tuple[str, ...] = (), part: RowRuns | None = None
-    ) -> NativeMatrix:
-        address, kind = self._matrices[names]
-        return NativeMatrix(address, None, packed_kind(kind), *shape)
+    def matrix(self, matrix: MatrixRef) -> NativeMatrix:
+        address, kind = self._matrices[matrix.names]
+        return NativeMatrix(address, None, packed_kind(kind), *matrix.shape)
 
     def vector(self, *names: str, plus: float = 0.0, part: RowRuns | None = None) -> int:
         return self._ones
@@ -141,7 +139,7 @@ class SyntheticDecoder:
 
 
 def decode_speeds(counts: Iterable[int], seconds: float = SECONDS, shapes: Mapping[str, Any] = SHAPES) -> DecodeSpeeds:
-    """The speed with each of these numbers of threads, as far as so many can be started."""
+    """The speed with each of these numbers of threads, as far as they can be started."""
     decoder, engines = SyntheticDecoder(shapes), start_engines(counts)
     timings = best_times({count: partial(decoder.run, engine) for count, engine in engines.items()}, seconds)
     return DecodeSpeeds(
@@ -172,7 +170,7 @@ def model_speeds(
         count: CpuExecutor(config, model, tensors, engine=engine, **options)
         for count, engine in start_engines(counts).items()
     }
-    ids = [number % config.vocab_size for number in range(min(PREFILL_TOKENS, config.context // 2))]
+    ids = [index % config.vocab_size for index in range(min(PREFILL_TOKENS, config.context // 2))]
     decode = best_times({count: _decode(executor, ids) for count, executor in executors.items()}, seconds)
     prefill = best_times(
         {count: partial(_prefill, executor, ids) for count, executor in executors.items()}, seconds, min_rounds=1, passes=1

@@ -24,7 +24,7 @@ from glassformer.engine.cpu.library import Engine, chosen_level, library, pinnin
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds, decode_speeds
 from glassformer.ground.errors import WriteError
 from glassformer.ground.files import home, write_text
-from glassformer.ground.locks import try_lock
+from glassformer.ground.ownership import try_lock
 
 VERSION = 1  # of the measurement
 TOLERANCE = 0.03  # of the best speed: what fewer threads may lose
@@ -36,7 +36,7 @@ note = logging.getLogger("glassformer").warning
 @dataclass(frozen=True)
 class ThreadCount:
     threads: int
-    reason: str  # why so many
+    reason: str  # for this count
 
 
 def fastest_engine() -> Engine:

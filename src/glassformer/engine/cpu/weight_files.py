@@ -31,7 +31,7 @@ class Mapping:
     file: MappedFile
     begin: int  # addresses
     end: int
-    number: int  # under which native code guards it; -1: it does not
+    guard: int  # native code's index of what it guards; -1: it does not guard these
 
 
 class WeightFiles:
@@ -47,12 +47,12 @@ class WeightFiles:
     def _guarded(self, file: WeightFile) -> Mapping:
         assert file.mapped is not None
         buffer = np.frombuffer(file.buffer, np.uint8)
-        begin, number = int(buffer.ctypes.data), -1
+        begin, guard = int(buffer.ctypes.data), -1
         if self._native is not None:
-            number = self._native.glass_guard_mapping(begin, buffer.size)
-        if self._native is not None and number >= 0:
-            weakref.finalize(file.buffer, self._native.glass_unguard_mapping, number)
-        return Mapping(file.mapped, begin, begin + buffer.size, number)
+            guard = self._native.glass_guard_mapping(begin, buffer.size)
+        if self._native is not None and guard >= 0:
+            weakref.finalize(file.buffer, self._native.glass_unguard_mapping, guard)
+        return Mapping(file.mapped, begin, begin + buffer.size, guard)
 
     def check(self) -> None:
         """Refuse to go on with a file that has changed."""
@@ -65,7 +65,7 @@ class WeightFiles:
         if self._native is None or not self._native.glass_mapping_faults(-1):
             return
         for mapping in self.mappings:
-            if mapping.number >= 0 and self._native.glass_mapping_faults(mapping.number):
+            if mapping.guard >= 0 and self._native.glass_mapping_faults(mapping.guard):
                 raise CheckpointError(
                     f"{mapping.file.path}: some of it could not be read: it was cut short while it was in use, or its disk "
                     "has failed. Check the file, and load the model again."

@@ -25,21 +25,31 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.content_digest import FOOTER, checksum, content_digest, is_intact
-from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.stored_tensors import (
     PLAIN_KINDS,
     Bytes,
+    Floats,
     MappedFile,
-    RowPermutation,
     StoredTensor,
     TensorFile,
     Transposed,
 )  # fmt: skip
-from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
-from glassformer.engine.named_weights import NamedWeights, check_size
+from glassformer.engine.cpu.library import (
+    ActivationRounding,
+    Engine,
+    FileKind,
+    MatrixKind,
+    NativeMatrix,
+    dequantize_row,
+    packed_kind,
+    packed_size,
+)  # fmt: skip
+from glassformer.engine.cpu.weight_files import WeightFiles
+from glassformer.engine.named_weights import NamedWeights, is_packed, row_order
 from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import atomic_file, home, remove_abandoned
+from glassformer.ground.ownership import ForkSafeLock, Shared
 
 note = logging.getLogger("glassformer").warning
 VERSION = 3  # of the tiles' layout
@@ -75,56 +85,43 @@ class NativeWeights(NamedWeights[StoredTensor]):
 
     # Matrices ---------------------------------------------------------------------------------------------------
 
-    def require(
-        self, names: tuple[str, ...], shape: tuple[int, int], transposed: bool = False, part: RowRuns | None = None
-    ) -> None:
+    def require(self, matrix: MatrixRef) -> None:
         """Declare that a matrix will be used: one tensor, several stacked, or a part of one."""
-        key = names, part
+        key = matrix.names, matrix.part
         self._required.add(key)
-        if key not in self._converted:
-            converted = self._plan([self.stored(name) for name in names], shape, transposed, part)
-            if converted is not None:
-                self._converted[key] = converted
+        if key not in self._converted and (converted := self._plan(matrix)) is not None:
+            self._converted[key] = converted
 
-    def _plan(
-        self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool, part: RowRuns | None
-    ) -> ConvertedMatrix | None:
-        for tensor in parts:
-            check_size(tensor)
-        tensor, width = parts[0], shape[1]
-        order = _row_order(tensor, part)
-        needs_transpose = transposed and not isinstance(tensor.layout, Transposed)
-        if (
-            len(parts) == 1
-            and tensor.kind in FileKind.__members__
-            and not needs_transpose
-            and width % block_size(tensor.kind)[0] == 0
-        ):
-            return self._as_tiles(tensor, shape, order, _part_key(part))
+    def _plan(self, matrix: MatrixRef) -> ConvertedMatrix | None:
+        """How a matrix is converted; None: it can be used as it is stored."""
+        parts = self.checked(matrix)
+        tensor, part = parts[0], matrix.part
+        if is_packed(parts, matrix, FileKind.__members__):
+            return self._as_tiles(tensor, matrix)
         floats = tensor.kind in MatrixKind.__members__ and tensor.kind in PLAIN_KINDS
-        in_place = (tensor.layout is None or (transposed and isinstance(tensor.layout, Transposed))) and (
+        untransposed = not matrix.transposed or isinstance(tensor.layout, Transposed)
+        in_place = (tensor.layout is None or (matrix.transposed and untransposed)) and (
             part is None or (tensor.layout is None and part.contiguous)
         )
-        if len(parts) == 1 and floats and not needs_transpose and in_place and tensor.offset % PLAIN_KINDS[tensor.kind] == 0:
-            return None  # usable as it is stored
-        return self._as_floats(parts, shape, transposed, part)
+        if len(parts) == 1 and floats and untransposed and in_place and tensor.offset % PLAIN_KINDS[tensor.kind] == 0:
+            return None
+        return self._as_floats(parts, matrix)
 
-    def _as_tiles(
-        self, tensor: StoredTensor, shape: tuple[int, int], order: npt.NDArray[np.int32] | None, part_key: str
-    ) -> ConvertedMatrix:
-        source, (rows, width) = FileKind[tensor.kind], shape
+    def _as_tiles(self, tensor: StoredTensor, matrix: MatrixRef) -> ConvertedMatrix:
+        source, (rows, width) = FileKind[tensor.kind], matrix.shape
 
         def make(out: Bytes) -> None:
-            self._engine.pack(source, np.ascontiguousarray(tensor.bytes), rows, width, order, out)
+            order = row_order(tensor, matrix.part)
+            stored_rows = None if order is None else order.astype(np.int32)
+            self._engine.pack(source, np.ascontiguousarray(tensor.bytes), rows, width, stored_rows, out)
             tensor.release()
 
-        key = f"{tensor.name} {tensor.kind} {rows} {width}{part_key}"
+        key = f"{tensor.name} {tensor.kind} {rows} {width}{_part_key(matrix.part)}"
         return ConvertedMatrix(packed_kind(source), packed_size(source, rows, width), make, key)
 
-    def _as_floats(
-        self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool, part: RowRuns | None
-    ) -> ConvertedMatrix:
+    def _as_floats(self, parts: Sequence[StoredTensor], matrix: MatrixRef) -> ConvertedMatrix:
         """Any tensors as rows of floats; sixteen bits stay sixteen bits."""
+        part, transposed, shape = matrix.part, matrix.transposed, matrix.shape
         kinds = {tensor.kind for tensor in parts}
         kind = MatrixKind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else MatrixKind.F32
         as_stored = kind is not MatrixKind.F32 and all(tensor.layout is None for tensor in parts)
@@ -189,14 +186,13 @@ class NativeWeights(NamedWeights[StoredTensor]):
         """The address of several matrices after one another: those of a layer's experts, the same for all programs."""
         key = tuple(references)
         if key not in self._arrays_of_matrices:
-            matrices = [self.matrix(table.names, table.shape, table.biases, table.part) for table in references]
+            matrices = [self.matrix(reference) for reference in references]
             self._arrays_of_matrices[key] = (NativeMatrix * len(matrices))(*matrices)
         return ctypes.addressof(self._arrays_of_matrices[key])
 
-    def matrix(
-        self, names: tuple[str, ...], shape: tuple[int, int], biases: tuple[str, ...] = (), part: RowRuns | None = None
-    ) -> NativeMatrix:
-        place = self._bytes.get((names, part))
+    def matrix(self, matrix: MatrixRef) -> NativeMatrix:
+        names, part = key = matrix.names, matrix.part
+        place = self._bytes.get(key)
         if place is None:
             stored = self._tensors[names[0]]
             if part is not None:
@@ -204,12 +200,13 @@ class NativeWeights(NamedWeights[StoredTensor]):
             place, kind = stored.bytes, MatrixKind[stored.kind]
             self._arrays.append(place)
         else:
-            kind = self._converted[names, part].kind
-        return NativeMatrix(place.ctypes.data, self.vector(*biases, part=part) if biases else None, kind, *shape)
+            kind = self._converted[key].kind
+        bias = self.vector(*matrix.biases, part=part) if matrix.biases else None
+        return NativeMatrix(place.ctypes.data, bias, kind, *matrix.shape)
 
-    def is_packed(self, names: tuple[str, ...]) -> bool:
-        """Whether a whole matrix lies in tiles."""
-        converted = self._converted.get((names, None))
+    def is_packed(self, matrix: MatrixRef) -> bool:
+        """Whether a matrix lies in tiles."""
+        converted = self._converted.get((matrix.names, matrix.part))
         return converted is not None and converted.kind not in (MatrixKind.F32, MatrixKind.F16, MatrixKind.BF16)
 
     # Vectors ----------------------------------------------------------------------------------------------------
@@ -234,12 +231,43 @@ class NativeWeights(NamedWeights[StoredTensor]):
         return int(self._arrays[-1].ctypes.data)
 
 
-def _row_order(tensor: StoredTensor, part: RowRuns | None) -> npt.NDArray[np.int32] | None:
-    """For each row of a matrix the row of the file that holds it; None: as they lie there."""
-    order = tensor.layout.rows(tensor.shape[0]) if isinstance(tensor.layout, RowPermutation) else None
-    if part is not None:
-        order = part.rows if order is None else order[part.rows]
-    return None if order is None else order.astype(np.int32)
+@dataclass(frozen=True)
+class PackedMatrix(Shared):
+    """A packed matrix of a model by itself: products with it outside of a program, and their gradients.
+
+    Shapes: inputs (tokens, columns); outputs (tokens, rows).
+    """
+
+    native: NativeMatrix
+    rounding: ActivationRounding  # of inputs
+    engine: Engine
+    lock: ForkSafeLock  # of the engine's passes
+    files: WeightFiles
+    weights: NativeWeights  # in whose memory it lies
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.native.rows, self.native.columns
+
+    def outputs(self, inputs: Floats) -> Floats:
+        """The product with each token's inputs, in the bits of a pass."""
+        with self.lock:
+            outputs = self.engine.matmul(self.native, self.rounding, np.ascontiguousarray(inputs, np.float32))
+        self.files.check_reads()
+        return outputs
+
+    def input_gradients(self, gradients: Floats) -> Floats:
+        """From the gradients of outputs."""
+        with self.lock:
+            inputs = self.engine.input_gradients(self.native, np.ascontiguousarray(gradients, np.float32))
+        self.files.check_reads()
+        return inputs
+
+    def rows(self, indices: Iterable[int]) -> Floats:
+        """Some rows as floats, as of a table of embeddings."""
+        rows = [dequantize_row(self.native, index) for index in indices]
+        self.files.check_reads()
+        return np.stack(rows) if rows else np.empty((0, self.native.columns), np.float32)
 
 
 def _part_key(part: RowRuns | None) -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
 from glassformer.ground.errors import ExecutorError, install, spell
+from glassformer.ops.attend import Attend
+from glassformer.ops.rotate import Rotate
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +36,11 @@ def has_driver() -> bool:
 
 def blueprint_reason(blueprint: Blueprint) -> str | None:
     """Why the GPU engine cannot run a model, in one sentence; None if it can."""
-    ops = blueprint.ops
-    ropes = [op.options["rope"] for op in ops if op.kind == "rotate"]
+    ropes = [op.rope for op in blueprint.ops_of(Rotate)]
     reasons = {
-        "has experts": any(op.kind == "route" for op in ops),
-        "has attention sinks": any(op.kind == "attend" and op.weights for op in ops),
-        "caps its scores softly": any(op.options.get("softcap") for op in ops),
+        "has experts": bool(blueprint.routed_blocks),
+        "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
+        "caps its scores softly": any(op.options.get("softcap") for op in blueprint.ops),
         "rotates only a part of each head": any(rope.partial_rotary_factor != 1 for rope in ropes),
         "rotates neighboring numbers": any(rope.interleaved for rope in ropes),
     }
@@ -80,7 +81,7 @@ def unusable_reason() -> str | None:
 
 
 def memory_reason(needed: int) -> str | None:
-    """Why a model of so many bytes does not fit a usable GPU; None if it does."""
+    """Why a model of `needed` bytes does not fit a usable GPU; None if it does."""
     import torch
 
     try:

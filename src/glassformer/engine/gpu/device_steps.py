@@ -1,7 +1,7 @@
 """Tokens that the GPU engine chooses by itself, step after step, so that none of them waits for the host.
 
 A step is a captured pass: it finds its rows' next tokens, and makes them those of the next step. A single row may have the
-persistent kernel instead (`single_row_steps.py`). Steps are queued, and their results copied to the host behind them, so
+persistent kernel instead (`single_row.py`). Steps are queued, and their results copied to the host behind them, so
 that the next ones can be queued before anybody has waited for these.
 
 Shapes: chosen ids (steps, rows); rules and records as in kernels/choosing.py.
@@ -154,7 +154,7 @@ class StepTensors:
         self.rules[: len(numbers), : numbers.shape[1]].copy_(numbers)
 
     def results(self, steps: int, rows: int) -> PendingResults:
-        """What the first so many steps write."""
+        """What the first `steps` steps write."""
         tensors = [self.chosen, self.records, *self.sites.values()]
         copies = HostCopies([tensor[:steps, :rows] for tensor in tensors])
 
@@ -171,8 +171,8 @@ class StepTensors:
 def set_last_chosen(rows: Sequence[GpuRow], tokens: Tensor) -> None:
     """Keep the token that was chosen last for each row, (rows), on the device."""
     tokens = tokens.clamp(min=0)  # a copy; a token that could not be chosen is fed for nothing
-    for number, row in enumerate(rows):
-        row.last_chosen = tokens, number
+    for index, row in enumerate(rows):
+        row.last_chosen = tokens, index
 
 
 def set_unknown(ids: Tensor, rows: Sequence[GpuRow], tokens: Sequence[int | None]) -> None:
@@ -191,7 +191,7 @@ def last_chosen(rows: Sequence[GpuRow]) -> Tensor:
     tensors = {id(tensor): tensor for tensor, _ in chosen}
     tokens = torch.cat([*tensors.values()])
     firsts = dict(zip(tensors, np.cumsum([0, *map(len, tensors.values())]).tolist(), strict=False))
-    places = np.array([firsts[id(tensor)] + number for tensor, number in chosen])
+    places = np.array([firsts[id(tensor)] + index for tensor, index in chosen])
     if np.array_equal(places, np.arange(len(tokens))):
         return tokens
     return tokens[to_device(places, tokens.device)]
@@ -232,11 +232,11 @@ class StepDecoder:
 
         def wait() -> list[ChosenTokens]:
             texts = {
-                number: text
-                for part, own in zip(parts, waits, strict=True)
-                for number, text in zip(part, own(), strict=True)
+                index: text
+                for part, wait_for_part in zip(parts, waits, strict=True)
+                for index, text in zip(part, wait_for_part(), strict=True)
             }
-            return [texts[number] for number in range(len(rows))]
+            return [texts[index] for index in range(len(rows))]
 
         return wait
 
@@ -246,9 +246,9 @@ class StepDecoder:
         if not program.depends_on_length:
             return [list(range(len(rows)))]
         groups: dict[object, list[int]] = {}
-        for number, row in enumerate(rows):
+        for index, row in enumerate(rows):
             key = program.frequency_lengths(row.length + 1), program.frequency_lengths(row.length + count)
-            groups.setdefault(key, []).append(number)
+            groups.setdefault(key, []).append(index)
         return list(groups.values())
 
     def _enqueue_group(

@@ -8,7 +8,6 @@ row are captured as CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -26,7 +25,7 @@ from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import blueprint_reason, device_errors, gpu, meanwhile, read_triton_key
 from glassformer.engine.gpu.device_steps import PendingTexts, StepDecoder, knows
 from glassformer.engine.gpu.graphs import CapturedPass, CapturedShape, Replays, padded_prompt, padded_size
-from glassformer.engine.gpu.kernels import CHUNK
+from glassformer.engine.gpu.kernels.tensors import CHUNK
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageList
 from glassformer.engine.gpu.passes import (
     DevicePass,
@@ -43,10 +42,10 @@ from glassformer.engine.gpu.passes import (
     to_host,
     tree_tensors,
 )  # fmt: skip
-from glassformer.engine.gpu.persistent.decoder import Card, KernelBuild, PersistentDecoder, load_kernel
+from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
+from glassformer.engine.gpu.persistent.kernel import Card, KernelBuild, load_kernel
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
-from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
-from glassformer.engine.gpu.single_row_steps import SingleRowSteps, can_read
+from glassformer.engine.gpu.single_row import SingleRowSteps, can_read, decoder_weights, fitting_layout
 from glassformer.engine.gpu.steps import DeviceProgram
 from glassformer.engine.gpu.weights import DeviceWeights, EngineTensor
 from glassformer.engine.program import Program
@@ -63,8 +62,7 @@ from glassformer.engine.protocol import (
     Row,
 )  # fmt: skip
 from glassformer.engine.row_history import RowSteps
-from glassformer.ground.errors import ExecutorError, check_context
-from glassformer.ground.sites import ENCODER
+from glassformer.ground.errors import ExecutorError
 
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
 MIN_PREFILL_TOKENS = 64  # a chunk of at least as many goes through the kernels for prompts
@@ -97,11 +95,11 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         self.cache = cache or self._default_cache
         expected = {weight.name: weight.shape for weight in blueprint.weights}
         self._weights = DeviceWeights(tensors, expected, self.device)
-        stacks = ("", ENCODER) if blueprint.encoder_blocks else ("",)
+        formats = self._page_formats(self.cache)
         with device_errors("the weights"), meanwhile(read_triton_key):
-            for stack in stacks:
+            for stack in formats:
                 self._program(stack)
-            self._pools = {stack: KvPool(self._page_format(stack, self.cache), self.device) for stack in stacks}
+            self._pools = {stack: KvPool(page_format, self.device) for stack, page_format in formats.items()}
         self._pool = self._pools[""]
         self._set_ropes(blueprint.ropes)
         self._replays = Replays(self.device)
@@ -169,7 +167,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         return results
 
     def _run_eagerly(self, prepared: DeviceProgram, fed: PassInput, prompt: bool) -> PassValues:
-        """A pass with launches of its own."""
+        """A pass that is launched step by step."""
         keys, source_keys = fed.most_keys
         layout = PassLayout(fed.tokens, len(fed.chunks), page_count(keys), fed.scored, page_count(source_keys))
         numbers = np.empty(layout.size, np.int32)
@@ -218,12 +216,12 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         kept = {program.scores, *(location.buffer for location in program.sites.values())}
 
         def read_later(buffers: list[Tensor], numbers: Mapping[str, Tensor]) -> list[Tensor | None]:
-            return [buffer if at in kept else None for at, buffer in enumerate(buffers)]
+            return [buffer if index in kept else None for index, buffer in enumerate(buffers)]
 
         static = self._captured(shape, prepared, fed, read_later)()
         buffers = [
-            torch.empty(0) if buffer is None else buffer[: fed.scored if at == program.scores else fed.tokens].clone()
-            for at, buffer in enumerate(static)
+            torch.empty(0) if buffer is None else buffer[: fed.scored if index == program.scores else fed.tokens].clone()
+            for index, buffer in enumerate(static)
         ]
         return PassValues(program, fed.chunks, buffers)
 
@@ -262,14 +260,12 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         self, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
     ) -> Callable[[], list[ChosenTokens]]:
         fed, count = [self._open_row(row) for row in rows], draws.shape[1]
-        checks.check_fed_once(fed)
-        self._checks.check_ids([token for token in tokens if token is not None])
+        self._checks.steps(fed, tokens, count)
         lengths = [row.length for row in fed]
-        check_context(max(lengths, default=0) + count, self.context, "prompt")
         if not fed or not count:
             return lambda: [ChosenTokens([]) for _ in fed]
         choices = [replace(choice, top_k=0) if choice.top_k >= self.config.vocab_size else choice for choice in choices]
-        with _restoring(fed, lengths), device_errors("these steps"):
+        with checks.restored(fed, lengths), device_errors("these steps"):
             self._encode([Feed(row, (0,)) for row in fed], fed)
             steps = self._begin_steps(fed, tokens, count)
             for row in fed:
@@ -286,8 +282,8 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         self, wait: PendingTexts, rows: Sequence[GpuRow], lengths: Sequence[int], steps: Sequence[RowSteps]
     ) -> list[ChosenTokens]:
         """The tokens of queued steps; where they failed, rows have the length that they had before."""
-        with _restoring(rows, lengths), device_errors("these steps"):
-            return [own.take(chosen) for own, chosen in zip(steps, wait(), strict=True)]
+        with checks.restored(rows, lengths), device_errors("these steps"):
+            return [row_steps.take(chosen) for row_steps, chosen in zip(steps, wait(), strict=True)]
 
     def _single_row_decoder(self, count: int) -> SingleRowSteps | None:
         """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
@@ -339,13 +335,13 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             offsets = [*range(0, feed.count, step), feed.count]
             if len(offsets) > 2 and offsets[-1] - offsets[-2] < MIN_PREFILL_TOKENS:  # its end is a prompt's too
                 offsets[-2] = feed.count - MIN_PREFILL_TOKENS
-            for number, (offset, end) in enumerate(pairwise(offsets)):
+            for index, (offset, end) in enumerate(pairwise(offsets)):
                 chunk = feed.part(offset, end - offset)
                 if chunk.count < MIN_PREFILL_TOKENS:
                     (single if chunk.count == 1 else short).append(chunk)
                     continue
-                rounds += [[]] if number == len(rounds) else []
-                rounds[number].append(chunk)
+                rounds += [[]] if index == len(rounds) else []
+                rounds[index].append(chunk)
         for prompts in rounds:
             yield from _batches(prompts, MAX_PROMPT_TOKENS)
         for chunks in (single, short, trees):
@@ -355,17 +351,6 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
 def are_prompts(chunks: Sequence[FeedChunk]) -> bool:
     """Whether the chunks of a pass, which are all of one kind, go through the kernels for prompts."""
     return chunks[0].count >= MIN_PREFILL_TOKENS and chunks[0].feed.parents is None
-
-
-@contextmanager
-def _restoring(rows: Sequence[GpuRow], lengths: Sequence[int]) -> Iterator[None]:
-    """Where something fails, rows are no longer than they were."""
-    try:
-        yield
-    except BaseException:
-        for row, length in zip(rows, lengths, strict=True):
-            row.length = min(row.length, length)
-        raise
 
 
 def _batches(chunks: Sequence[FeedChunk], limit: int) -> Iterator[list[FeedChunk]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import CHUNK
+from glassformer.engine.gpu.kernels.tensors import CHUNK
 from glassformer.engine.gpu.passes import Numbers, PassLayout, page_count
 
 Result = TypeVar("Result")

@@ -64,7 +64,7 @@ class KvPool:
         return page
 
     def copy(self, page: int) -> int:
-        """A page of one's own with what a shared one holds."""
+        """Another page with what a shared one holds, which is released."""
         copied = self.allocate()
         self.tensor[copied] = self.tensor[page]
         self.release([page])
@@ -120,11 +120,11 @@ class PageList(NotCopied):
 
     def reserve(self, begin: int, end: int) -> None:
         """Make tokens [begin, end) writable: shared pages are copied, missing ones made."""
-        for number in range(begin // PAGE, -(-end // PAGE)):
-            if number == len(self.pages):
+        for index in range(begin // PAGE, -(-end // PAGE)):
+            if index == len(self.pages):
                 self.pages.append(self.pool.allocate())
-            elif self.pool.is_shared(self.pages[number]):
-                self.pages[number] = self.pool.copy(self.pages[number])
+            elif self.pool.is_shared(self.pages[index]):
+                self.pages[index] = self.pool.copy(self.pages[index])
 
     def truncate(self, length: int) -> None:
         needed = -(-length // PAGE)
@@ -139,17 +139,17 @@ class PageList(NotCopied):
         return shared
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values of so many tokens: (kv_heads, length, head_size) each."""
+        """A layer's keys and values of the first tokens: (kv_heads, length, head_size) each."""
         pages = self.pool.tensor[self._index(length), layer].float()  # (pages, 2, kv_heads, PAGE, head_size)
         keys, values = pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :length]
         return keys, values
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Overwrite a layer's keys and values of all tokens."""
-        for at, new in enumerate((keys, values)):
-            for number, page in enumerate(self.pages):
-                part = new[:, number * PAGE : (number + 1) * PAGE]
-                self.pool.tensor[page, layer, at, :, : part.shape[1]] = part.to(self.pool.dtype)
+        for which, new in enumerate((keys, values)):
+            for index, page in enumerate(self.pages):
+                part = new[:, index * PAGE : (index + 1) * PAGE]
+                self.pool.tensor[page, layer, which, :, : part.shape[1]] = part.to(self.pool.dtype)
 
     def _index(self, length: int) -> Tensor:
         return torch.from_numpy(np.array(self.pages[: -(-length // PAGE)], np.int64)).to(self.pool.device)

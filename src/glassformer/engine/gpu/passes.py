@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from glassformer.engine import checks
-from glassformer.engine.gpu.kernels import PassTensors
+from glassformer.engine.gpu.kernels.tensors import PassTensors
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.paged_rows import PAGE
 from glassformer.engine.program import Program
@@ -117,26 +117,26 @@ def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     }  # fmt: skip
     for name, part in values.items():
         views[name][: len(part)] = part
-    for at, chunk in enumerate(chunks):
+    for index, chunk in enumerate(chunks):
         pages = chunk.row.pages.pages
-        views["page_table"][at, : len(pages)] = pages
+        views["page_table"][index, : len(pages)] = pages
     if layout.source_pages:
         views["source_lengths"][: len(chunks)] = [len(chunk.row.source) for chunk in chunks]
-        for at, source in enumerate(fed.sources):
+        for index, source in enumerate(fed.sources):
             if source is not None:
-                views["source_page_table"][at, : len(source.pages)] = source.pages
+                views["source_page_table"][index, : len(source.pages)] = source.pages
     _pad(views, fed.tokens, len(chunks), fed.scored)
 
 
 def _ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """So many numbers from each first one on, one after another."""
+    """`counts` numbers from each of the `firsts` on, one range after another."""
     ends = counts.cumsum()
     numbers: npt.NDArray[Any] = np.arange(ends[-1]) + np.repeat(firsts - (ends - counts), counts)
     return numbers
 
 
 def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> None:
-    """Feeds after the first so many, with the rest of the tokens: one each, or all in one."""
+    """Feeds after the first `feeds`, with the rest of the tokens: one each, or all in one."""
     padding = np.arange(tokens, len(views["ids"]))
     rest = np.arange(feeds, len(views["starts"]))
     if not rest.size:
@@ -150,14 +150,14 @@ def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> Non
 
 
 def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torch.device) -> PassTensors:
-    """The same numbers for a pass of trees: who sees whom, and where each token stands."""
+    """A pass's tensors with its trees: who sees whom, and where each token stands."""
     trees = [chunk.tree_mask() for chunk in chunks]
     tokens, width = sum(len(mask) for mask, _ in trees), max(len(mask) for mask, _ in trees)
     masks, by_feed = np.zeros((tokens, width), np.uint8), np.zeros((len(trees), width), np.int32)
     positions, token = np.empty(tokens, np.int32), 0
-    for at, (mask, depths) in enumerate(trees):
+    for index, (mask, depths) in enumerate(trees):
         rows = slice(token, token + len(mask))
-        masks[rows, : len(mask)], positions[rows], by_feed[at, : len(mask)] = mask, depths, depths
+        masks[rows, : len(mask)], positions[rows], by_feed[index, : len(mask)] = mask, depths, depths
         token += len(mask)
     on_device = (torch.from_numpy(numbers).to(device) for numbers in (positions, masks, by_feed))
     names = ("positions", "tree_mask", "tree_positions")
@@ -172,8 +172,8 @@ class PassValues(ProgramPass):
     chunks: Sequence[FeedChunk]
     buffers: list[Tensor]
 
-    def buffer(self, number: int) -> Tensor:
-        return self.buffers[number]
+    def buffer(self, index: int) -> Tensor:
+        return self.buffers[index]
 
 
 @dataclass
@@ -199,8 +199,8 @@ class DevicePass(PassValues):
 
 def new_buffers(program: Program, tokens: int, scored: int, keys: int, device: torch.device) -> list[Tensor]:
     return [
-        torch.empty(scored if number == program.scores else tokens, shape.width(keys), device=device)
-        for number, shape in enumerate(program.buffers)
+        torch.empty(scored if index == program.scores else tokens, shape.width(keys), device=device)
+        for index, shape in enumerate(program.buffers)
     ]
 
 
@@ -214,13 +214,8 @@ def page_count(tokens: int) -> int:
 
 def to_host(values: Tensor) -> npt.NDArray[Any]:
     """A tensor's values in memory of the host."""
-    (host,) = all_to_host([values])
+    (host,) = HostCopies([values]).wait()
     return host
-
-
-def all_to_host(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
-    """Several tensors' values in memory of the host."""
-    return HostCopies(tensors).wait()
 
 
 class HostCopies:

@@ -25,11 +25,10 @@ from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.weights import DTYPES
 from glassformer.engine.protocol import Capabilities, Choice, DeviceSampler, Feed
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
-from glassformer.engine.tensor_parallel.split import split_model
+from glassformer.engine.tensor_parallel.split import rank_blueprint, split_model
 from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.ground.errors import ExecutorError, spell
-from glassformer.ops.split import Part
+from glassformer.ops.split import TensorPart
 
 
 class RankKernels:
@@ -60,8 +59,10 @@ class SplitGpuExecutor(GpuExecutor):
         for name, part in self._split.weight_parts(group.rank).items():
             if name in named:
                 named[name] = stored_part(named[name], part)
-        own = rank_blueprint(blueprint, self._split, group.rank)
-        super().__init__(config, own, named, cache=cache, device=group.device, kernels=RankKernels(kernels, group))
+        part_blueprint = rank_blueprint(blueprint, self._split, group.rank)
+        super().__init__(
+            config, part_blueprint, named, cache=cache, device=group.device, kernels=RankKernels(kernels, group)
+        )
 
     def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
         return None, "split among ranks: the order of their sums may depend on how many rows there are"
@@ -91,7 +92,7 @@ class SplitGpuExecutor(GpuExecutor):
         return replace(super().capabilities, sampler=DeviceSampler(knows_here, self._decode))
 
 
-def stored_part(stored: StoredTensor, part: Part) -> StoredTensor:
+def stored_part(stored: StoredTensor, part: TensorPart) -> StoredTensor:
     """A part of a stored tensor: where it is some rows, as they lie in the file; otherwise a copy in memory."""
     if part.axis == 0 and len(part.ranges) == 1 and stored.layout is None:
         return stored.rows(part.ranges[0])
@@ -100,9 +101,9 @@ def stored_part(stored: StoredTensor, part: Part) -> StoredTensor:
             f"the GPU engine splits weights that are stored as floats, and {stored.name} is {stored.kind}. Use "
             f"{spell('executor', 'plain')}."
         )
-    values = torch.from_numpy(stored.to_float32())
-    own = take_part(values, part) if part.ranges else torch.zeros_like(values)  # zeros: a bias that another rank adds
-    numbers = own.to(DTYPES[stored.kind]).contiguous()
+    whole = torch.from_numpy(stored.to_float32())
+    values = take_part(whole, part) if part.ranges else torch.zeros_like(whole)  # zeros: a bias that another rank adds
+    numbers = values.to(DTYPES[stored.kind]).contiguous()
     content: Any = numbers.view(-1).view(torch.uint8).numpy()
     file = BufferedFile(stored.file.path, np.ascontiguousarray(content))
     return replace(stored, shape=tuple(numbers.shape), file=file, offset=0, size=content.size, layout=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import product_dtype
+from glassformer.engine.gpu.kernels.matmul import product_dtype
+from glassformer.engine.gpu.kernels.tensors import AttentionRule, CachedHeads
 from glassformer.engine.gpu.passes import DevicePass
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.program import Epilogue, Program, ProgramStep, StepKind, TokenScope
@@ -38,7 +39,7 @@ class DeviceProgram:
         self._frequency_lengths = program.frequency_lengths(0)  # whose frequencies these are
 
     def set_length(self, length: int) -> None:
-        """Take the frequencies of texts of so many tokens: some kinds of RoPE depend on it."""
+        """Take the frequencies of texts of `length` tokens: some kinds of RoPE depend on it."""
         lengths = self.program.frequency_lengths(length)
         if lengths == self._frequency_lengths:
             return
@@ -49,11 +50,11 @@ class DeviceProgram:
     def run(self, device_pass: DevicePass, begin: int = 0, end: int | None = None) -> None:
         """The steps from one to another, and the changes before each of them."""
         unscored = device_pass.scored is not None and not len(device_pass.scored)
-        for number in range(begin, len(self.launches) if end is None else end):
-            if number in self.stops and number > begin:
-                device_pass.apply_changes_before(number)
-            if not (unscored and self.scoped[number]):
-                self.launches[number](device_pass)
+        for index in range(begin, len(self.launches) if end is None else end):
+            if index in self.stops and index > begin:
+                device_pass.apply_changes_before(index)
+            if not (unscored and self.scoped[index]):
+                self.launches[index](device_pass)
         if len(self.launches) in self.stops:
             device_pass.apply_changes_before(len(self.launches))
 
@@ -65,7 +66,7 @@ def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
     prompts are computed as single tokens are, so that nobody can tell from the numbers who watches.
     """
     dtypes = prompt_dtypes(program, weights)
-    return [BINDERS[step.kind](step, weights, dtypes[number]) for number, step in enumerate(program.steps)]
+    return [BINDERS[step.kind](step, weights, dtypes[index]) for index, step in enumerate(program.steps)]
 
 
 def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes]:
@@ -78,14 +79,14 @@ def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes
     kept = {program.scores, *(location.buffer for location in program.sites.values())}
     for changes in program.pattern_changes.values():
         kept |= {buffer for change in changes for buffer in (change.changed_heads, change.heads)}
-    for number, step in enumerate(program.steps):
+    for index, step in enumerate(program.steps):
         if step.output in kept or step.after_cache or not _can_round_output(step, weights):
             continue
-        readers = list(_readers(program, number))
+        readers = list(_readers(program, index))
         rounded = {_input_dtype(program.steps[reader], step.output, weights) for reader in readers}
         if len(rounded) == 1:
             (dtype,) = rounded
-            dtypes[number] = dtypes[number]._replace(output=dtype)
+            dtypes[index] = dtypes[index]._replace(output=dtype)
             for reader in readers:
                 dtypes[reader] = dtypes[reader]._replace(input=dtype)
     return dtypes
@@ -102,9 +103,9 @@ def _can_round_output(step: ProgramStep, weights: DeviceWeights) -> bool:
 def _readers(program: Program, writer: int) -> Iterator[int]:
     """The steps that read what a step has written."""
     buffer = program.steps[writer].output
-    for number, step in enumerate(program.steps[writer + 1 :], writer + 1):
+    for index, step in enumerate(program.steps[writer + 1 :], writer + 1):
         if step.input == buffer or (_has_second_input(step) and step.second_input == buffer):
-            yield number
+            yield index
         if step.output == buffer and step.kind not in IN_PLACE:
             return
 
@@ -123,162 +124,129 @@ def _input_dtype(step: ProgramStep, buffer: int, weights: DeviceWeights) -> torc
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
-def _buffer(run: DevicePass, number: int, prompt_dtype: torch.dtype) -> Tensor:
+def _buffer(run: DevicePass, index: int, prompt_dtype: torch.dtype) -> Tensor:
     """A buffer as it is in this pass; numbers of fewer bytes lie in the first part of each row."""
-    buffer = run.buffers[number]
+    buffer = run.buffers[index]
     if not run.prompt or prompt_dtype == buffer.dtype:
         return buffer
     return buffer.view(prompt_dtype)[:, : buffer.shape[1]]
 
 
-def _rows(run: DevicePass, scope: TokenScope) -> tuple[Tensor | None, Tensor | None]:
-    """Which rows of the input a step reads, and where it writes their results; None: all, in order."""
-    if scope is TokenScope.ALL:
-        return None, None
-    return run.scored, run.scored if scope is TokenScope.SCORED else None
+def _input_rows(run: DevicePass, step: ProgramStep) -> Tensor | None:
+    """Which rows of the input a step reads; None: all, in order."""
+    return None if step.scope is TokenScope.ALL else run.scored
+
+
+def _output_rows(run: DevicePass, step: ProgramStep) -> Tensor | None:
+    """Where a step writes its results; None: all in order, or without gaps."""
+    return run.scored if step.scope is TokenScope.SCORED else None
 
 
 def _pool(run: DevicePass, step: ProgramStep) -> Tensor:
     return run.source_pool if step.cross_attention else run.pool
 
 
-def _head_options(step: ProgramStep) -> dict[str, Any]:
-    """Whose keys and values a step is about, for every kernel that knows heads."""
-    return {
-        "layer": step.layer, "heads": step.heads, "kv_heads": step.kv_heads, "head_size": step.head_size,
-        "cross": step.cross_attention,
-    }  # fmt: skip
+def _heads(step: ProgramStep) -> CachedHeads:
+    return CachedHeads(step.layer, step.heads, step.kv_heads, step.head_size, step.cross_attention)
 
 
-def _mask_options(step: ProgramStep, weights: DeviceWeights) -> dict[str, Any]:
-    """How queries are scored against keys."""
-    return {
-        "scale": step.scale, "causal": step.causal, "window": step.window,
-        "distance_bias": weights.distance_bias(step.distance_bias),
-        "max_distance": 0 if step.distance_bias is None else step.distance_bias.max_distance,
-    }  # fmt: skip
+def _rule(step: ProgramStep, weights: DeviceWeights) -> AttentionRule:
+    return AttentionRule(step.scale, step.causal, step.window, weights.distance_bias(step.distance_bias))
+
+
+# Each of these says what a step launches, with its weights on the device.
 
 
 def _bind_embed(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     tables = [weights.table(table) for table in step.matrices]
-
-    def launch(run: DevicePass) -> None:
-        out = run.buffers[step.output]
-        run.kernels.embed(run.tensors, tables, out, position_offset=step.position_offset, scale=step.scale)
-
-    return launch
+    options = {"position_offset": step.position_offset, "scale": step.scale}
+    return lambda run: run.kernels.embed(run.tensors, tables, run.buffers[step.output], **options)
 
 
 def _bind_norm(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    norm = weights.norm(step.norm)
-    assert norm is not None
-
-    columns = slice(step.column, step.column + step.width if step.width else None)
-
-    def launch(run: DevicePass) -> None:
-        x, out = (run.buffers[buffer][:, columns] for buffer in (step.input, step.output))
-        run.kernels.norm(x, norm, out, rows=_rows(run, step.scope)[0])
-
-    return launch
+    norm, columns = weights.norm(step.norm), slice(step.column, step.column + step.width if step.width else None)
+    return lambda run: run.kernels.norm(
+        run.buffers[step.input][:, columns], norm, run.buffers[step.output][:, columns], rows=_input_rows(run, step)
+    )
 
 
 def _bind_matmul(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     matrices = weights.matrices(step.matrices, gated=step.epilogue is Epilogue.GATE)
-    norm = weights.norm(step.norm)
-    epilogue, activation = step.epilogue.name.lower(), step.activation.name.lower()
     adds = step.epilogue is Epilogue.ADD
-
-    def launch(run: DevicePass) -> None:
-        input_rows, output_rows = _rows(run, step.scope)
-        run.kernels.matmul(
-            _buffer(run, step.input, dtypes.input), matrices, _buffer(run, step.output, dtypes.output), norm=norm,
-            epilogue=epilogue, activation=activation, residual=run.buffers[step.second_input] if adds else None,
-            scale=step.scale, input_rows=input_rows, output_rows=output_rows, prompt=run.prompt and not step.after_cache,
-        )  # fmt: skip
-
-    return launch
+    options = {
+        "norm": weights.norm(step.norm), "epilogue": step.epilogue.name.lower(), "activation": step.activation.name.lower(),
+        "scale": step.scale,
+    }  # fmt: skip
+    return lambda run: run.kernels.matmul(
+        _buffer(run, step.input, dtypes.input), matrices, _buffer(run, step.output, dtypes.output), **options,
+        residual=run.buffers[step.second_input] if adds else None, input_rows=_input_rows(run, step),
+        output_rows=_output_rows(run, step), prompt=run.prompt and not step.after_cache,
+    )  # fmt: skip
 
 
 def _bind_rope_kv_store(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    query_norm, key_norm = weights.norm(step.query_norm), weights.norm(step.key_norm)
-    options = _head_options(step)
+    heads = _heads(step)
+    options = {
+        "query_offset": step.query_offset, "key_offset": step.key_offset, "value_offset": step.value_offset,
+        "query_norm": weights.norm(step.query_norm), "key_norm": weights.norm(step.key_norm),
+        "rotate": step.kind is not StepKind.KV_STORE, "store": step.kind is not StepKind.ROPE,
+    }  # fmt: skip
 
     def launch(run: DevicePass) -> None:
         frequencies, scale = (None, 1.0) if step.rope is None else run.ropes[step.rope]
-        run.kernels.rope_kv_store(
-            run.tensors, run.buffers[step.input], _pool(run, step), **options, query_offset=step.query_offset,
-            key_offset=step.key_offset, value_offset=step.value_offset, query_norm=query_norm, key_norm=key_norm,
-            frequencies=frequencies, rope_scale=scale, rotate=step.kind is not StepKind.KV_STORE,
-            store=step.kind is not StepKind.ROPE,
-        )  # fmt: skip
+        qkv, pool = run.buffers[step.input], _pool(run, step)
+        run.kernels.rope_kv_store(run.tensors, qkv, pool, heads, **options, frequencies=frequencies, rope_scale=scale)
 
     return launch
 
 
 def _bind_attention(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    options = {**_head_options(step), **_mask_options(step, weights)}
+    heads, rule = _heads(step), _rule(step, weights)
 
     def launch(run: DevicePass) -> None:
         prompt = run.prompt and not step.after_cache
         run.kernels.attention(
-            run.tensors, run.buffers[step.input], _pool(run, step), _buffer(run, step.output, dtypes.output), **options,
-            max_keys=run.max_source if step.cross_attention else run.max_keys, rows=_rows(run, step.scope)[0],
-            prompt=prompt, max_tokens=run.max_tokens if prompt else 0,
+            run.tensors, run.buffers[step.input], _pool(run, step), _buffer(run, step.output, dtypes.output), heads, rule,
+            max_keys=run.max_source if step.cross_attention else run.max_keys, rows=_input_rows(run, step), prompt=prompt,
+            max_tokens=run.max_tokens if prompt else 0,
         )  # fmt: skip
 
     return launch
 
 
 def _bind_attention_pattern(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    options = {**_head_options(step), **_mask_options(step, weights)}
-
-    def launch(run: DevicePass) -> None:
-        queries, pattern = run.buffers[step.input], run.buffers[step.output]
-        run.kernels.attention_pattern(run.tensors, queries, _pool(run, step), pattern, **options, keys=run.pattern_keys)
-
-    return launch
+    heads, rule = _heads(step), _rule(step, weights)
+    return lambda run: run.kernels.attention_pattern(
+        run.tensors, run.buffers[step.input], _pool(run, step), run.buffers[step.output], heads, rule, keys=run.pattern_keys
+    )
 
 
 def _bind_weighted_values(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    options = _head_options(step)
-
-    def launch(run: DevicePass) -> None:
-        pattern, heads = run.buffers[step.second_input], run.buffers[step.output]
-        run.kernels.weighted_values(run.tensors, pattern, _pool(run, step), heads, **options, keys=run.pattern_keys)
-
-    return launch
+    heads = _heads(step)
+    return lambda run: run.kernels.weighted_values(
+        run.tensors, run.buffers[step.second_input], _pool(run, step), run.buffers[step.output], heads, keys=run.pattern_keys
+    )
 
 
 def _bind_add(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    def launch(run: DevicePass) -> None:
-        first, second = run.buffers[step.input], run.buffers[step.second_input]
-        run.kernels.add(first, second, run.buffers[step.output], rows=_rows(run, step.scope)[0])
-
-    return launch
+    return lambda run: run.kernels.add(
+        run.buffers[step.input], run.buffers[step.second_input], run.buffers[step.output], rows=_input_rows(run, step)
+    )
 
 
 def _bind_activate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     activation = step.activation.name.lower()
-
-    def launch(run: DevicePass) -> None:
-        rows = _rows(run, step.scope)[0]
-        run.kernels.activate(run.buffers[step.input], activation, run.buffers[step.output], rows=rows)
-
-    return launch
+    return lambda run: run.kernels.activate(
+        run.buffers[step.input], activation, run.buffers[step.output], rows=_input_rows(run, step)
+    )
 
 
 def _bind_copy(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    def launch(run: DevicePass) -> None:
-        run.kernels.copy(run.buffers[step.input], run.buffers[step.output], rows=_rows(run, step.scope)[0])
-
-    return launch
+    return lambda run: run.kernels.copy(run.buffers[step.input], run.buffers[step.output], rows=_input_rows(run, step))
 
 
 def _bind_sum_over_ranks(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    def launch(run: DevicePass) -> None:
-        run.kernels.sum_over_ranks(run.buffers[step.output])
-
-    return launch
+    return lambda run: run.kernels.sum_over_ranks(run.buffers[step.output])
 
 
 IN_PLACE = (StepKind.ROPE, StepKind.ROPE_KV_STORE, StepKind.KV_STORE)  # they have no output

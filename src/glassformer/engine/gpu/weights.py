@@ -1,29 +1,79 @@
-"""Stored tensors on the device: floats in their own dtype, packed kinds packed; one matrix where a step reads several."""
+"""A model's weights on the device: floats in their own dtype, packed kinds packed; one matrix where a step reads several.
+
+A file's bytes are read from the file, not through its mapping, by several threads into pinned memory, from where the device
+copies them by itself; meanwhile the next piece is read. A file that is cut short or changed on the way is an error, where a
+mapping would end the process. A live model's parameter that a step reads alone is used where it lies; those that are joined
+with others are copied once.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.checkpoint.gguf_kinds import block_size
-from glassformer.checkpoint.stored_tensors import Bytes, Floats, RowPermutation, StoredTensor, Transposed
-from glassformer.engine.gpu.kernels import DeviceMatrix, DeviceNorm, float_matrix, pack
-from glassformer.engine.gpu.parameters import ParameterTensor
-from glassformer.engine.gpu.upload import Upload
-from glassformer.engine.named_weights import NamedWeights, check_size
+from glassformer.checkpoint.stored_tensors import Bytes, Floats, StoredTensor
+from glassformer.engine.gpu.kernels.packed_matmul import pack
+from glassformer.engine.gpu.kernels.tensors import FLOAT_KINDS, DeviceMatrix, DeviceNorm, float_matrix
+from glassformer.engine.named_weights import NamedWeights, is_packed, row_order
 from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, SinusoidTable, Table
+from glassformer.ground.ownership import NotCopied
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 WIDENED_KIND = "Q5_0"  # becomes Q8_0, which can hold the same numbers
-EngineTensor: TypeAlias = StoredTensor | ParameterTensor
 NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
+PIECE = 1 << 25  # bytes that are copied at once
+READERS = 4  # threads that read a piece together
+LEAST_PART = 1 << 20  # bytes that are worth a thread
+PIECES = 2  # in pinned memory: one is copied, another is read
+
+
+@dataclass(frozen=True)
+class ParameterTensor:
+    """A parameter or buffer of a module, with what the engine asks of a `StoredTensor`."""
+
+    name: str
+    values: Tensor  # detached, in the parameter's own memory
+    layout: None = None
+
+    @property
+    def kind(self) -> str:
+        return FLOAT_KINDS[self.values.dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        return self.values.nbytes
+
+    @property
+    def label(self) -> str:
+        return f"parameter {self.name!r}"
+
+    def in_memory(self) -> Self:
+        """It lies in the memory of a device already."""
+        return self
+
+    def to_float32(self) -> Floats:
+        values: Floats = self.values.float().cpu().numpy()
+        return values
+
+
+EngineTensor: TypeAlias = StoredTensor | ParameterTensor
 
 
 @dataclass(frozen=True)
@@ -59,7 +109,7 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
     def read(self, name: str) -> EngineTensor:
-        """Read without the file's mapping, for the reason in upload.py."""
+        """Read without the file's mapping, for the reason that the file's docstring gives."""
         return self.stored(name).in_memory()
 
     def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
@@ -71,13 +121,13 @@ class DeviceWeights(NamedWeights[EngineTensor]):
             self._matrices[tables] = [replace(data, bias=self._bias(tables))]
         else:
             parts = [self._part(table) for table in tables]
-            groups = [list(group) for _, group in groupby(range(len(parts)), lambda at: parts[at].kind)]
+            groups = [list(group) for _, group in groupby(range(len(parts)), lambda index: parts[index].kind)]
             self._matrices[tables] = [
-                replace(self._joined([parts[at] for at in group]), bias=self._bias([tables[at] for at in group]))
+                replace(self._joined([parts[index] for index in group]), bias=self._bias([tables[index] for index in group]))
                 for group in groups
             ]
             for matrix, group in zip(self._matrices[tables], groups, strict=True):
-                self._note_parts(matrix, [tables[at] for at in group])
+                self._note_parts(matrix, [tables[index] for index in group])
         return self._matrices[tables]
 
     def _note_parts(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
@@ -119,23 +169,11 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         if isinstance(table, SinusoidTable):
             positions = self.stored_or(table.stored, table.shape, table.values)
             return MatrixPart("F32", torch.from_numpy(positions), table.shape)
-        tensors = [self.stored(name) for name in table.names]
-        for tensor in tensors:
-            check_size(tensor)
-        stored, columns = tensors[0], table.shape[1]
-        part = slice(None) if table.part is None else table.part.rows
-        needs_transpose = table.transposed and not isinstance(stored.layout, Transposed)
-        if (
-            isinstance(stored, StoredTensor)
-            and len(tensors) == 1
-            and stored.kind in (*PACKED_KINDS, WIDENED_KIND)
-            and not needs_transpose
-            and columns % block_size(stored.kind)[0] == 0
-        ):
-            rows = stored.shape[1 if table.transposed else 0]
-            packed = stored.in_memory().bytes.reshape(rows, -1)
-            order = stored.layout.rows(rows) if isinstance(stored.layout, RowPermutation) else slice(None)
-            packed = packed[order][part]
+        tensors = self.checked(table)
+        stored = tensors[0]
+        if isinstance(stored, StoredTensor) and is_packed(tensors, table, (*PACKED_KINDS, WIDENED_KIND)):
+            packed = stored.in_memory().bytes.reshape(stored.shape[1 if table.transposed else 0], -1)
+            packed = packed if (order := row_order(stored, table.part)) is None else packed[order]
             if stored.kind == WIDENED_KIND:
                 return MatrixPart("Q8_0", _as_q8_0(packed), table.shape)
             return MatrixPart(stored.kind, packed, table.shape)
@@ -151,7 +189,8 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         ):
             return MatrixPart(kind, stored, table.shape)
         values = [_float_rows(self.read(name), DTYPES[kind]) for name in table.names]
-        values = [(value.T if table.transposed else value)[part] for value in values]
+        values = [value.T if table.transposed else value for value in values]
+        values = values if table.part is None else [value[table.part.rows] for value in values]
         return MatrixPart(kind, values[0] if len(values) == 1 else torch.cat(values), table.shape)
 
     def _bias(self, tables: Sequence[Table]) -> Tensor | None:
@@ -185,6 +224,57 @@ class DeviceWeights(NamedWeights[EngineTensor]):
 
     def _to_device(self, values: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+
+class Upload(NotCopied):
+    """The way to one device; its pinned memory and its threads are given back when it is dropped."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pieces: list[
+            tuple[Tensor, Any]
+        ] = []  # pinned memory, and the event after which it is free; the next one first
+        self._readers: ThreadPoolExecutor | None = None
+
+    def copy(self, tensor: StoredTensor, target: Tensor) -> None:
+        """Copy a tensor's bytes to a contiguous tensor on the device."""
+        assert target.is_contiguous()
+        flat = target.view(-1).view(torch.uint8)
+        assert flat.numel() == tensor.size
+        for begin in range(0, tensor.size, PIECE):
+            count = min(PIECE, tensor.size - begin)
+            piece, copied = self._free_piece(count)
+            self._read(tensor, begin, piece[:count])
+            flat[begin : begin + count].copy_(piece[:count], non_blocking=True)
+            if copied is not None:
+                copied.record()
+
+    def _free_piece(self, size: int) -> tuple[Tensor, Any]:
+        """Memory of at least `size` bytes, from which no copy is under way."""
+        on_gpu = self.device.type == "cuda"
+        piece = self._pieces.pop(0) if len(self._pieces) == PIECES else None
+        if piece is not None and piece[1] is not None:
+            piece[1].synchronize()
+        if piece is None or piece[0].numel() < size:
+            memory = torch.empty(size, dtype=torch.uint8, pin_memory=on_gpu)
+            piece = memory, torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._pieces.append(piece)
+        return piece
+
+    def _read(self, tensor: StoredTensor, begin: int, piece: Tensor) -> None:
+        target, step = piece.numpy(), max(LEAST_PART, -(-piece.numel() // READERS))
+        starts = range(0, target.size, step)
+        if len(starts) == 1:
+            tensor.file.read_into(target, tensor.offset + begin)
+            return
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(READERS, "glassformer-read")
+        parts = [
+            self._readers.submit(tensor.file.read_into, target[start : start + step], tensor.offset + begin + start)
+            for start in starts
+        ]
+        for part in parts:
+            part.result()
 
 
 def _as_q8_0(rows: Bytes) -> Bytes:

@@ -32,15 +32,15 @@ from glassformer.engine.protocol import (
     read_length,
 )  # fmt: skip
 from glassformer.engine.row_history import RereadRows, forked
-from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
-from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
-from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.ground.candidates import Candidates, top
-from glassformer.ground.errors import ExecutorError, check_context
-from glassformer.ground.locks import ForkSafeLock
-from glassformer.ground.ownership import NotCopied
+from glassformer.ground.errors import ExecutorError
+from glassformer.ground.ownership import ForkSafeLock, NotCopied
 from glassformer.ground.sites import Observer, Tap, where_of
-from glassformer.layers import Mask, RotaryEmbedding
+from glassformer.torch.heads import CausalLM, Seq2SeqLM
+from glassformer.torch.mask import Mask
+from glassformer.torch.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
+from glassformer.torch.positions import RotaryEmbedding
+from glassformer.torch.seq2seq import EncoderDecoder
 
 PAD_ID = 0  # any id: what is computed at padded positions is never read
 
@@ -120,27 +120,26 @@ class PlainExecutor(NotCopied, RereadRows):
         return logits
 
     def _run_feeds(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainLogits]:
-        order = sorted(range(len(feeds)), key=lambda at: (first_block(feeds[at]), rows[at].slot))
+        order = sorted(range(len(feeds)), key=lambda index: (first_block(feeds[index]), rows[index].slot))
         logits: dict[int, PlainLogits] = {}
         with checks.unchanged_weights(self.model), checks.rewound(feeds, rows):
-            encoder_sites = self._encode(
-                [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
-            )
-            for _, group in groupby(order, key=lambda at: first_block(feeds[at])):
-                numbers = list(group)
-                passed = self._run_pass([feeds[at] for at in numbers], [rows[at] for at in numbers], encoder_sites)
-                logits |= zip(numbers, passed, strict=True)
+            encoder_sites = self._encode(feeds, rows)
+            for _, group in groupby(order, key=lambda index: first_block(feeds[index])):
+                indices = list(group)
+                passed = self._run_pass(
+                    [feeds[index] for index in indices], [rows[index] for index in indices], encoder_sites
+                )
+                logits |= zip(indices, passed, strict=True)
             for feed, row in zip(feeds, rows, strict=True):
                 row.length += len(feed.ids)
-        return [logits[at] for at in range(len(feeds))]
+        return [logits[index] for index in range(len(feeds))]
 
     def _open_row(self, row: Row) -> PlainRow:
-        if not isinstance(row, PlainRow) or not row.open:
-            raise ExecutorError(checks.ROW_NOT_OPEN)
-        return row
+        return checks.open_row(row, PlainRow)
 
-    def _encode(self, unread: Sequence[tuple[Feed, PlainRow]]) -> dict[int, dict[str, Any]]:
+    def _encode(self, feeds: Sequence[Feed], fed: Sequence[PlainRow]) -> dict[int, dict[str, Any]]:
         """Encode the sources of rows that run for the first time; the sites that their watches read there, by slot."""
+        unread = [(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded]
         if not unread:
             return {}
         base = self.base
@@ -152,8 +151,8 @@ class PlainExecutor(NotCopied, RereadRows):
         present = torch.tensor([[n < len(row.source) for n in range(longest)] for row in rows], device=device)
         positions, mask = base.positions_and_mask(ids, present, causal=False)
         observers = {
-            row.slot: Observer(feed.watch, at, source=len(row.source))
-            for at, (feed, row) in enumerate(unread)
+            row.slot: Observer(feed.watch, index, source=len(row.source))
+            for index, (feed, row) in enumerate(unread)
             if feed.watch is not None
         }
         tap = self._make_tap(list(observers.values())) if observers else None
@@ -187,7 +186,7 @@ class PlainExecutor(NotCopied, RereadRows):
         observers = [
             Observer(
                 replace(feed.watch, reads=feed.watch.reads - {"scores"}),
-                at,
+                index,
                 row.length,
                 length,
                 row.length + length,
@@ -196,12 +195,12 @@ class PlainExecutor(NotCopied, RereadRows):
             )
             if feed.watch is not None
             else None
-            for at, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
+            for index, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
         ]
         tap = self._make_tap([observer for observer in observers if observer is not None]) if any(observers) else None
         scored = [checks.scored_columns(feed) for feed in feeds]
         keep = (
-            torch.tensor([at for at, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),
+            torch.tensor([index for index, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),
             torch.tensor([column for columns in scored for column in columns], dtype=torch.long, device=device),
         )
         vectors = self._vectors(ids, feeds) if any(feed.vectors is not None for feed in feeds) else None
@@ -258,7 +257,7 @@ class PlainExecutor(NotCopied, RereadRows):
         if they have nothing of it; `ids`, `vectors`: the text whose beginning it is."""
         row = self._cache.import_kv(snapshot, source)
         row.history = self._new_history()
-        if snapshot.own:
+        if snapshot.text:
             vectors = None if vectors is None else vectors[: row.length]
             self._record(row, Feed(row, ids[: row.length] or (PAD_ID,) * row.length, vectors=vectors), 0, row.length)
         return row
@@ -275,26 +274,17 @@ class PlainExecutor(NotCopied, RereadRows):
     ) -> list[ChosenTokens]:
         """The best tokens: logits stay on the model's device, and ids until the end."""
         fed, count = [self._open_row(row) for row in rows], draws.shape[1]
-        checks.check_fed_once(fed)
-        self._checks.check_ids(tokens)
-        lengths = [row.length for row in fed]
-        check_context(max(lengths, default=0) + count, self.context, "prompt")
+        self._checks.steps(fed, tokens, count)
         if not fed or not count:
             return [ChosenTokens([]) for _ in fed]
-        order = sorted(range(len(fed)), key=lambda at: fed[at].slot)
-        try:
-            with checks.unchanged_weights(self.model):
-                feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
-                self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
-                steps = self._begin_steps(fed, tokens, count)
-                best = self._decode([fed[at] for at in order], [tokens[at] for at in order], count)
-        except BaseException:
-            for row, length in zip(fed, lengths, strict=True):
-                row.length = length
-            raise
+        order = sorted(range(len(fed)), key=lambda index: fed[index].slot)
+        with checks.restored(fed, [row.length for row in fed]), checks.unchanged_weights(self.model):
+            self._encode([Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)], fed)
+            steps = self._begin_steps(fed, tokens, count)
+            best = self._decode([fed[index] for index in order], [tokens[index] for index in order], count)
         best[np.maximum.accumulate(best == NOT_CHOSEN, axis=1)] = NOT_CHOSEN
         ids = dict(zip(order, best.tolist(), strict=True))
-        return [own.take(ChosenTokens(ids[at])) for at, own in enumerate(steps)]
+        return [row_steps.take(ChosenTokens(ids[index])) for index, row_steps in enumerate(steps)]
 
     def _decode(self, rows: Sequence[PlainRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
         """The best ids of rows in the order of their slots; NOT_CHOSEN where the best logit is no number."""
@@ -318,14 +308,14 @@ class PlainExecutor(NotCopied, RereadRows):
         """Tree attention: each token sees only its ancestors, and stands one position after its parent."""
         positions = positions.clone()
         visible = mask.visible().clone()
-        for at, (feed, start) in enumerate(zip(feeds, starts, strict=True)):
+        for row, (feed, start) in enumerate(zip(feeds, starts, strict=True)):
             if feed.parents is None:
                 continue
-            for number, parent in enumerate(feed.parents):
-                keys = visible[at, 0, number]
-                keys[start:] = False if parent < 0 else visible[at, 0, parent, start:]
-                keys[start + number] = True
-                positions[at, number] = start if parent < 0 else positions[at, parent] + 1
+            for index, parent in enumerate(feed.parents):
+                keys = visible[row, 0, index]
+                keys[start:] = False if parent < 0 else visible[row, 0, parent, start:]
+                keys[start + index] = True
+                positions[row, index] = start if parent < 0 else positions[row, parent] + 1
         key_positions = torch.arange(mask.keys, device=visible.device).repeat(len(feeds), 1)
         key_positions.scatter_(1, mask.columns, positions)
         mask.use_tree(visible, key_positions, positions)
@@ -376,7 +366,7 @@ class PlainExecutor(NotCopied, RereadRows):
     def describe(self) -> Description:
         weight = self.base.token_embedding.weight
         dtype = str(weight.dtype).removeprefix("torch.")
-        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.own.bytes_per_token)
+        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.text.bytes_per_token)
 
 
 def _is_best(choice: Choice) -> bool:

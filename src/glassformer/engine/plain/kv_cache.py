@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.row_history import RowHistory
-from glassformer.layers import Mask
+from glassformer.torch.mask import Mask
 
 
 @dataclass(eq=False, slots=True)
@@ -34,12 +34,12 @@ class PlainRow:
 class KvSnapshot:
     """A row's keys and values outside of an executor, by layer: (heads, tokens, head_size)."""
 
-    own: Sequence[tuple[Tensor, Tensor]] = ()  # of its own tokens
+    text: Sequence[tuple[Tensor, Tensor]] = ()  # of the tokens that it has read
     source: Sequence[tuple[Tensor, Tensor]] = ()  # of its encoded source
 
     @property
     def length(self) -> int:
-        return self.own[0][0].shape[1] if self.own else 0
+        return self.text[0][0].shape[1] if self.text else 0
 
     @property
     def source_length(self) -> int:
@@ -81,7 +81,7 @@ class LayerBuffers:
             cached[:, list(targets), :, :length] = cached[:, list(sources), :, :length]
 
     def reserve(self, rows: int, length: int, filled: int) -> None:
-        """Make room for so many rows to hold so many tokens; `filled`: how many tokens the longest of them has."""
+        """Make room for `rows` rows of `length` tokens each; `filled`: how many tokens the longest of them has."""
         slots = self.tensors[0].shape[1] if self.tensors else 0
         if length <= self._capacity and rows <= slots:
             return
@@ -91,7 +91,7 @@ class LayerBuffers:
         self._resize(rows if rows <= slots else max(rows, slots + slots // 2), capacity, filled)
 
     def shrink(self, rows: int, filled: int) -> None:
-        """Give memory back that is much more than so many rows need, the longest of which has so many tokens."""
+        """Give memory back that is much more than `rows` rows need, the longest of which has `filled` tokens."""
         if not self.tensors:
             return
         size, needed = self.tensors[0].shape[1] * self._capacity, rows * self._rounded(filled)
@@ -106,11 +106,11 @@ class LayerBuffers:
     def _resize(self, slots: int, capacity: int, filled: int) -> None:
         """Other tensors with what is filled; what is not is not touched, so the system need not provide it yet."""
         self._capacity = capacity
-        for number, old in enumerate(self.tensors):
+        for index, old in enumerate(self.tensors):
             new = old.new_zeros(self._layers, slots, old.shape[2], capacity, old.shape[4])
             kept = min(slots, old.shape[1])
             new[:, :kept, :, :filled] = old[:, :kept, :, :filled]
-            self.tensors[number] = new
+            self.tensors[index] = new
 
     def allocated(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """All keys and values, allocated now if these are the first."""
@@ -128,7 +128,7 @@ class RowCache:
 
     def __init__(self, layers: int) -> None:
         self.rows: list[PlainRow] = []
-        self.own = LayerBuffers(layers)
+        self.text = LayerBuffers(layers)
         self.source = LayerBuffers(layers)
 
     def add(self, source: Sequence[int] = ()) -> PlainRow:
@@ -142,15 +142,15 @@ class RowCache:
             self.copy([row.slot], [last])
             last.slot = row.slot
             self.rows[row.slot] = last
-        for buffers, filled in zip((self.own, self.source), self._filled(), strict=True):
+        for buffers, filled in zip((self.text, self.source), self._filled(), strict=True):
             buffers.shrink(len(self.rows), filled)
 
     def import_kv(self, snapshot: KvSnapshot, source: Sequence[int] = ()) -> PlainRow:
         """A new row with these keys and values."""
         row = self.add([0] * snapshot.source_length or source)  # the ids of a source that is encoded are not read
-        if snapshot.own:
+        if snapshot.text:
             self.reserve(snapshot.length)
-            self.own.write(row.slot, snapshot.own, len(self.rows))
+            self.text.write(row.slot, snapshot.text, len(self.rows))
             row.length = snapshot.length
         if snapshot.source:
             self.reserve_sources(snapshot.source_length)
@@ -161,33 +161,33 @@ class RowCache:
     def export_kv(self, row: PlainRow, length: int) -> KvSnapshot:
         """A copy of the keys and values of a row's first `length` tokens, and of its source."""
         source_length = len(row.source) if row.encoded else 0
-        return KvSnapshot(self.own.read(row.slot, min(length, row.length)), self.source.read(row.slot, source_length))
+        return KvSnapshot(self.text.read(row.slot, min(length, row.length)), self.source.read(row.slot, source_length))
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
         """Copy some rows to some slots, all at once; of a row that never ran there is nothing to copy."""
         lengths = [row.length for row in sources], [len(row.source) if row.encoded else 0 for row in sources]
-        for buffers, counts, filled in zip((self.own, self.source), lengths, self._filled(), strict=True):
+        for buffers, counts, filled in zip((self.text, self.source), lengths, self._filled(), strict=True):
             pairs = [(slot, row.slot) for slot, row, length in zip(slots, sources, counts, strict=True) if length]
             if pairs:
                 buffers.reserve(len(self.rows), max(counts), filled)
                 buffers.select([target for target, _ in pairs], [source for _, source in pairs], max(counts))
 
     def reserve(self, length: int) -> None:
-        """Make room for every open row to hold so many tokens."""
-        self.own.reserve(len(self.rows), length, self._filled()[0])
+        """Make room for every open row to hold `length` tokens."""
+        self.text.reserve(len(self.rows), length, self._filled()[0])
 
     def reserve_sources(self, length: int) -> None:
-        """Make room for the source of every open row, of so many tokens."""
+        """Make room for the source of every open row, of `length` tokens."""
         self.source.reserve(len(self.rows), length, self._filled()[1])
 
     def _filled(self) -> tuple[int, int]:
         """How many tokens the longest row has, and the longest source that is encoded."""
-        own = max((row.length for row in self.rows), default=0)
-        return own, max((len(row.source) for row in self.rows if row.encoded), default=0)
+        text = max((row.length for row in self.rows), default=0)
+        return text, max((len(row.source) for row in self.rows if row.encoded), default=0)
 
 
 class CacheWindow:
-    """The cache of one pass: a few rows, each written from its own column on."""
+    """The cache of one pass: a few rows, each written from the column where it ends."""
 
     def __init__(self, cache: RowCache, slots: Sequence[int], starts: Sequence[int], length: int, device: Any) -> None:
         self.cache = cache
@@ -205,7 +205,7 @@ class CacheWindow:
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:
-            self._layers = self._slice_layers(*self.cache.own.allocated(len(self.cache.rows), key, value))
+            self._layers = self._slice_layers(*self.cache.text.allocated(len(self.cache.rows), key, value))
         key_slots, value_slots, keys, values = self._layers[layer]
         if self._contiguous and self.aligned:
             key_slots.copy_(key)

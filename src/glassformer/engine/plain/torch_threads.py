@@ -1,8 +1,8 @@
-"""On how many threads PyTorch computes on the CPU, where nobody has said so: as many as are fastest at the moment.
+"""On how many threads PyTorch computes on the CPU, unless somebody has set it: as many as are fastest at the moment.
 
 PyTorch takes one thread per core, and each operation waits for the slowest of them: beside other busy programs it can take
 many times longer than one thread would. So the first pass of a process measures, for a tenth of a second, products as
-decoding has them. The number holds inside of our own calls alone, and is what it was afterwards.
+decoding has them. The number holds inside of our calls alone, and is restored afterwards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fastest_threads() -> Iterator[None]:
 
 
 def by_fastest_threads(steps: Iterator[Item]) -> Iterator[Item]:
-    """The same items, each computed in such a block; whoever takes them has threads as ever."""
+    """These items, each computed in such a block; between them the number of threads is what it was."""
     while True:
         with fastest_threads():
             try:

@@ -1,18 +1,26 @@
 """An executor over several ranks: each pass runs on all of them, and drivers use it like any other.
 
-`TensorParallelExecutor` is rank 0's; `FollowingExecutor` makes the same calls on another rank. Between them rows have
-numbers, since objects stay in their process.
+`TensorParallelExecutor` is rank 0's. Another rank's process (`run_rank`) loads its part of each model, and a
+`FollowingExecutor` makes the calls there that rank 0 makes. Between them rows have ids, since objects stay in their process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Protocol, TypeAlias, TypeVar
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from glassformer.engine import checks
 from glassformer.engine.protocol import (
@@ -26,13 +34,12 @@ from glassformer.engine.protocol import (
     Logits,
     Row,
 )  # fmt: skip
-from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.engine.tensor_parallel.ranks import RankProcesses
+from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
+from glassformer.engine.tensor_parallel.ranks import SAME_ON_ALL_RANKS, RankProcesses
 from glassformer.ground.changes import Change, ComputedChange, as_array, in_sequence, parts_of
-from glassformer.ground.errors import ExecutorError, SiteError
+from glassformer.ground.errors import ExecutorError, GlassError, SiteError
 from glassformer.ground.sites import Watch
 
-Result = TypeVar("Result")
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -43,38 +50,70 @@ class LoadablePart(Protocol):
         """An executor over this rank's part."""
 
 
+CALLS: Mapping[str, Callable[..., Any]] = {  # how each call is made on a rank, with its executor and its rows
+    "open": lambda executor, rows, source: executor.open(source),
+    "run": lambda executor, rows, feeds: executor.run(
+        [replace(feed, row=row) for feed, row in zip(feeds, rows, strict=True)]
+    ),
+    "decode": lambda executor, rows, *choosing: executor.capabilities.sampler.decode(rows, *choosing),
+    "fork": lambda executor, rows, length: executor.fork(rows[0], length),
+    "select": lambda executor, rows, parents: executor.select(rows, parents),
+    "rewind": lambda executor, rows, length: executor.rewind(rows[0], length),
+    "close": lambda executor, rows: executor.close(rows[0]),
+    "unembed": lambda executor, rows, states: executor.unembed(states),
+}
+
+
 @dataclass
 class FollowingExecutor:
-    """Another rank's executor, whose rows have numbers. Its results are rank 0's too, and nobody asks for them."""
+    """Another rank's executor, whose rows have ids. Its results are rank 0's too, and nobody asks for them."""
 
     executor: Executor
     rows: dict[int, Row] = field(default_factory=dict)
 
-    def open(self, number: int, source: Sequence[int] | None) -> None:
-        self.rows[number] = self.executor.open(source)
+    def call(self, method: str, row_ids: Sequence[int], new_row: int | None, *arguments: Any) -> None:
+        result = CALLS[method](self.executor, [self.rows[row_id] for row_id in row_ids], *arguments)
+        if new_row is not None:
+            self.rows[new_row] = result
+        if method == "close":
+            del self.rows[row_ids[0]]
 
-    def run(self, feeds: Sequence[Feed], numbers: Sequence[int]) -> None:
-        self.executor.run([replace(feed, row=self.rows[number]) for feed, number in zip(feeds, numbers, strict=True)])
 
-    def decode(self, numbers: Sequence[int], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws) -> None:
-        sampler = self.executor.capabilities.sampler
-        assert sampler is not None
-        sampler.decode([self.rows[number] for number in numbers], tokens, choices, draws)
+def run_rank() -> None:
+    """A process's main function: run a rank, with the arguments that `ranks` starts it with, until rank 0 ends."""
+    handle, folder, rank, ranks, device, timeout, threads = sys.argv[1:]
+    threading.Thread(target=_end_with_rank_0, daemon=True).start()
+    logging.getLogger("glassformer").addHandler(logging.NullHandler())  # rank 0 says the same
+    torch.set_num_threads(int(threads))
+    connection = Connection(int(handle))
+    try:
+        follow(connection, join(Path(folder), int(rank), int(ranks), device, float(timeout)))
+    except EOFError:
+        os._exit(0)
+    except BaseException as error:
+        first_line = (str(error).splitlines() or [""])[0].rstrip(".")
+        connection.send(first_line if isinstance(error, GlassError) else f"{type(error).__name__}: {first_line}")
+        os._exit(1)  # whatever another thread waits for
 
-    def fork(self, number: int, parent: int, length: int | None) -> None:
-        self.rows[number] = self.executor.fork(self.rows[parent], length)
 
-    def select(self, numbers: Sequence[int], parents: Sequence[int]) -> None:
-        self.executor.select([self.rows[number] for number in numbers], parents)
+def follow(connection: Connection, group: ProcessGroup) -> None:
+    """Make the calls that arrive, until the connection ends."""
+    models: dict[int, FollowingExecutor] = {}
+    while True:
+        model_id, method, *arguments = connection.recv()
+        if method == "load":
+            (part,) = arguments
+            models[model_id] = FollowingExecutor(part.load(group))
+            connection.send(None)
+            continue
+        with suppress(*SAME_ON_ALL_RANKS):  # about the call itself: rank 0 raises it too
+            models[model_id].call(method, *arguments)
 
-    def rewind(self, number: int, length: int) -> None:
-        self.executor.rewind(self.rows[number], length)
 
-    def close(self, number: int) -> None:
-        self.executor.close(self.rows.pop(number))
-
-    def unembed(self, states: Floats) -> None:
-        self.executor.unembed(states)
+def _end_with_rank_0() -> None:
+    """End when rank 0 does, also in the middle of a sum with it: it holds the other end of stdin."""
+    sys.stdin.buffer.read()
+    os._exit(0)
 
 
 class TensorParallelExecutor:
@@ -83,56 +122,52 @@ class TensorParallelExecutor:
     def __init__(self, ranks: RankProcesses, part: LoadablePart) -> None:
         """Load a model on all ranks."""
         self.ranks = ranks
-        self._model = next(ranks.model_numbers)
+        self._model = next(ranks.model_ids)
         self._executor = ranks.call((self._model, "load", part), lambda: part.load(ranks.group), answered=True)
-        self._new_numbers = count()
+        self._new_row_ids = count()
         self._rows: dict[int, tuple[Row, int]] = {}  # by identity; the row is kept, so that its identity is
         self.context = self._executor.context
 
     @property
     def capabilities(self) -> Capabilities:
         """As rank 0's, less what is not sent to the others."""
-        own = self._executor.capabilities
-        sampler = None if own.sampler is None else replace(own.sampler, decode=self._decode, enqueue=None)
+        inner = self._executor.capabilities
+        sampler = None if inner.sampler is None else replace(inner.sampler, decode=self._decode, enqueue=None)
         return Capabilities(
-            min_prefill_tokens=own.min_prefill_tokens, sampler=sampler, same_frequencies=own.same_frequencies
+            min_prefill_tokens=inner.min_prefill_tokens, sampler=sampler, same_frequencies=inner.same_frequencies
         )
 
     def open(self, source: Sequence[int] | None = None) -> Row:
-        number = next(self._new_numbers)
-        return self._remember(self._call(lambda: self._executor.open(source), "open", number, source), number)
+        return self._new_row("open", (), source)
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
-        feeds = [feed if feed.watch is None else replace(feed, watch=_as_data(feed.watch)) for feed in feeds]
-        rows = [self._number(feed.row) for feed in feeds]
-        messages = [replace(feed, row=None, ids=tuple(feed.ids)) for feed in feeds]  # type: ignore[arg-type]
-        return self._call(lambda: self._executor.run(feeds), "run", messages, rows)
+        data = [feed if feed.watch is None else replace(feed, watch=_as_data(feed.watch)) for feed in feeds]
+        messages = [replace(feed, row=None, ids=tuple(feed.ids)) for feed in data]  # type: ignore[arg-type]
+        logits: Sequence[Logits] = self._call("run", [feed.row for feed in feeds], None, messages)
+        return logits
 
     def _decode(
         self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
     ) -> Sequence[ChosenTokens]:
-        sampler = self._executor.capabilities.sampler
-        assert sampler is not None
-        own = lambda: sampler.decode(rows, tokens, choices, draws)  # noqa: E731
-        return self._call(own, "decode", [self._number(row) for row in rows], tuple(tokens), tuple(choices), draws)
+        chosen: Sequence[ChosenTokens] = self._call("decode", rows, None, tuple(tokens), tuple(choices), draws)
+        return chosen
 
     def fork(self, row: Row, length: int | None = None) -> Row:
-        number, parent = next(self._new_numbers), self._number(row)
-        return self._remember(self._call(lambda: self._executor.fork(row, length), "fork", number, parent, length), number)
+        return self._new_row("fork", [row], length)
 
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        numbers = [self._number(row) for row in rows]
-        self._call(lambda: self._executor.select(rows, parents), "select", numbers, tuple(parents))
+        self._call("select", rows, None, tuple(parents))
 
     def rewind(self, row: Row, length: int) -> int:
-        return self._call(lambda: self._executor.rewind(row, length), "rewind", self._number(row), length)
+        return int(self._call("rewind", [row], None, length))
 
     def close(self, row: Row) -> None:
-        self._call(lambda: self._executor.close(row), "close", self._number(row))
+        self._call("close", [row], None)
         del self._rows[id(row)]
 
     def unembed(self, states: Floats) -> Floats:
-        return self._call(lambda: self._executor.unembed(states), "unembed", states)
+        logits: Floats = self._call("unembed", (), None, states)
+        return logits
 
     def describe(self) -> Description:
         """As rank 0's, with the memory that a token takes on a device: without GPUs, all ranks share one."""
@@ -144,14 +179,18 @@ class TensorParallelExecutor:
             options={**about.options, "tensor_parallel": str(self.ranks.ranks)},
         )
 
-    def _call(self, own: Callable[[], Result], method: str, *arguments: Any) -> Result:
-        return self.ranks.call((self._model, method, *arguments), own)
+    def _call(self, method: str, rows: Sequence[Row], new_row: int | None, *arguments: Any) -> Any:
+        """Make a call on all ranks; `new_row`: the id of the row that it gives."""
+        message = (self._model, method, [self._row_id(row) for row in rows], new_row, *arguments)
+        return self.ranks.call(message, lambda: CALLS[method](self._executor, rows, *arguments))
 
-    def _remember(self, row: Row, number: int) -> Row:
-        self._rows[id(row)] = row, number
+    def _new_row(self, method: str, rows: Sequence[Row], *arguments: Any) -> Row:
+        row_id = next(self._new_row_ids)
+        row: Row = self._call(method, rows, row_id, *arguments)
+        self._rows[id(row)] = row, row_id
         return row
 
-    def _number(self, row: Row) -> int:
+    def _row_id(self, row: Row) -> int:
         if id(row) not in self._rows:
             raise ExecutorError(checks.ROW_NOT_OPEN)
         return self._rows[id(row)][1]

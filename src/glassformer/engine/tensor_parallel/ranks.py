@@ -4,7 +4,7 @@ Rank 0 is this process: whatever decides what to run is here, and the other rank
 learns of every call before rank 0 makes that call itself; inside a call, the ranks meet only in the sums of their process
 group. So all ranks make the same calls in the same order, and rank 0 waits for nobody between them.
 
-Calls run on a thread of their own. Ctrl-C cannot end one in the middle and leave the ranks out of step, and a rank that dies
+Calls run on another thread. Ctrl-C cannot end one in the middle and leave the ranks out of step, and a rank that dies
 is noticed while the thread is still waiting for it.
 """
 
@@ -43,7 +43,7 @@ TIMEOUT = 300.0  # seconds that a rank waits for the others inside a call: one m
 POLL = 0.25  # seconds between two looks at whether all ranks live
 LAST_WORDS = 3.0  # seconds for a rank that has failed to say why
 SAME_ON_ALL_RANKS = (InputError, SiteError, ExecutorError)  # raised by each of them at the same place
-START = "from glassformer.engine.tensor_parallel.follower import main; main()"
+START = "from glassformer.engine.tensor_parallel.executor import run_rank; run_rank()"
 
 
 class Socket(NotCopied, Connection):
@@ -94,7 +94,7 @@ class RankProcesses(Shared):
         self._calls: Calls = queue.SimpleQueue()
         threading.Thread(target=_make_calls, args=(self._calls, threads), name="rank 0", daemon=True).start()
         self.close = weakref.finalize(self, _stop, self._owner, self._followers, self._calls, self._folder)
-        self.model_numbers = count()
+        self.model_ids = count()
         self.group: ProcessGroup = self._wait(lambda: join(folder, 0, ranks, device, timeout))
 
     @property
@@ -118,9 +118,9 @@ class RankProcesses(Shared):
 
         return self._wait(call, math.inf if answered else self._timeout)
 
-    def call_here(self, own: Callable[[], Result]) -> Result:
+    def call_here(self, call: Callable[[], Result]) -> Result:
         """Do something on rank 0 alone, between two calls."""
-        return self._wait(own)
+        return self._wait(call)
 
     def _wait(self, call: Callable[[], Result], seconds: float = math.inf) -> Result:
         """Wait for a call on the thread of rank 0; on GPUs for so long, since sums there never give up by themselves."""
@@ -190,17 +190,17 @@ def _start(folder: Path, rank: int, ranks: int, device: str, timeout: float, thr
     Not `multiprocessing`, whose processes begin by running the caller's script again, and not in the terminal's process
     group: Ctrl-C is for rank 0.
     """
-    own, others = socket.socketpair()
+    ours, theirs = socket.socketpair()
     log = folder / f"rank-{rank}.log"
-    arguments = (others.fileno(), folder, rank, ranks, device, timeout, threads)
+    arguments = (theirs.fileno(), folder, rank, ranks, device, timeout, threads)
     paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    with others, log.open("wb") as errors:
+    with theirs, log.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=errors, pass_fds=[others.fileno()], start_new_session=True,
+            stderr=errors, pass_fds=[theirs.fileno()], start_new_session=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
-    return Follower(rank, process, Socket(own.detach()), log)
+    return Follower(rank, process, Socket(ours.detach()), log)
 
 
 def _make_calls(calls: Calls, threads: int) -> None:

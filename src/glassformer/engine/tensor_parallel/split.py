@@ -1,4 +1,4 @@
-"""Which part of each weight a rank has: each op of a blueprint says it of its own (`ops/`). Only data: no torch.
+"""Which part of each weight a rank has: each op of a blueprint answers it (`ops/`). Only data: no torch.
 
 As in Megatron-LM (https://arxiv.org/abs/1909.08053), two products stand back to back. The first is split by its outputs:
 query, key and value by heads, gate and up by neurons, so that each rank computes attention or activation of its own part.
@@ -14,11 +14,13 @@ same group each have a copy of its key and value. Nothing need divide evenly: so
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.ground.errors import ExecutorError
-from glassformer.ops.split import Part, Ranges, Split, contiguous, even_parts, vocabulary_split
+from glassformer.ops.add import Sum
+from glassformer.ops.op import Shape
+from glassformer.ops.split import Ranges, Split, TensorPart, contiguous, even_parts, vocabulary_split
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,17 @@ class ModelSplit:
     ranks: int
     weights: Mapping[str, Split]  # by name
     sites: Mapping[str, Split]
-    results: Mapping[int, Split]  # of ops, by number
+    results: Mapping[int, Split]  # of ops, by index
     summed: Mapping[int, str]  # ops of which each rank's result is a part of the sum, with their modules
     scores: Split | None  # the head's result; None: whole on each rank
 
-    def weight_parts(self, rank: int) -> dict[str, Part]:
+    def weight_parts(self, rank: int) -> dict[str, TensorPart]:
         """A rank's part of each weight that is divided."""
         return {name: split.part(rank) for name, split in self.weights.items()}
 
 
 def split_model(blueprint: Blueprint, ranks: int, whole_vocabulary: bool = False) -> ModelSplit:
-    """Divide a model among so many ranks; an error if it cannot be.
+    """Divide a model among ranks; an error if it cannot be.
 
     `whole_vocabulary`: each rank has all of embedding and head, as engines need it that choose tokens by themselves.
     """
@@ -55,6 +57,45 @@ def split_model(blueprint: Blueprint, ranks: int, whole_vocabulary: bool = False
         )
     made = Splitter(blueprint, ranks, whole_vocabulary)
     return ModelSplit(ranks, made.weights, made.sites, made.results, made.summed, made.scores)
+
+
+def rank_blueprint(blueprint: Blueprint, split: ModelSplit, rank: int) -> Blueprint:
+    """What a rank computes. After each product of which it has a part of the sum, an op adds up all parts."""
+    ops: list[Op] = []
+    indices: dict[int, int] = {}  # of the whole model's ops: where their results are here
+    for index, op in enumerate(blueprint.ops):
+        ops.append(
+            replace(
+                op,
+                inputs=tuple(indices[source] for source in op.inputs),
+                shape=_part_shape(op.shape, split.results.get(index), rank),
+                weights=tuple(_part_weight(weight, split.weights.get(weight.name), rank) for weight in op.weights),
+                inner_sites={
+                    site: _part_shape(shape, split.sites.get(site), rank) for site, shape in op.inner_sites.items()
+                },
+            )
+        )
+        if index in split.summed:
+            ops[-1] = replace(ops[-1], site=None)  # it is the sum's
+            ops.append(Sum(op.module, (len(ops) - 1,), op.shape, block=op.block, stack=op.stack, site=op.site))
+        indices[index] = len(ops) - 1
+    return replace(blueprint, ops=tuple(ops))
+
+
+def _part_shape(shape: Shape, split: Split | None, rank: int) -> Shape:
+    if split is None:
+        return shape
+    sizes = list(shape)
+    sizes[split.axis] = sum(map(len, split.parts[rank]))
+    return tuple(sizes)
+
+
+def _part_weight(weight: Weight, split: Split | None, rank: int) -> Weight:
+    if split is None or not split.parts[rank]:  # a bias that another rank adds: zeros here
+        return weight
+    sizes = list(weight.shape)
+    sizes[split.axis] = sum(map(len, split.parts[rank]))
+    return Weight(weight.name, tuple(sizes))
 
 
 class Splitter:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 from glassformer.engine.tensor_parallel.split import ModelSplit
-from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.ground.sites import Observer, Tap
-from glassformer.ops.split import Part, vocabulary_split
+from glassformer.ops.split import TensorPart, vocabulary_split
+from glassformer.torch.heads import CausalLM, Seq2SeqLM
 
 
-def take_part(whole: Tensor, part: Part) -> Tensor:
+def take_part(whole: Tensor, part: TensorPart) -> Tensor:
     """A part of a tensor: a view where it is one range."""
     parts = [whole.narrow(part.axis, indices.start, len(indices)) for indices in part.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, part.axis)

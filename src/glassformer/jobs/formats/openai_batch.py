@@ -11,33 +11,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from glassformer.ground.errors import GlassError, InputError, InputTypeError, did_you_mean
 from glassformer.ground.typecheck import brief
-from glassformer.jobs.formats.openai_answers import CompletionLogprobs, chat_logprobs, finish_reason
+from glassformer.jobs.formats import openai
 from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest, check_id, usage
-from glassformer.runtime.request_settings import chosen_tool, response_schema, sampling_settings, template_variables
+from glassformer.runtime.request_settings import (
+    Refusal,
+    ToSettings,
+    chosen_tool,
+    field_settings,
+    refuse_fields,
+    sampling_settings,
+    template_variables,
+)
 from glassformer.runtime.run import Run
 from glassformer.text import Tokenizer
 from glassformer.text.chat.tool_calls import ParsedMessage, chat_prompt
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-NEUTRAL = (  # fields that change no answer
-    "model", "user", "metadata", "store", "service_tier", "stream_options", "safety_identifier", "prompt_cache_key",
-)  # fmt: skip
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {  # what else there is, and the values that change nothing
-    "stream": (False,), "echo": (False,), "suffix": ("",), "best_of": (1,), "functions": ([],),
-    "function_call": ("none", "auto"), "modalities": (["text"],), "audio": (), "prediction": (),
-    "verbosity": (), "web_search_options": (),
-}  # fmt: skip
-SAMPLING = (  # fields that all dialects like this one have
-    "max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "logit_bias",
-)  # fmt: skip
-CHAT_FIELDS = (  # of a chat completion's body, beside those
-    "messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "tools", "tool_choice",
-    "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs",
+IN_A_BATCH = Refusal("is not supported in a batch. Leave it out.")
+BATCH_REFUSED = {"stream": IN_A_BATCH, "echo": IN_A_BATCH, "best_of": IN_A_BATCH._replace(harmless=(None, 1))}
+CHAT_FIELDS = (  # beside its settings
+    "messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs",
 )  # fmt: skip
 
 
@@ -67,7 +65,8 @@ class OpenAIBatch(RowFormat):
         return self._chat_request(body) if url == CHAT else self._completion_request(body)
 
     def _chat_request(self, body: Mapping[str, Any]) -> RowRequest:
-        settings = chat_settings(body)
+        body = body if body.get("logprobs") else {**body, "top_logprobs": None}
+        settings = _settings(body, openai.CHAT_SETTINGS, openai.CHAT_REFUSED, CHAT_FIELDS)
         messages, tools, parallel = (body.get(name) for name in ("messages", "tools", "parallel_tool_calls"))
         if not isinstance(messages, list):
             raise InputTypeError("messages must be a list of messages.")
@@ -84,7 +83,10 @@ class OpenAIBatch(RowFormat):
         return RowRequest(prompt.messages, keywords, tool_use=prompt.tool_use)
 
     def _completion_request(self, body: Mapping[str, Any]) -> RowRequest:
-        settings, prompt = completion_settings(body), body.get("prompt")
+        settings, prompt = (
+            _settings(body, openai.COMPLETION_SETTINGS, openai.COMPLETION_REFUSED, ("prompt",)),
+            body.get("prompt"),
+        )
         if isinstance(prompt, list) and len(prompt) == 1:
             (prompt,) = prompt if isinstance(prompt[0], (str, list)) else (prompt,)
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
@@ -108,123 +110,81 @@ class OpenAIBatch(RowFormat):
 
     def _request(self, value: Any) -> tuple[str, Mapping[str, Any]]:
         """A request's address and body."""
-        if not self.recognizes(value):
-            raise InputTypeError("a row of OpenAI's batch format is an object with custom_id, method, url and body.")
-        if value.get("custom_id") is None:
-            raise InputError("custom_id is missing. Give each request its own.")
-        if value.get("method", "POST") != "POST":
-            raise InputError(f"method is {value['method']!r}; it must be 'POST'.")
-        url, body = value.get("url"), value["body"]
-        if url not in (CHAT, COMPLETIONS, EMBEDDINGS):
-            raise InputError(f"url is {url!r}; it must be one of: {CHAT}, {COMPLETIONS}, {EMBEDDINGS}.")
-        if not isinstance(body, Mapping):
-            raise InputTypeError("body must be an object.")
-        return url, body
+        return openai.batch_request(value if self.recognizes(value) else None, (CHAT, COMPLETIONS, EMBEDDINGS))
 
     # Responses --------------------------------------------------------------------------------------------------
 
     def text_answer(self, row: InputRow, request: RowRequest, runs: Sequence[Run]) -> JsonObject:
-        if is_chat := row.value["url"] == CHAT:
-            choices = [self._chat_choice(run, *_parse(row, request, number, run)) for number, run in enumerate(runs)]
-        else:
-            choices = [self._completion_choice(run) for run in runs]
+        is_chat = row.value["url"] == CHAT
         body = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{_digest(row)}",
             "object": "chat.completion" if is_chat else "text_completion",
             "created": self.created,
             "model": self.model,
-            "choices": [{"index": index, **choice} for index, choice in enumerate(choices)],
+            "choices": [
+                self._chat_choice(row, request, index, run) if is_chat else self._completion_choice(index, run)
+                for index, run in enumerate(runs)
+            ],
             "usage": usage(runs),
         }
-        return self._response(row, 200, body)
+        return openai.batch_answer(_ids(row), row.value, 200, body)
 
     def task_answer(self, row: InputRow, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
-        data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(answers)]
-        tokens = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-        return self._response(row, 200, {"object": "list", "data": data, "model": self.model, "usage": tokens})
+        return openai.batch_answer(_ids(row), row.value, 200, openai.embeddings_answer(answers, self.model, prompt_tokens))
 
     def error_answer(self, row: InputRow, error: GlassError) -> JsonObject:
         if not isinstance(row.value, Mapping):  # there is no request that could have a response
-            failure = {"code": "invalid_request", "message": str(error)}
-            custom_id = row.id if isinstance(row.id, str) else None
-            return {"id": _request_id(row), "custom_id": custom_id, "response": None, "error": failure}
-        body = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
-        return self._response(row, 400, body)
+            return openai.batch_failure(_ids(row), row.id if isinstance(row.id, str) else None, str(error))
+        return openai.batch_answer(_ids(row), row.value, 400, openai.error_object(str(error)))
 
-    def _response(self, row: InputRow, status: int, body: JsonObject) -> JsonObject:
-        response = {"status_code": status, "request_id": f"req_{_digest(row)}", "body": body}
-        return {"id": _request_id(row), "custom_id": row.value.get("custom_id"), "response": response, "error": None}
-
-    def _chat_choice(self, run: Run, message: ParsedMessage, called: bool) -> JsonObject:
+    def _chat_choice(self, row: InputRow, request: RowRequest, index: int, run: Run) -> JsonObject:
+        message, called = _parse(row, request, index, run)
         count = run.settings.logprobs
-        return {
-            "message": message.to_dict(),
-            "logprobs": None if count is None else chat_logprobs(self.tokenizer, run.steps, count),
-            "finish_reason": "tool_calls" if called else finish_reason(run.finish),
-        }
+        logprobs = None if count is None else openai.chat_logprobs(self.tokenizer, run.steps, count)
+        return openai.chat_choice(index, message.to_dict(), logprobs, openai.finish_reason(run.finish, called))
 
-    def _completion_choice(self, run: Run) -> JsonObject:
+    def _completion_choice(self, index: int, run: Run) -> JsonObject:
         count = run.settings.logprobs
-        logprobs = None if count is None else CompletionLogprobs(self.tokenizer, count).of(run.steps)
-        return {"text": run.text, "logprobs": logprobs, "finish_reason": finish_reason(run.finish)}
+        logprobs = None if count is None else openai.CompletionLogprobs(self.tokenizer, count).of(run.steps)
+        return openai.completion_choice(index, run.text, logprobs, openai.finish_reason(run.finish))
 
 
-# Settings ------------------------------------------------------------------------------------------------------------
-
-
-def chat_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a chat completion's body."""
-    settings = _common_settings(body, CHAT_FIELDS)
-    if body.get("max_completion_tokens") is not None:
-        settings["max_new_tokens"] = body["max_completion_tokens"]
-    if body.get("logprobs"):
-        settings["logprobs"] = body.get("top_logprobs") or 0
-    if (schema := response_schema(body.get("response_format"))) is not None:
-        settings["json_schema"] = schema
-    return settings
-
-
-def completion_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a completion's body."""
-    settings = _common_settings(body, ("prompt", "logprobs"))
-    return settings if body.get("logprobs") is None else {**settings, "logprobs": body["logprobs"]}
-
-
-def _common_settings(body: Mapping[str, Any], own: Sequence[str]) -> dict[str, Any]:
-    _refuse_unknown(body, (*own, *SAMPLING, "n"))
-    fields = {name: body[name] for name in SAMPLING if body.get(name) is not None}
-    bias = fields.get("logit_bias", {})
+def _settings(
+    body: Mapping[str, Any], table: Mapping[str, ToSettings], refused: Mapping[str, Refusal], others: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of a body; `others`: its fields that are none."""
+    refused = {**refused, **BATCH_REFUSED}
+    _refuse_unknown(body, (*others, *table), refused)
+    refuse_fields(body.get, refused)
+    settings = field_settings(body.get, table)
+    bias = settings.get("logit_bias", {})
     if not isinstance(bias, Mapping) or not all(token.isdecimal() for token in bias):
         raise InputTypeError("logit_bias must be an object of token ids and their biases.")
-    if (n := body.get("n")) is None:
-        return sampling_settings(**fields)
-    return {**sampling_settings(n=n, **fields), "num_return_sequences": n}
+    texts = {"num_return_sequences": settings["n"]} if "n" in settings else {}
+    return sampling_settings(**settings) | texts
 
 
-def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
+def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str], refused: Collection[str] = ()) -> None:
     for name, value in body.items():
-        if name in known or name in NEUTRAL or value is None:
-            continue
-        if name not in UNSUPPORTED:
+        if value is not None and name not in (*known, *refused, *openai.NEUTRAL, "model", "stream_options"):
             raise InputError(f"there is no field {name!r} in such a body.{did_you_mean(name, known)}")
-        if value not in UNSUPPORTED[name]:
-            raise InputError(f"{name} is not supported in a batch. Leave it out.")
 
 
-def _parse(row: InputRow, request: RowRequest, number: int, run: Run) -> tuple[ParsedMessage, bool]:
-    """A row's text of this number as content and tool calls, and whether it calls tools completely."""
+def _parse(row: InputRow, request: RowRequest, index: int, run: Run) -> tuple[ParsedMessage, bool]:
+    """One of a row's texts as content and tool calls, and whether it calls tools completely."""
     if request.tool_use is None:
         return ParsedMessage(run.text, ()), False
-    parser = request.tool_use.parser(lambda index: _digest(row, number, index))
+    parser = request.tool_use.parser(lambda call: _digest(row, index, call))
     parser.feed(run.text)
     parser.finish()
     return parser.message(), parser.called
 
 
-def _digest(row: InputRow, *numbers: int) -> str:
-    """The same for a row, or for the part of its answer with these numbers, whenever the job runs."""
-    return hashlib.sha256(json.dumps([row.number, row.id, *numbers]).encode()).hexdigest()[:24]
+def _digest(row: InputRow, *place: int) -> str:
+    """The digest of a row, or of a place in its answer, which is equal in every run of the job."""
+    return hashlib.sha256(json.dumps([row.index, row.id, *place]).encode()).hexdigest()[:24]
 
 
-def _request_id(row: InputRow) -> str:
-    return f"batch_req_{_digest(row)}"
+def _ids(row: InputRow) -> Callable[[str], str]:
+    """A row's ids, by their prefixes."""
+    return lambda prefix: prefix + _digest(row)

@@ -24,7 +24,7 @@ class ParquetInput(InputFile):
         try:
             self.table = parquet.ParquetFile(self.file)
             about = self.table.metadata
-            counts = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+            counts = [about.row_group(index).num_rows for index in range(about.num_row_groups)]
             if min(counts, default=0) < 0 or sum(counts) != about.num_rows:
                 raise ValueError(f"its parts have {sum(counts)} rows, and it says {about.num_rows}")
         except Exception as error:  # pyarrow's own errors and Python's: a damaged file can raise any

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ from glassformer.decoding import Finish, Step
 from glassformer.ground.errors import Unavailable, spelled_by
 from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
-from glassformer.runtime.run import Run, TextStream
+from glassformer.runtime.run import Run, TextStream, runs_of_texts
 from glassformer.serving.http.clients import client_of, request_salt
 from glassformer.serving.http.context import ServingContext, context_of, prepared
 from glassformer.serving.http.errors import ClientDisconnected, HttpError
@@ -30,7 +29,6 @@ from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
 from glassformer.text import Tokenizer
-from glassformer.text.chat.thoughts import OPENING, ThoughtReader
 from glassformer.text.chat.tool_calls import (
     ContentDelta,
     ParsedMessage,
@@ -40,6 +38,7 @@ from glassformer.text.chat.tool_calls import (
     ToolUse,
     chat_prompt,
 )
+from glassformer.text.streaming import OPENING, ThoughtReader
 
 Messages = Sequence[Mapping[str, Any]]
 PROMPT_END = 8  # tokens in which the mark before thoughts may stand
@@ -50,7 +49,7 @@ class GenerationRequest:
     """What a request asks for, whatever its dialect: the answer to a conversation, or what follows prompts."""
 
     model: str | None
-    settings: Mapping[str, Any]  # as `Model.prepare` takes them
+    settings: Mapping[str, Any]  # as `Model.start` takes them
     messages: Messages | None = None  # a conversation; without one there are prompts
     prompts: Sequence[str | Sequence[int]] = ()
     n: int = 1  # texts for each prompt
@@ -74,10 +73,10 @@ Delta: TypeAlias = ThoughtDelta | ContentDelta | ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """What has come of one of an answer's texts since the last piece of it."""
 
-    number: int
+    index: int
     text: str
     steps: tuple[Step, ...]
     finish: Finish | None
@@ -132,23 +131,31 @@ class GrowingText:
         return thoughts, content, calls
 
     @property
+    def blocks(self) -> list[Delta]:
+        """The whole text as one delta for its thoughts, one for the rest of its content, and one for each tool call."""
+        thoughts, content, calls = self.parts
+        blocks: list[Delta] = [ThoughtDelta(thoughts)] if thoughts else []
+        blocks += [ContentDelta(content)] if content or not calls else []
+        return blocks + [ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(calls)]
+
+    @property
     def called(self) -> bool:
         """Whether it calls tools, and calls them completely."""
         return self.parser is not None and self.parser.called
 
-    def add(self, number: int, events: Sequence[Event]) -> Piece:
+    def add(self, index: int, events: Sequence[Event]) -> AnswerPiece:
         """Take the steps of these events."""
         steps = tuple(event.step for event in events if event.step is not None)
         text = "".join(self.stream.add(event.step, event.seconds) for event in events if event.step is not None)
-        return self._piece(number, text, steps, steps[-1].finish)
+        return self._piece(index, text, steps, steps[-1].finish)
 
-    def end(self, number: int, finish: Finish) -> Piece:
+    def end(self, index: int, finish: Finish) -> AnswerPiece:
         """Take no more steps, for the reason named."""
-        return self._piece(number, "", (), finish)
+        return self._piece(index, "", (), finish)
 
-    def _piece(self, number: int, text: str, steps: tuple[Step, ...], finish: Finish | None) -> Piece:
+    def _piece(self, index: int, text: str, steps: tuple[Step, ...], finish: Finish | None) -> AnswerPiece:
         self.finish = finish
-        return Piece(number, text, steps, finish, tuple(self._deltas(text, finish is not None)))
+        return AnswerPiece(index, text, steps, finish, tuple(self._deltas(text, finish is not None)))
 
     def _deltas(self, text: str, last: bool) -> Iterator[Delta]:
         """A piece of the text by its kinds; a call ends the thoughts."""
@@ -213,7 +220,7 @@ class ServedAnswer:
     texts: list[GrowingText] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
     first_token: float | None = None  # seconds from the request to it
-    _first_texts: dict[int, int] = field(default_factory=dict)  # the number of each generation's first, by its identity
+    _first_texts: dict[int, int] = field(default_factory=dict)  # the index of each generation's first, by its identity
     _events: list[Event] = field(default_factory=list)  # that nobody has taken yet
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _left: bool = False  # whether the client has
@@ -267,7 +274,7 @@ class ServedAnswer:
         self.first_token = time.perf_counter() - self._started
         _raise_error(self._events[0])
 
-    def __aiter__(self) -> AsyncIterator[Piece]:
+    def __aiter__(self) -> AsyncIterator[AnswerPiece]:
         return self._pieces()
 
     async def collect(self) -> list[GrowingText]:
@@ -297,7 +304,7 @@ class ServedAnswer:
             generated_tokens=self.completion_tokens, first_token=self.first_token,
         )  # fmt: skip
 
-    async def _pieces(self) -> AsyncIterator[Piece]:
+    async def _pieces(self) -> AsyncIterator[AnswerPiece]:
         while not self.done:
             try:
                 await self._wait()
@@ -310,9 +317,9 @@ class ServedAnswer:
             by_text: dict[int, list[Event]] = {}
             for event in events:
                 _raise_error(event)
-                by_text.setdefault(self._first_texts[id(event.generation)] + event.number, []).append(event)
-            for number, own in by_text.items():
-                yield self.texts[number].add(number, own)
+                by_text.setdefault(self._first_texts[id(event.generation)] + event.index, []).append(event)
+            for index, text_events in by_text.items():
+                yield self.texts[index].add(index, text_events)
 
     async def _wait(self) -> None:
         """Until there is an event."""
@@ -321,12 +328,12 @@ class ServedAnswer:
                 await self._arrived.wait()
         self.check_client()
 
-    def _out_of_time(self) -> list[Piece]:
+    def _out_of_time(self) -> list[AnswerPiece]:
         """The ends of the texts that took too long; an error where nothing has come at all."""
         self._cancel()
         if not any(text.steps for text in self.texts):
             raise _timed_out(self.context)
-        return [text.end(number, Finish.TIME) for number, text in enumerate(self.texts) if text.finish is None]
+        return [text.end(index, Finish.TIME) for index, text in enumerate(self.texts) if text.finish is None]
 
     def _cancel(self) -> None:
         for generation in self.generations:
@@ -370,19 +377,14 @@ async def start_generation(request: Request, wanted: GenerationRequest) -> Serve
     def prepare(model: Model) -> list[Submission]:
         changed, look, watch = inspected(request, model, wanted.inspection)
         if wanted.messages is None:
-            runs = [
-                changed.prepare(prompt, raw=True, **wanted.settings)
-                if isinstance(prompt, str)
-                else changed.prepare_ids(prompt, **wanted.settings)
-                for prompt in wanted.prompts
-            ]
-            return [Submission(copies(run, wanted.n), look, watch, thoughts=wanted.thoughts) for run in runs]
+            runs = [changed.start(prompt, raw=True, **wanted.settings) for prompt in wanted.prompts]
+            return [Submission(runs_of_texts(run, wanted.n), look, watch, thoughts=wanted.thoughts) for run in runs]
         prompt = chat_prompt(
             model.tokenizer, wanted.messages, tools=wanted.tools, tool_choice=wanted.tool_choice,
             parallel_tool_calls=wanted.parallel_tool_calls, template=wanted.template,
         )  # fmt: skip
-        run = changed.prepare(prompt.messages, template=prompt.template, **{**wanted.settings, **prompt.settings})
-        return [Submission(copies(run, wanted.n), look, watch, prompt.tool_use, wanted.thoughts)]
+        run = changed.start(prompt.messages, template=prompt.template, **{**wanted.settings, **prompt.settings})
+        return [Submission(runs_of_texts(run, wanted.n), look, watch, prompt.tool_use, wanted.thoughts)]
 
     return await start(request, wanted.model, prepare)
 
@@ -395,7 +397,7 @@ def check_conversation(request: Request, messages: Sequence[Any], tools: Sequenc
 
 
 def check_listed(request: Request, tokens: int) -> None:
-    """Refuse to list so many tokens that writing the answer would keep others waiting."""
+    """Refuse to list more tokens than can be written without keeping others waiting."""
     if tokens > (most := context_of(request).limits.json_values):
         raise HttpError(400, f"the text has {tokens:,} tokens; this server lists {most:,} at most. Send it in parts.")
 
@@ -429,9 +431,3 @@ def inspected(request: Request, model: Model, inspection: Inspection | None) -> 
     inspection.check(limits)
     changed = inspection.changed(model)
     return changed, inspection.look, inspection.watch(changed, limits)
-
-
-def copies(run: Run, n: int) -> tuple[Run, ...]:
-    """A prepared run, and others for further texts of its prompt."""
-    others = (replace(run, steps=[], prompt_steps=[], cancelling=threading.Event()) for _ in range(n - 1))
-    return (run, *others)

@@ -1,4 +1,8 @@
-"""The app: routers of every dialect behind one guard, and every error in the words of the path that it happened at."""
+"""The app: routers of every dialect behind one guard, and every error in the words of the path that it happened at.
+
+GET / and GET /studio/{name} are the studio, a page over the routes under /glass. Its files are the same for everybody and
+need no key; what the page asks for does. They are looked up by name among those of the build, so no path leads out of it.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,7 @@ from starlette.routing import BaseRoute
 from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
-    gradient_views,
     operation_routes,
-    patching_views,
-    studio,
     text_views,
     view_list,
     views,
@@ -33,19 +34,28 @@ from glassformer.serving.http.body import FirstMistake
 from glassformer.serving.http.context import ServingContext, context_of
 from glassformer.serving.http.dialects import DIALECTS
 from glassformer.serving.http.dialects import ROUTERS as DIALECT_ROUTERS
-from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, Json, problem_of
-from glassformer.serving.http.json_bodies import JsonBodies
-from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, HttpError, Json, problem_of
+from glassformer.serving.http.metrics import CONTENT_TYPE, Metrics, RequestLog
 from glassformer.serving.http.openapi import DocumentedApp, example_answer, text_answer
-from glassformer.serving.http.request_log import RequestLog
-from glassformer.serving.http.security import Guard, Security, error_response
+from glassformer.serving.http.security import Guard, JsonBodies, Security, error_response
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import STOPPING, Permissions, Registry
+from glassformer.studio import static_files
 
-router = APIRouter(tags=["monitoring"])
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+FOREVER = "public, max-age=31536000, immutable"  # a name holds the hash of its content
+monitoring, studio = APIRouter(tags=["monitoring"]), APIRouter(tags=["studio"])
 ROUTERS = (
-    *DIALECT_ROUTERS, views.router, operation_routes.router, gradient_views.router, patching_views.router,
-    text_views.router, view_list.router, training_routes.router, router, studio.router,
+    *DIALECT_ROUTERS, views.router, operation_routes.router, text_views.router, view_list.router, training_routes.router,
+    monitoring, studio,
 )  # fmt: skip
 
 
@@ -116,7 +126,7 @@ async def _answer_nobody(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED)
 
 
-@router.get("/health", responses=example_answer({"status": "ok"}))
+@monitoring.get("/health", responses=example_answer({"status": "ok"}))
 async def health(request: Request) -> Json:
     """Whether the server runs; 503 while it stops."""
     if context_of(request).registry.closed:
@@ -124,8 +134,35 @@ async def health(request: Request) -> Json:
     return Json({"status": "ok"})
 
 
-@router.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
+@monitoring.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
 async def metrics(request: Request) -> Response:
     """Counts and times for Prometheus."""
     context = context_of(request)
     return Response(context.metrics.text(context.registry), media_type=CONTENT_TYPE)
+
+
+@studio.get("/", response_class=Response, responses=text_answer("text/html"))
+async def page() -> Response:
+    """The studio's page."""
+    return _file("index.html", "no-cache")
+
+
+@studio.head("/", response_class=Response, responses=text_answer("text/html"))
+async def running() -> Response:
+    """That the server runs: what Ollama's clients ask first."""
+    return Response(media_type="text/html")
+
+
+@studio.get("/studio/{name}", response_class=Response, responses=text_answer("*/*"))
+async def asset(name: str) -> Response:
+    """A script, a style, a picture or the data that the page opens with."""
+    return _file(f"studio/{name}", FOREVER)
+
+
+def _file(path: str, caching: str) -> Response:
+    file = static_files().get(path)
+    if file is None:
+        raise HttpError(
+            404, "the studio has no such file. Load the page again: it may be of another version.", code="not_found"
+        )
+    return Response(file.content, media_type=file.media_type, headers={**HEADERS, "Cache-Control": caching})

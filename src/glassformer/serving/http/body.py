@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.limits import Limits
 
-DISCARDED_BODIES = 8  # so many times the largest body is read of a request that is refused
+DISCARDED_BODIES = 8  # the most that is read of a request that is refused, in largest bodies
 LARGE_BODY = 2**20  # bytes; after one, freed memory is given back to the system
 SMALL_BODY = 2**16  # bytes; its mistakes may as well be listed
 UTF8 = ("utf-8", "utf-8-sig")
@@ -92,7 +92,7 @@ class Body:
 
 
 async def check_json(body: bytes, headers: Headers, limits: Limits) -> None:
-    """Refuse JSON of so many values that reading it would keep others waiting."""
+    """Refuse JSON with more values than can be read without keeping others waiting."""
     if len(body) <= limits.json_values or headers.get("content-type", "").startswith("multipart/"):
         return
     if json.detect_encoding(body) not in UTF8:

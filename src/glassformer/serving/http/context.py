@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from starlette.requests import Request
 
 from glassformer.ground.errors import Unavailable
 from glassformer.runtime.model import Model
-from glassformer.serving.batches import Batches
+from glassformer.serving.batches import RequestBatches
 from glassformer.serving.file_store import FileStore
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.clients import client_of
-from glassformer.serving.http.errors import ClientDisconnected, HttpError
+from glassformer.serving.http.errors import ClientDisconnected, HttpError, to_json
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.response_store import ResponseStore
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.job_threads import JobThreads
@@ -68,8 +68,46 @@ class Deliveries:
         for event in events:
             if (listener := self._listeners.get(id(event.generation))) is not None:
                 by_listener.setdefault(id(listener), (listener, []))[1].append(event)
-        for listener, own in by_listener.values():
-            listener.receive_events(own)
+        for listener, listened in by_listener.values():
+            listener.receive_events(listened)
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    body: dict[str, Any]  # as it was answered
+    items: list[dict[str, Any]]  # of its input
+    messages: list[dict[str, Any]]  # the conversation up to its end, without the instructions
+
+
+class ResponseStore:
+    """Answers that are kept in memory, so that a request can go on from one; the oldest are forgotten first.
+
+    To be called on the event loop. Who knows an id, which nobody can guess, may read the response.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._responses: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()  # each with its bytes
+        self._bytes = 0
+
+    def add(self, response: StoredResponse) -> None:
+        size = len(to_json([response.body, response.items, response.messages]))
+        self._responses[response.body["id"]] = response, size
+        self._bytes += size
+        while len(self._responses) > self._limits.stored_responses or self._bytes > self._limits.stored_bytes:
+            self._bytes -= self._responses.popitem(last=False)[1][1]
+
+    def get(self, response_id: str) -> StoredResponse:
+        if response_id not in self._responses:
+            raise HttpError(
+                404, f"there is no response {response_id!r} here: it was not stored, or is the oldest and forgotten.",
+                code="not_found", param="previous_response_id",
+            )  # fmt: skip
+        return self._responses[response_id][0]
+
+    def delete(self, response_id: str) -> None:
+        self.get(response_id)
+        self._bytes -= self._responses.pop(response_id)[1]
 
 
 @dataclass
@@ -83,18 +121,18 @@ class ServingContext:
     training: FollowedTraining | None = None
     permissions: Permissions = field(default_factory=Permissions)
     deliveries: Deliveries = field(default_factory=Deliveries)
-    _batches: Batches = field(init=False)
+    _batches: RequestBatches = field(init=False)
     responses: ResponseStore | None = field(init=False)  # None where the operator does not allow it
     pulling: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a model is fetched for a client
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preparation = JobThreads("preparation", PREPARING_THREADS, self.limits.queued)
-        self._batches = Batches(FileStore(self.limits.stored_bytes), self.limits.batches)
+        self._batches = RequestBatches(FileStore(self.limits.stored_bytes), self.limits.batches)
         self.responses = ResponseStore(self.limits) if self.permissions.store_responses else None
 
     @property
-    def batches(self) -> Batches:
+    def batches(self) -> RequestBatches:
         if not self.permissions.files:
             raise HttpError(403, "this server keeps no files, so it answers no batches: it is several.", code="not_allowed")
         return self._batches

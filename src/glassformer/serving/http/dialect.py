@@ -12,18 +12,21 @@ A file in `dialects/` holds both, and the little that is its own. [How to add on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.ground.errors import SettingError
+from glassformer.runtime.request_settings import Refusal, Settings, ToSettings, field_settings, refuse_fields
 from glassformer.serving.http.answers import (
+    AnswerPiece,
     Delta,
     GenerationRequest,
-    Piece,
     ServedAnswer,
     start_generation,
 )
@@ -32,16 +35,6 @@ from glassformer.serving.http.settings import engine_settings, limited_settings
 from glassformer.serving.http.streaming import EventStream
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls import ToolCallDelta
-
-Settings: TypeAlias = dict[str, Any]
-ToSettings: TypeAlias = str | Callable[[Any], Settings]  # a setting's name, or what makes settings of a value
-
-
-class Refusal(NamedTuple):
-    """What is said of a field after its name, unless its value changes nothing."""
-
-    sentence: str
-    harmless: tuple[Any, ...] = (None, [], {}, False)
 
 
 class RequestBody(BaseModel):
@@ -55,26 +48,20 @@ class RequestBody(BaseModel):
 
     def refuse(self) -> None:
         """Refuse what would change the answer and cannot be honoured."""
-        for name, (sentence, harmless) in self.REFUSED.items():
-            if getattr(self, name) not in harmless:
-                raise SettingError(f"{name} {sentence}")
+        refuse_fields(partial(getattr, self), self.REFUSED)
 
     def settings(self, limits: Limits) -> Settings:
-        """As `Model.prepare` takes them, within a server's limits."""
+        """As `Model.start` takes them, within a server's limits."""
         self.refuse()
-        settings: Settings = {}
-        for name, to_settings in self.SETTINGS.items():
-            if (value := getattr(self, name)) is not None:
-                settings |= {to_settings: value} if isinstance(to_settings, str) else to_settings(value)
-        return limited_settings(limits, **self.engine_settings() | settings)
+        return limited_settings(limits, **self.engine_settings() | field_settings(self._plain, self.SETTINGS))
+
+    def _plain(self, name: str) -> Any:
+        """A field as JSON has it."""
+        value = getattr(self, name)
+        return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
     def engine_settings(self) -> Settings:
         return engine_settings(self.model_extra, self.NEUTRAL, type(self).model_fields)
-
-
-def unless_zero(name: str) -> Callable[[Any], Settings]:
-    """A setting that the dialect turns off with 0."""
-    return lambda value: {name: value} if value else {}
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -97,7 +84,7 @@ class AnswerForm(ABC, Generic[Body]):
         yield from ()
 
     @abstractmethod
-    def piece(self, piece: Piece) -> Iterator[bytes]:
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         """What has come since the last piece."""
 
     @abstractmethod
@@ -120,11 +107,11 @@ class AnswerForm(ABC, Generic[Body]):
 
 
 class BlockForm(AnswerForm[Body]):
-    """An answer of one text as blocks, each opened, grown and closed: thoughts, content, or a call."""
+    """An answer of one text as blocks: thoughts, content, or a call. In a stream each is opened empty, grown and closed."""
 
     _open: type[Delta] | int | None = None  # the kind of the open block; of a call its index
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         for delta in piece.deltas:
             yield from self.add(delta)
 
@@ -142,6 +129,14 @@ class BlockForm(AnswerForm[Body]):
             yield from self.closed(last)
             self._open = None
 
+    def blocks(self) -> list[dict[str, Any]]:
+        """Those of a whole answer."""
+        return [self.block(delta) for delta in self.answer.texts[0].blocks]
+
+    @abstractmethod
+    def block(self, delta: Delta) -> dict[str, Any]:
+        """The block that a delta is all of."""
+
     @abstractmethod
     def opened(self, delta: Delta) -> Iterator[bytes]:
         """What begins the block of a delta."""
@@ -153,6 +148,44 @@ class BlockForm(AnswerForm[Body]):
     @abstractmethod
     def closed(self, last: bool) -> Iterator[bytes]:
         """What ends the open block, after which perhaps none comes."""
+
+
+def emptied(delta: Delta) -> Delta:
+    """What is known of a block when it is opened."""
+    return replace(delta, arguments="") if isinstance(delta, ToolCallDelta) else replace(delta, text="")
+
+
+class ConversationBuilder:
+    """Messages as chat templates know them, made of what a dialect sends one by one: texts, calls of tools and results."""
+
+    def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.messages = [dict(message) for message in before]
+
+    def say(self, role: str, content: Any) -> None:
+        self.messages.append({"role": role, "content": content})
+
+    def call(self, call_id: str, name: str, arguments: Any) -> None:
+        """The assistant calls a tool, in its last message if that is the latest."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.say("assistant", "")
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self.messages[-1]["tool_calls"] = [*self.messages[-1].get("tool_calls", ()), call]
+
+    def give_result(self, call_id: str, content: Any) -> None:
+        """The result of a call, with the name of its tool if that is known."""
+        calls = (call for message in self.messages for call in message.get("tool_calls", ()))
+        names = [call["function"]["name"] for call in calls if call["id"] == call_id]
+        name = {"name": names[0]} if names else {}
+        self.messages.append({"role": "tool", "tool_call_id": call_id, **name, "content": content})
+
+
+def iso_time(seconds: float) -> str:
+    """A moment as clients read it.
+
+    >>> iso_time(1700000000)
+    '2023-11-14T22:13:20Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 async def respond(

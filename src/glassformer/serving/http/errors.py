@@ -67,7 +67,7 @@ class Dialect:
 
     prefix: str  # of the paths
     error_body: Callable[[Problem], dict[str, Any]]
-    last_event: Callable[[Problem, int], bytes]  # of a stream that failed after so many events
+    last_event: Callable[[Problem, int], bytes]  # of a stream that failed after this count of events
 
 
 def dialect_of(path: str, dialects: Iterable[Dialect]) -> Dialect:

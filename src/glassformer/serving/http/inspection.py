@@ -16,12 +16,12 @@ from glassformer.decoding import Step
 from glassformer.ground.changes import Change, change_from_data
 from glassformer.ground.errors import NotNumbers, SettingError
 from glassformer.ground.sites import Watch
-from glassformer.observe.why import why
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.see.why import why
 from glassformer.serving.limits import Limits
 from glassformer.text import Tokenizer
-from glassformer.text.detokenizer import shown_bytes
+from glassformer.text.streaming import shown_bytes
 
 DEFAULT_CANDIDATES = 10  # of a waterfall, where a request does not say
 

@@ -1,21 +1,33 @@
-"""Counts and times for Prometheus, in its text format.
+"""What is known of every request when it is over: its id, a line in the access log, its count and time for Prometheus.
 
-The format has three kinds of lines (HELP, TYPE, a sample), so it is written here rather than by a library, whose registries
-are global and would mix the numbers of two servers in one process.
+Prometheus's format has three kinds of lines (HELP, TYPE, a sample), so it is written here rather than by a library, whose
+registries are global and would mix the numbers of two servers in one process.
 """
 
 from __future__ import annotations
 
+import logging
+import re
+import secrets
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.serving.registry import Registry
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 Labels = tuple[tuple[str, str], ...]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METHODS = ("GET", "POST", "OPTIONS", "HEAD")
+CLIENT_ID = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)  # an id that a client or a proxy may give to its request
+LONGEST_PATH = 200  # characters of it in a line
+log = logging.getLogger("glassformer.access")
 
 
 @dataclass
@@ -35,7 +47,7 @@ class Counter:
 
 
 @dataclass
-class Histogram:
+class SecondsHistogram:
     name: str
     about: str
     bounds: tuple[float, ...] = SECONDS
@@ -63,8 +75,10 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.requests = Counter("glass_requests_total", "Requests answered, by route, method and status.")
-        self.request_seconds = Histogram("glass_request_seconds", "From a request's first byte to its answer's last.")
-        self.first_token_seconds = Histogram("glass_first_token_seconds", "From a request to the first token of its answer.")
+        self.request_seconds = SecondsHistogram("glass_request_seconds", "From a request's first byte to its answer's last.")
+        self.first_token_seconds = SecondsHistogram(
+            "glass_first_token_seconds", "From a request to the first token of its answer."
+        )
         self.prompt_tokens = Counter("glass_prompt_tokens_total", "Tokens of prompts, cached ones included.")
         self.cached_tokens = Counter("glass_cached_tokens_total", "Tokens of prompts that did not have to be read again.")
         self.generated_tokens = Counter("glass_generated_tokens_total", "Tokens generated.")
@@ -151,3 +165,47 @@ def sample(name: str, labels: Labels, value: float) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class RequestLog:
+    """The outermost middleware: gives each request an id, counts it by its route, and logs it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics | None, lines: bool = False) -> None:
+        """`metrics`: where requests are counted, if they are; `lines`: whether each is a line in the log."""
+        self.app, self.metrics, self.lines = app, metrics, lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status, request_id = time.perf_counter(), 500, request_id_of(scope)
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                if scope["path"].startswith("/v1/messages"):  # as Anthropic's clients look for it
+                    headers["Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - began
+            route: Any = scope.get("route")
+            name = getattr(route, "path", "other")  # never what a client wrote, which would be endless
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            if self.metrics is not None:
+                self.metrics.count_request(name, method, status, seconds)
+            if self.lines:
+                path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:LONGEST_PATH]
+                host, _ = scope.get("client") or ("-", 0)
+                log.info("%s %s %s %d %.3f s %s", host, method, path, status, seconds, request_id)
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id that a request brings, or a new one."""
+    brought = Headers(scope=scope).get("x-request-id", "")
+    return brought if CLIENT_ID.fullmatch(brought) else f"req_{secrets.token_hex(12)}"

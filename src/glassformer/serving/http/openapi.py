@@ -7,27 +7,24 @@ Other routes give an example, from which their schema is derived, so that the tw
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI
 
-import glassformer.views
+from glassformer.ground.operations import import_files
+from glassformer.see.schema import page_schema, schema
+from glassformer.see.view import ArrayView, View
 from glassformer.serving.http.errors import Dialect, Problem, dialect_of
-from glassformer.views.page_data import page_schema
-from glassformer.views.schema import schema
-from glassformer.views.view import ArrayView, View
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 COMPONENTS = "#/components/schemas/"
 JSON = "application/json"
 PAGE = "application/vnd.glassformer.page+json"
 EVENTS = "text/event-stream"
-VIEW_MODULES = ("glassformer.views.", "glassformer.observe.")
+VIEWS = "glassformer.see"  # the package that has them
 METHODS = ("get", "head", "post", "delete")
 REFUSED = "The request cannot be honoured: what is wrong with it, in a sentence."
 OTHER_ERROR = "Any other error, in the same form: no key, no such model, a full queue."
@@ -122,11 +119,10 @@ def _error(description: str, error: dict[str, Any]) -> dict[str, Any]:
 
 
 def view_types() -> dict[str, type[View]]:
-    """Every view of this package by the name of its class: of `views/`, and of operations that bring their own."""
-    for module in pkgutil.iter_modules(glassformer.views.__path__, "glassformer.views."):
-        importlib.import_module(module.name)
+    """Every view of this package by the name of its class."""
+    import_files(VIEWS, lambda source: b"View):\n" in source)
     kinds = [*View.__subclasses__(), *ArrayView.__subclasses__()]
-    views = [kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith(VIEW_MODULES)]
+    views = [kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith(VIEWS)]
     return {view.__name__: view for view in sorted(views, key=lambda view: view.__name__)}
 
 

@@ -8,10 +8,11 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 
-from glassformer import observe
+from glassformer import see
+from glassformer.ground.errors import InputError
 from glassformer.ground.operations import (
     OPERATIONS,
     ArgumentInfo,
@@ -20,16 +21,38 @@ from glassformer.ground.operations import (
     import_operations,
 )
 from glassformer.runtime.model import Model
+from glassformer.see.activations import Activations
 from glassformer.serving.http.answers import check_listed
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
-from glassformer.serving.http.gradient_views import check_length
 from glassformer.serving.http.openapi import view_response, view_types
 from glassformer.serving.http.view_responses import OPTIONS
-from glassformer.serving.http.views import DescriptionRequest, PromptRequest, ReadingRequest, respond_with_view
+from glassformer.serving.http.views import (
+    DescriptionRequest,
+    ModelRequest,
+    Number,
+    PromptRequest,
+    ReadingRequest,
+    respond_with_view,
+)
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 NAME_LENGTH = 200  # of something that is opened by its name
+MAX_TOKENS = 4096  # of a text that a request has differentiated
+
+
+class PairOfTexts(BaseModel):
+    """Two texts, and the tokens to tell apart, if they are not what each text leads to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    first: str
+    second: str
+    answer: Number | str | None = None
+    against: Number | str | None = None
+
+
+TYPES: dict[str, Any] = {"pairs": Annotated[list[PairOfTexts], Field(min_length=1)]}  # that arguments name
 
 
 def check_tokens(request: Request, model: Model, body: Any) -> None:
@@ -47,16 +70,39 @@ def check_values(request: Request, model: Model, body: Any) -> None:
         )  # fmt: skip
 
 
+def check_pairs(request: Request, model: Model, body: Any) -> None:
+    if len(body.pairs) > (most := context_of(request).limits.prompts):
+        raise HttpError(400, f"pairs has {len(body.pairs)} entries; this server allows {most} at most.", param="pairs")
+
+
+def check_length(request: Request, text: Activations, body: Any) -> None:
+    """Refuse a text whose gradients would take others' memory and time."""
+    if (length := len(text.ids) + len(text.source or ())) > MAX_TOKENS:
+        raise InputError(f"the text has {length:,} tokens; this server differentiates {MAX_TOKENS:,} at most.")
+
+
+def check_first(request: Request, model: Model, body: Any) -> None:
+    check_length(request, model.read(body.first, **body.prompt_options), body)
+
+
 LIMITS: dict[str, Callable[[Request, Any, Any], None]] = {  # what this server refuses, beyond the bounds of arguments
     "tokens": check_tokens,
     "parameters": check_values,
-    "saliency": lambda request, text, body: check_length(text),
+    "saliency": check_length,
+    "attribution-patch": check_first,
+    "patch-pairs": check_pairs,
 }
 
 
 def request_model(operation: Operation) -> type[BaseModel]:
     """The class of the requests for an operation."""
-    base = ReadingRequest if operation.on_text else PromptRequest if operation.takes_prompt else DescriptionRequest
+    kinds: tuple[tuple[bool, type[BaseModel]], ...] = (
+        (operation.on_text, ReadingRequest),
+        (operation.takes_prompt, PromptRequest),
+        (operation.makes_prompts, ModelRequest),
+        (True, DescriptionRequest),
+    )
+    base = next(kind for fits, kind in kinds if fits)
     name = "".join(word.capitalize() for word in str(operation.route).split("-"))
     fields: dict[str, Any] = {argument.name: _field(argument) for argument in operation.served_arguments()}
     return create_model(f"{name}Request", __base__=base, __doc__=f"POST /glass/{operation.route}", **fields)
@@ -64,11 +110,12 @@ def request_model(operation: Operation) -> type[BaseModel]:
 
 def _field(argument: OperationArgument) -> tuple[Any, Any]:
     info = argument.info
-    hint = argument.hint if info.served is True else info.served
+    hint = argument.hint if info.served is True else TYPES.get(info.served, info.served)
     if info.opened_by is not None:
         hint = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH)]
         hint = hint | None if argument.default is None else hint
-    default = {} if argument.required else {"default": argument.default}
+    served_default = argument.default if info.served_default is None else info.served_default
+    default = {} if argument.required else {"default": served_default}
     return _bounded(hint, info), Field(description=info.help or None, **default)
 
 
@@ -78,7 +125,8 @@ def _bounded(hint: Any, info: ArgumentInfo) -> Any:
     if origin in (Union, UnionType):
         return Union[tuple(_bounded(part, info) for part in parts)]  # noqa: UP007
     if origin is Sequence:
-        return list[_bounded(parts[0], info)]  # type: ignore[misc]
+        fewest, longest = info.served_items or (None, None)
+        return Annotated[list[_bounded(parts[0], info)], Field(min_length=fewest, max_length=longest)]  # type: ignore[misc]
     if hint in (int, float):
         least, most = (
             served if served is not None else own
@@ -98,18 +146,24 @@ def python_template(operation: Operation, reading: str) -> str:
         for argument in operation.served_arguments()
     ]
     given = [f"{argument.name}={value}" if argument.by_name else value for argument, value in named]
-    if operation.takes_prompt:
-        given = ["prompt", *given, OPTIONS]
+    given = [*(["prompt"] if operation.takes_prompt else []), *given, *([OPTIONS] if operation.makes_prompts else [])]
     return f"{owner}.{operation.name}({', '.join(given)})"
 
 
 def _arguments(operation: Operation, body: BaseModel, model: Model) -> dict[str, Any]:
     """An operation's arguments as a request has them; what it names is opened."""
-    values = {argument: getattr(body, argument.name) for argument in operation.served_arguments()}
+    values = ((argument, _plain(getattr(body, argument.name))) for argument in operation.served_arguments())
     return {
         argument.name: getattr(model, opener)(value) if (opener := argument.info.opened_by) and value is not None else value
-        for argument, value in values.items()
+        for argument, value in values
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python takes it."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return value.model_dump() if isinstance(value, BaseModel) else value
 
 
 def _owner(operation: Operation, model: Model) -> Any:
@@ -129,7 +183,7 @@ def endpoint(operation: Operation) -> Callable[..., Any]:
             if operation.is_property:
                 return getattr(subject, operation.name)
             prompt = (body.prompt_of(model),) if operation.takes_prompt else ()
-            options = body.prompt_options if operation.takes_prompt else {}
+            options = body.prompt_options if operation.makes_prompts else {}
             return getattr(subject, operation.name)(*prompt, **_arguments(operation, body, model), **options)
 
         python = python_template(operation, body.python_reading if operation.on_text else "")
@@ -140,7 +194,7 @@ def endpoint(operation: Operation) -> Callable[..., Any]:
     return respond
 
 
-import_operations(observe.__name__)
+import_operations(see.__name__)
 VIEWS = view_types()
 for _operation in OPERATIONS.values():
     if _operation.route is not None:

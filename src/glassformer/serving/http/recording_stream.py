@@ -21,16 +21,15 @@ from functools import partial
 from starlette.requests import Request
 
 from glassformer.ground.sites import Watch
-from glassformer.observe.recording import CANDIDATES, record_lenses, record_steps, start_recording
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.see.recording import CANDIDATES, RecordedLens, record_lenses, record_steps, start_recording
+from glassformer.see.view import plain_data
 from glassformer.serving.http.answers import ServedAnswer, Submission, start
 from glassformer.serving.http.clients import client_of
 from glassformer.serving.http.dialects.openai_chat import error_body
 from glassformer.serving.http.errors import Problem
 from glassformer.serving.http.streaming import EventStream, sse
-from glassformer.views.recording import RecordedLens
-from glassformer.views.view import plain_data
 
 LENS_STEPS = 32  # in one pass: their logits of every layer are in memory together
 

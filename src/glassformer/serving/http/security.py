@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.ground.errors import SettingError
@@ -29,6 +29,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS = ("/health", "/")  # that need no key: they say nothing but that the server runs
 OPEN_FOLDER = "/studio/"  # nor do the studio's files, which browsers ask for without one
 PREFLIGHT_SECONDS = "600"
+OWN_SITE = ("same-origin", "none")  # of Sec-Fetch-Site: a page of this server, or no page at all
 LEAST_KEY = 16  # characters, where others than this machine can try
 AUTHORITY = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE)
 ORIGIN = re.compile(rf"https?://(?P<authority>{AUTHORITY.pattern})", re.IGNORECASE)
@@ -230,3 +231,46 @@ def _preflight(headers: Headers) -> Json:
         "Access-Control-Max-Age": PREFLIGHT_SECONDS,
     }
     return Json({}, 200, headers=asked)
+
+
+class JsonBodies:
+    """The middleware that has a body read as JSON unless it comes in parts, whatever a client calls it.
+
+    `curl -d` says that a body is a form, and some libraries say nothing. A web page of another site can send a form or
+    plain text without asking first. Browsers send its Origin along, which the guard checks; where there is none, what they
+    say of the page's site is checked here.
+    """
+
+    def __init__(self, app: ASGIApp, dialects: Iterable[Dialect]) -> None:
+        self.app, self.dialects = app, tuple(dialects)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not is_json(kind := media_type(headers := Headers(scope=scope))):
+            if (
+                "origin" not in headers
+                and headers.get("sec-fetch-site", "none") not in OWN_SITE
+                and scope["method"] == "POST"
+            ):
+                problem = problem_of(
+                    HttpError(403, "pages of other sites may not use this server. Start it with --allow-origin ORIGIN.")
+                )
+                await error_response(scope["path"], problem, self.dialects)(scope, receive, send)
+                return
+            if kind != "multipart/form-data":
+                scope = {**scope, "headers": list(scope["headers"])}
+                MutableHeaders(scope=scope)["content-type"] = "application/json"
+        await self.app(scope, receive, send)
+
+
+def media_type(headers: Headers) -> str:
+    """What a body is called, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Whether a body is called JSON.
+
+    >>> is_json("application/json"), is_json("application/problem+json"), is_json("")
+    (True, True, False)
+    """
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

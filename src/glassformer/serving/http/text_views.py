@@ -9,13 +9,13 @@ from pydantic import Field
 from starlette.requests import Request
 
 from glassformer.ground.errors import InputError
-from glassformer.observe.text_batches import token_sites
 from glassformer.runtime.model import Model
+from glassformer.see.activation_statistics import ActivationStatistics
+from glassformer.see.probes import Probes
+from glassformer.see.text_batches import token_sites
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import view_response
 from glassformer.serving.http.views import DescriptionRequest, respond_with_view
-from glassformer.views.activation_statistics import ActivationStatistics
-from glassformer.views.probes import Probes
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 MAX_TEXTS = 256
@@ -59,7 +59,7 @@ async def probe(request: Request, body: ProbeRequest) -> Json:
     """A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones."""
 
     def look(model: Model) -> Any:
-        stream = "encoder.blocks.*.residual" if model.start is not None else "blocks.*.residual"
+        stream = "encoder.blocks.*.residual" if model.decoder_start_token is not None else "blocks.*.residual"
         sites = body.sites or [stream]
         body.check_sites(model, sites)
         if len(set(body.labels)) > MAX_LABELS:

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from glassformer.ground.errors import Unavailable
+from glassformer.see.learning import Learning
+from glassformer.see.training_curves import TrainingCurves
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import ClientDisconnected, HttpError, Json
 from glassformer.serving.http.openapi import view_response
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.http.view_responses import ViewForm
-from glassformer.views.learning import Learning
-from glassformer.views.training_curves import TrainingCurves
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from glassformer.see.schema import SCHEMA, page_data
+from glassformer.see.view import View
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.inspection import SiteChange
 from glassformer.serving.http.openapi import PAGE
-from glassformer.views.page_data import SCHEMA, page_data
-from glassformer.views.view import View
 
 OPTIONS = "raw=raw, system=system, template=chat_template_kwargs"  # how a text becomes a prompt
 

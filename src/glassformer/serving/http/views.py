@@ -12,15 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.ground.errors import GlassError, InputError, spelled_by
-from glassformer.observe.circuits import BEST, MAX_TOKENS
-from glassformer.observe.compare import compare
-from glassformer.observe.features import known_dictionaries
-from glassformer.observe.reading import Reading
-from glassformer.observe.recording import CANDIDATES
-from glassformer.observe.steering import known_vectors
 from glassformer.runtime.model import Model
-from glassformer.runtime.prompt import PromptKeywords
 from glassformer.runtime.run import Run
+from glassformer.see.circuits import BEST, MAX_TOKENS, HeadCircuit
+from glassformer.see.compare import TextComparison, compare
+from glassformer.see.features import FeatureDictionaries, known_dictionaries
+from glassformer.see.model_description import ModelDescription
+from glassformer.see.reading import Reading
+from glassformer.see.receipt import Receipt
+from glassformer.see.recording import CANDIDATES, Recording
+from glassformer.see.steering import SteeringVectors, known_vectors
+from glassformer.see.trace import Trace
+from glassformer.see.why import Whys
 from glassformer.serving.http.answers import check_conversation
 from glassformer.serving.http.context import call_in_parts, call_model, context_of
 from glassformer.serving.http.dialects.openai_chat import ChatMessage
@@ -38,20 +41,10 @@ from glassformer.serving.http.recording_stream import stream_recording
 from glassformer.serving.http.settings import engine_settings, limited_settings, request_spelling
 from glassformer.serving.http.view_responses import OPTIONS, ViewForm
 from glassformer.serving.limits import Limits
-from glassformer.tasks.model_description import describe_model
-from glassformer.tasks.registry import check_head, find_task
+from glassformer.tasks.registry import check_head, describe_model, find_task
 from glassformer.tasks.task import json_value
 from glassformer.text.chat.tool_calls import chat_prompt
-from glassformer.views.circuit import HeadCircuit
-from glassformer.views.compare_texts import TextComparison
-from glassformer.views.features import FeatureDictionaries
-from glassformer.views.model_description import ModelDescription
-from glassformer.views.patching import PatchedPart, Patching
-from glassformer.views.receipt import Receipt
-from glassformer.views.recording import Recording
-from glassformer.views.steering import SteeringVectors
-from glassformer.views.trace import Trace
-from glassformer.views.why import Whys
+from glassformer.text.prompt import PromptKeywords
 
 router = APIRouter(tags=["glass"], prefix="/glass")
 Number = Annotated[int, Field(ge=0)]
@@ -161,15 +154,6 @@ class CompareRequest(ModelRequest):
     token: Number | str | None = None
 
 
-class PatchRequest(CompareRequest):
-    """POST /glass/patch: the first text's activations in the second's pass."""
-
-    part: PatchedPart = "residual"
-    positions: list[Number | str] | None = None
-    answer: Number | str | None = None
-    against: Number | str | None = None
-
-
 class CircuitRequest(ModelRequest):
     """POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most."""
 
@@ -265,7 +249,7 @@ async def record(request: Request, body: RecordRequest) -> Response:
 
         def prepare(model: Model) -> Run:
             changed = body.changed(model)
-            return changed.prepare(body.prompt_of(changed), **body.prompt_options, **_run_settings(body, limits, model))
+            return changed.start(body.prompt_of(changed), **body.prompt_options, **_run_settings(body, limits, model))
 
         return await stream_recording(request, body.model, prepare)
 
@@ -285,20 +269,6 @@ async def compare_texts(request: Request, body: CompareRequest) -> Json:
         return compare(first, second, token=body.token)
 
     python = f"glassformer.compare(model.read(first, {OPTIONS}), model.read(second, {OPTIONS}), token=token)"
-    return await respond_with_view(request, body, look, python)
-
-
-@router.post("/patch", responses=view_response(Patching))
-async def patch(request: Request, body: PatchRequest) -> Json:
-    """Which of the first text's activations bring its answer back in the second."""
-
-    def look(model: Model) -> Any:
-        return model.patch(
-            body.first, body.second, body.part, body.positions, answer=body.answer, against=body.against,
-            **body.prompt_options,
-        )  # fmt: skip
-
-    python = f"model.patch(first, second, part, positions, answer=answer, against=against, {OPTIONS})"
     return await respond_with_view(request, body, look, python)
 
 

@@ -3,20 +3,83 @@
 from __future__ import annotations
 
 import inspect
+import re
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import tokenizers
 
 from glassformer.ground.arguments import checked
 from glassformer.ground.errors import InputError, InputTypeError, TemplateError
 from glassformer.ground.typecheck import OWN_CHECK
-from glassformer.text.chat.control_tokens import ControlTokens
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tools import schemas, validated_documents
 from glassformer.text.encoding import BatchEncoding, TensorType
 from glassformer.text.token_rows import NO_TRUNCATION, Padding, Truncation
+
+BEGIN, END = "\U000f0000", "\U000f0001"  # for private use: no script has them
+Encode: TypeAlias = Callable[[str], list[int]]
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer and a template: all special ones, and the added ones that the template writes.
+
+    Where a conversation spells one out, it is encoded as plain text, so that no message can pose as another role's. The
+    conversation's own spellings are wrapped in two characters of no meaning before the template runs; afterwards they are
+    encoded letter by letter, and those that the template wrote itself become the tokens that they are.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, literals: str | Sequence[str], encode: Encode) -> None:
+        self.backend = backend
+        self._encode = encode  # a text as the tokenizer reads it, without tokens around it
+        tokens = [
+            token.content
+            for token in backend.get_added_tokens_decoder().values()
+            if token.special or (token.content in literals and not token.content.isspace())
+        ]
+        pattern = "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True)) or "(?!)"
+        self.pattern = re.compile(pattern)
+        self.wrapped_pattern = re.compile(f"{BEGIN}({pattern}){END}|[{BEGIN}{END}]")
+
+    def wrap(self, value: Any) -> Any:
+        """A value with every control token in its texts wrapped; a mapping's keys stay."""
+        if isinstance(value, str):
+            return self.pattern.sub(lambda match: f"{BEGIN}{match[0]}{END}", re.sub(f"[{BEGIN}{END}]", "", value))
+        if isinstance(value, Mapping):
+            return {key: self.wrap(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.wrap(item) for item in value]
+        return value
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a rendered text, the wrapped tokens letter by letter."""
+        first, *rest = self.wrapped_pattern.split(text)
+        ids = self._encode(first)
+        for index, piece in enumerate(rest):
+            if not piece:
+                continue
+            if index % 2:  # between two wrapped ones
+                ids += self._encode_mid_text(piece, self._encode)
+                continue
+            letters = self._encode_mid_text(piece, self._encode_without_added_tokens)
+            if self.backend.token_to_id(piece) in letters:
+                raise InputError(f"{piece!r} cannot be kept as text: the tokenizer has no other spelling. Take it out.")
+            ids += letters
+        return ids
+
+    def _encode_mid_text(self, piece: str, encode: Encode) -> list[int]:
+        """A piece's ids in the middle of a text, where no space is put before it as at the beginning."""
+        line, ids = self._encode("\n"), encode(f"\n{piece}")
+        return ids[len(line) :] if ids[: len(line)] == line else encode(piece)
+
+    def _encode_without_added_tokens(self, text: str) -> list[int]:
+        """Encoded by the model alone, which knows no added tokens."""
+        if self.backend.normalizer is not None:
+            text = self.backend.normalizer.normalize_str(text)
+        before = self.backend.pre_tokenizer
+        parts = [text] if before is None else [part for part, _ in before.pre_tokenize_str(text)]
+        return [token.id for part in parts for token in self.backend.model.tokenize(part)]
 
 
 class ChatMixin:
@@ -159,7 +222,9 @@ class ChatMixin:
         before = list(conversation_history or [])
         ids: list[int] = self.apply_chat_template([*before, message], return_dict=False, **options)
         start: list[int] = self.apply_chat_template(before, return_dict=False, **options) if before else []
-        difference = next((at for at, (old, new) in enumerate(zip(start, ids, strict=False)) if old != new), None)
+        difference = next(
+            (position for position, (old, new) in enumerate(zip(start, ids, strict=False)) if old != new), None
+        )
         return ids[min(len(start), len(ids)) if difference is None else difference :]
 
     def _literals(self, template: ChatTemplate) -> str | Sequence[str]:
@@ -187,8 +252,8 @@ def _refuse_both(option: str, value: object, other_option: str, other_value: obj
 def _mask(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """1 for each token from the one that holds a span's first character to the one that holds its last."""
     mask = [0] * len(offsets)
-    visible = [at for at, (begin, end) in enumerate(offsets) if begin < end]
-    ends = [offsets[at][1] for at in visible]
+    visible = [position for position, (begin, end) in enumerate(offsets) if begin < end]
+    ends = [offsets[position][1] for position in visible]
 
     def token(character: int) -> int | None:
         index = bisect(ends, character)
@@ -200,6 +265,6 @@ def _mask(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) 
             continue
         if first is None:  # cut off, and so are the spans after it
             break
-        for at in range(first, len(mask) if last is None else last + 1):
-            mask[at] = 1
+        for position in range(first, len(mask) if last is None else last + 1):
+            mask[position] = 1
     return mask

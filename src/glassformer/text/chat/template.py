@@ -1,26 +1,134 @@
 """Chat templates: how a list of messages becomes the one text that a model was trained on.
 
-Templates come out of model files, so they run in a sandbox (`sandbox.py`) on copies of plain data, and within a budget.
+Templates come out of model files, so they run in a sandbox (`sandbox.py`) within a budget. A template must not reach into
+the caller's objects, whose methods may do anything: all that it sees is rebuilt of dicts, lists, texts and numbers.
+
+Jinja's compiler and Python's are recursive, and in places quadratic: a hostile template would overflow a thread's stack, or
+take minutes, before its first line runs. So its tokens are counted before it is parsed, and its tree is measured, without
+recursion, before it is compiled, on a stack of its own. Published templates are far below the limits: 17 kB, 2,500 tokens,
+30 levels, chains of 7.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import jinja2
 import jinja2.meta
 import jinja2.nodes as nodes
 
 from glassformer.ground.errors import InputError, InputTypeError, TemplateError, did_you_mean
-from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
+from glassformer.ground.ownership import stack_size
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
 from glassformer.text.chat.template_budget import MAX_CHARACTERS, Budget, BudgetExceeded
 from glassformer.text.chat.template_errors import explain_failure
-from glassformer.text.chat.template_limits import on_own_stack, parse_within_limits
+
+# The names that a message's thoughts go by; templates read the first, and a few read the second.
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+
+
+MAX_LEVELS = 150  # of lists within lists
+
+
+def plain_data(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """A value in dicts, lists, tuples, texts, numbers, booleans and None."""
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool):
+        return value
+    if not levels:
+        raise InputError(
+            f"the conversation is nested more than {MAX_LEVELS} levels deep. Pass shallower messages and tools."
+        )
+    for base in (str, int, float):  # a subclass may carry methods of its own: an enum, a NumPy number
+        if isinstance(value, base):
+            return base.__str__(value) if base is str else getattr(base, f"__{base.__name__}__")(value)
+    if isinstance(value, Mapping):
+        return {plain_data(key, levels - 1): plain_data(item, levels - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [plain_data(item, levels - 1) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
+        return plain_data(value.item())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name), levels - 1) for field in dataclasses.fields(value)}
+    if callable(dump := getattr(value, "model_dump", None)):
+        return plain_data(dump(), levels - 1)
+    return f"<{kind.__name__}>"
+
+
+def with_reasoning_keys(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, each with its thoughts under every name that templates read."""
+    copies = []
+    for message in messages:
+        reasoning = next((message[name] for name in REASONING_KEYS if message.get(name) is not None), None)
+        copies.append(message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning})
+    return copies
+
+
+MAX_SOURCE = 200_000  # characters
+MAX_TOKENS = 30_000  # white space between words included
+MAX_TREE_LEVELS = 100  # of nodes within nodes; a chain of filters or additions is as deep as it is long
+MAX_ELIFS = 100  # in one chain: Python nests them
+MAX_NAME_COPIES = 400_000  # the compiler copies all names for each branch and loop
+STACK_BYTES = 2**22  # many times what compiling the deepest tree needs
+
+Result = TypeVar("Result")
+
+
+class TemplateRefused(jinja2.TemplateError):
+    """The template is too long or nested too deeply to be compiled, or asks for other files."""
+
+
+def parse_within_limits(environment: jinja2.Environment, source: str) -> nodes.Template:
+    """The template's tree, which can be compiled in little time and on a small stack."""
+    if len(source) > MAX_SOURCE:
+        raise TemplateRefused(f"it is longer than {MAX_SOURCE:,} characters")
+    if next(islice(environment.lexer.tokeniter(source, None), MAX_TOKENS, None), None) is not None:
+        raise TemplateRefused(f"it has more than {MAX_TOKENS:,} tokens")
+    try:
+        tree = environment.parse(source)
+    except RecursionError:
+        raise TemplateRefused(f"it is nested more than {MAX_TREE_LEVELS} levels deep") from None
+    _check_tree(tree)
+    return tree
+
+
+def _check_tree(tree: nodes.Template) -> None:
+    names, branches = set(), 0
+    pending: list[tuple[nodes.Node, int]] = [(tree, 1)]
+    while pending:
+        node, level = pending.pop()
+        if level > MAX_TREE_LEVELS:
+            raise TemplateRefused(f"it is nested more than {MAX_TREE_LEVELS} levels deep")
+        if isinstance(node, nodes.Name):
+            names.add(node.name)
+        elif isinstance(node, nodes.If):
+            branches += 2 + len(node.elif_)
+            if len(node.elif_) > MAX_ELIFS:
+                raise TemplateRefused(f"it has a chain of more than {MAX_ELIFS} elif")
+        elif isinstance(node, (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+            raise TemplateRefused("it includes another file, and there are none for it to read")
+        elif isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock, nodes.With, nodes.FilterBlock, nodes.AssignBlock)):
+            branches += 1
+        pending.extend((child, level + 1) for child in node.iter_child_nodes())
+    if len(names) * branches > MAX_NAME_COPIES:
+        raise TemplateRefused(f"its {len(names):,} names and {branches:,} branches are too many together")
+
+
+def on_own_stack(function: Callable[[], Result]) -> Result:
+    """What a function returns when it runs on a large stack, however little of the caller's is left."""
+    with ThreadPoolExecutor(1, "chat template") as pool:
+        with stack_size(STACK_BYTES):
+            future = pool.submit(function)
+        return future.result()
+
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 COMMON_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})

@@ -12,7 +12,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized, ValuesView
 from collections.abc import Set as AbstractSet
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jinja2
 from jinja2.runtime import LoopContext, Macro
@@ -166,13 +166,13 @@ class Budget:
             if left.bit_length() * right > MAX_BITS:
                 raise BudgetExceeded(f"it makes a number of more than {MAX_BITS:,} bits")
         elif sign == "%" and isinstance(left, (str, bytes)):
-            self.spend(_percent(left, right if isinstance(right, tuple) else (right,), 1, units))
+            self.spend(_percent(Call(left, right if isinstance(right, tuple) else (right,), 1, units)))
 
     def _charge_method(self, name: str, owner: Any, args: list[Any]) -> None:
         """Pay for a method of a text, list or number, or for the filter or function of that name."""
         size, arguments_size = self.charge_value(owner), self.charge_value(args)
         if rule := RULES.get(name):
-            self.spend(rule(owner, args, size, arguments_size))
+            self.spend(rule(Call(owner, args, size, arguments_size)))
 
 
 class LazyItems:
@@ -205,103 +205,96 @@ class LazyItems:
 
 # What an operation costs beyond reading what it is given ------------------------------------------------------------
 
-Rule: TypeAlias = Callable[[Any, Sequence[Any], int, int], int]  # its owner, its arguments, and what each weighs
+
+class Call(NamedTuple):
+    """An operation that is to be paid for."""
+
+    owner: Any
+    args: Sequence[Any]
+    size: int  # what the owner weighs
+    args_size: int
+
+    @property
+    def numbers(self) -> list[int]:
+        return _numbers(self.args)
+
+
+Rule: TypeAlias = Callable[[Call], int]
 
 
 def _numbers(values: Sequence[Any]) -> list[int]:
     return [value for value in values if isinstance(value, int)]
 
 
-def _largest_number(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    """As much as the largest number among the arguments."""
-    return max(_numbers(args), default=0)
-
-
-def _per_line(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    return (str(owner).count("\n") + 1) * max(4, args_size, *_numbers(args))
-
-
-def _per_tab(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    return 0 if not args else CHARACTERS_PER_UNIT * size * _largest_number(owner, args, size, args_size)
-
-
-def _square(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    length = CHARACTERS_PER_UNIT * (size + args_size) + sum(abs(number) for number in _numbers(args))
+def _square(call: Call) -> int:
+    length = CHARACTERS_PER_UNIT * (call.size + call.args_size) + sum(map(abs, call.numbers))
     return length * length >> 6
 
 
-def _each_by_each(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    return CHARACTERS_PER_UNIT * size * args_size if args else 0
-
-
-def _per_item(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+def _per_item(call: Call) -> int:
     """A filter over the items of a list, or the letters of a text, with something such as a comma for each."""
-    return len(owner) * args_size if isinstance(owner, Sized) else 0
+    return len(call.owner) * call.args_size if isinstance(call.owner, Sized) else 0
 
 
-def _joined(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    return _per_item(args[0], (), args_size, size) if args else 0
-
-
-def _encoded(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+def _encoded(call: Call) -> int:
     """Some encodings, such as punycode, look back at all that came before."""
-    common = not args or str(args[0]).lower() in ("utf-8", "utf8", "ascii")
-    return 0 if common else _square(owner, args, size, args_size)
+    common = not call.args or str(call.args[0]).lower() in ("utf-8", "utf8", "ascii")
+    return 0 if common else _square(call)
 
 
-def _replaced(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+def _replaced(call: Call) -> int:
+    owner, args = call.owner, call.args
     if len(args) < 2 or not all(isinstance(text, (str, bytes)) for text in (owner, *args[:2])):
         return 0
     places = owner.count(args[0]) if type(args[0]) is type(owner) else len(owner) + 1
     return places * (1 + len(args[1])) // CHARACTERS_PER_UNIT
 
 
-def _split(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    if args and args[0] and isinstance(args[0], str) and isinstance(owner, str):
-        return owner.count(args[0])
-    return CHARACTERS_PER_UNIT * size
+def _split(call: Call) -> int:
+    if call.args and call.args[0] and isinstance(call.args[0], str) and isinstance(call.owner, str):
+        return call.owner.count(call.args[0])
+    return CHARACTERS_PER_UNIT * call.size
 
 
-def _percent(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+def _percent(call: Call) -> int:
     """`owner % args`: each place may hold all the values, padded as far as it says."""
-    text = owner.decode("latin-1") if isinstance(owner, bytes) else str(owner)
+    text = call.owner.decode("latin-1") if isinstance(call.owner, bytes) else str(call.owner)
     places: list[str] = re.findall(r"%[^a-zA-Z%]*", text)
     starred = any("*" in place for place in places)
-    _check_width(
-        [*(digits for place in places for digits in re.findall(r"\d+", place)), *(_numbers(args) if starred else [])]
-    )
-    return len(places) * args_size
+    _check_width([*(digits for place in places for digits in re.findall(r"\d+", place)), *(call.numbers if starred else [])])
+    return len(places) * call.args_size
 
 
-def _braces(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+def _braces(call: Call) -> int:
     """`owner.format(*args)`, in the same way; a width may come out of the values, and a value may be text."""
-    specs = [spec for _, field, spec, _ in string.Formatter().parse(str(owner)) if field is not None]
+    specs = [spec for _, field, spec, _ in string.Formatter().parse(str(call.owner)) if field is not None]
     nested = any("{" in spec for spec in specs if spec)
-    values = re.findall(r"\d+", str(args)) if nested else []
+    values = re.findall(r"\d+", str(call.args)) if nested else []
     _check_width([*(digits for spec in specs if spec for digits in re.findall(r"\d+", spec)), *values])
-    return len(specs) * (8 + args_size)
+    return len(specs) * (8 + call.args_size)
 
 
-def _check_width(numbers: Sequence[str | int]) -> None:
-    if any(len(str(number)) > 5 or int(number) > MAX_WIDTH for number in numbers):
+def _check_width(widths: Sequence[str | int]) -> None:
+    if any(len(str(width)) > 5 or int(width) > MAX_WIDTH for width in widths):
         raise BudgetExceeded(f"it formats a value to more than {MAX_WIDTH:,} places")
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes"), _largest_number),
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes"), lambda call: max(call.numbers, default=0)),
     **dict.fromkeys(("urlize", "wordwrap", "pprint", "sum", "round", "generate_lorem_ipsum"), _square),
     **dict.fromkeys(
-        ("strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rpartition", "translate", "join"), _each_by_each
+        ("strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rpartition", "translate"),
+        lambda call: CHARACTERS_PER_UNIT * call.size * call.args_size if call.args else 0,
     ),
     **dict.fromkeys(("split", "splitlines", "wordcount", "title"), _split),
     **dict.fromkeys(("encode", "decode"), _encoded),
     **dict.fromkeys(("format", "format_map"), _braces),
-    "rsplit": lambda owner, args, size, args_size: _split(owner, args, size, args_size) + size * args_size,
+    "rsplit": lambda call: _split(call) + call.size * call.args_size,
     **dict.fromkeys(("|join", "sort", "min", "max"), _per_item),
-    "join": _joined,
-    "expandtabs": _per_tab,
-    "indent": _per_line,
+    "join": lambda call: _per_item(Call(call.args[0], (), call.args_size, call.size)) if call.args else 0,
+    "expandtabs": lambda call: CHARACTERS_PER_UNIT * call.size * max(call.numbers, default=0) if call.args else 0,
+    "indent": lambda call: (str(call.owner).count("\n") + 1) * max(4, call.args_size, *call.numbers),
     "replace": _replaced,
     "|format": _percent,
-    "strftime_now": lambda owner, args, size, args_size: 256 * args_size,
+    "strftime_now": lambda call: 256 * call.args_size,
 }

@@ -38,13 +38,13 @@ def schemas(tools: Any) -> list[Mapping[str, Any]] | None:
     return [_schema(index, tool) for index, tool in enumerate(tools)]
 
 
-def _schema(number: int, tool: Any) -> Mapping[str, Any]:
+def _schema(index: int, tool: Any) -> Mapping[str, Any]:
     if inspect.isfunction(tool) or inspect.ismethod(tool):
         return get_json_schema(tool)
     if isinstance(tool, Mapping) and tool:
         return tool
     raise InputTypeError(
-        f"tool {number} is {tool!r}; a tool is a function with type hints and a docstring, or a JSON schema: "
+        f"tool {index} is {tool!r}; a tool is a function with type hints and a docstring, or a JSON schema: "
         "{'type': 'function', 'function': {'name': …, 'description': …, 'parameters': …}}."
     )
 

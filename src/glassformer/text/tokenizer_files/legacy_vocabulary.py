@@ -24,11 +24,10 @@ from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipe
 from glassformer.text.tokenizer_files.config_fields import read_object
 from glassformer.text.tokenizer_files.tokenizer_classes import (
     BERT,
+    CLS_SEP_SEP,
     GPT2,
     MARIAN,
-    PEGASUS,
     SENTENCEPIECE,
-    T5,
     TIKTOKEN,
     TokenizerClass,
 )
@@ -85,29 +84,24 @@ def set_post_processor(
     backend: tokenizers.Tokenizer, kind: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> None:
     """Put the class's special tokens around each text, and between two."""
-    numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
-    first, last = special.get("cls_token"), special.get("sep_token")
-    if kind.bos_eos_pair and kind.files == "vocab.json" and first and last:
+    token_ids = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
+    around = kind.around
+    first, last = (special.get(role) for role in (around.first, around.last)) if around else (None, None)
+    if around is CLS_SEP_SEP and kind.files == "vocab.json" and first and last:
         backend.post_processor = processors.RobertaProcessing(
-            (last, numbers[last]),
-            (first, numbers[first]),
+            (last, token_ids[last]),
+            (first, token_ids[first]),
             flag(config, "trim_offsets", True),
             flag(config, "add_prefix_space", False),
         )
         return
     if kind is TIKTOKEN:
-        backend.post_processor = _llama3_processor(config, special, numbers)
+        backend.post_processor = _llama3_processor(config, special, token_ids)
         return
-    if kind.bos_eos_pair and first and last:
-        single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 last:0 $B:0 last:0"
-    elif kind in (MARIAN, PEGASUS):
-        last = special.get("eos_token")
-        single, pair = ("$A:0 last:0", "$A:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif kind is T5:
-        last = special.get("eos_token")
-        single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif kind.first_last_pair and first and last:
-        single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
+    if around and last and (first or not around.first):
+        single, pair = around.single, around.pair
+    elif around and not around.first:
+        single, pair = "$A:0", "$A:0 $B:0"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")
         prefix = "first:{0} " if first and flag(config, "add_bos_token", False) else ""
@@ -119,18 +113,18 @@ def set_post_processor(
         single=single,
         pair=pair,
         special_tokens=[
-            {"id": place, "ids": [numbers[token]], "tokens": [token]} for place, token in places.items() if token
+            {"id": place, "ids": [token_ids[token]], "tokens": [token]} for place, token in places.items() if token
         ],
     )
 
 
-def _llama3_processor(config: Mapping[str, Any], special: Mapping[str, str], numbers: Mapping[str, int]) -> Any:
+def _llama3_processor(config: Mapping[str, Any], special: Mapping[str, str], token_ids: Mapping[str, int]) -> Any:
     """Byte offsets, and the begin-of-text token before each text, as Llama 3's tokenizer.json has them."""
     offsets = processors.ByteLevel(trim_offsets=False)
     bos = special.get("bos_token")
     if bos is None or not flag(config, "add_bos_token", bos == tiktoken.LLAMA3_BOS):
         return offsets
-    first = [{"id": "first", "ids": [numbers[bos]], "tokens": [bos]}]
+    first = [{"id": "first", "ids": [token_ids[bos]], "tokens": [bos]}]
     template = processors.TemplateProcessing(single="first:0 $A:0", pair="first:0 $A:0 first:1 $B:1", special_tokens=first)
     return processors.Sequence([offsets, template])
 

@@ -20,7 +20,9 @@ def merges(ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
     pairs_by_rank: list[tuple[AnyStr, AnyStr]] = []
     for token in sorted(ranks, key=ranks.__getitem__):
         pairs = [
-            (left, right) for at in range(1, len(token)) if (left := token[:at]) in ranks and (right := token[at:]) in ranks
+            (left, right)
+            for position in range(1, len(token))
+            if (left := token[:position]) in ranks and (right := token[position:]) in ranks
         ]
         if len(pairs) > 1 and {left for left, _ in pairs} & {right for _, right in pairs}:
             pairs = _last_step(token, ranks)
@@ -30,17 +32,17 @@ def merges(ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
 
 def _last_step(token: AnyStr, ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
     """The two parts that the token is joined from in the end, or nothing when its encoding never gets there."""
-    parts = [token[at : at + 1] for at in range(len(token))]
+    parts = [token[position : position + 1] for position in range(len(token))]
     joined = [ranks.get(left + right, NEVER) for left, right in pairwise(parts)]
     while len(parts) > 2:
         best = min(joined)
         if best == NEVER:
             return []
-        at = joined.index(best)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        del joined[at]
-        if at:
-            joined[at - 1] = ranks.get(parts[at - 1] + parts[at], NEVER)
-        if at < len(joined):
-            joined[at] = ranks.get(parts[at] + parts[at + 1], NEVER)
+        position = joined.index(best)
+        parts[position : position + 2] = [parts[position] + parts[position + 1]]
+        del joined[position]
+        if position:
+            joined[position - 1] = ranks.get(parts[position - 1] + parts[position], NEVER)
+        if position < len(joined):
+            joined[position] = ranks.get(parts[position] + parts[position + 1], NEVER)
     return [(parts[0], parts[1])]

@@ -63,9 +63,9 @@ class ScoredPieces:
 
     def _ranks(self) -> dict[str, int]:
         """The pieces that text can be made of, by score; of equal ones the first in the file goes first."""
-        numbers = [n for n, kind in enumerate(self.kinds) if kind in (NORMAL, USER_DEFINED, UNUSED)]
-        numbers.sort(key=lambda n: -self.scores[n])
-        return {self.tokens[number]: rank for rank, number in enumerate(numbers)}
+        token_ids = [token_id for token_id, kind in enumerate(self.kinds) if kind in (NORMAL, USER_DEFINED, UNUSED)]
+        token_ids.sort(key=lambda token_id: -self.scores[token_id])
+        return {self.tokens[token_id]: rank for rank, token_id in enumerate(token_ids)}
 
     def set_pipeline(self, backend: Tokenizer, prepend_scheme: str = "first") -> None:
         """What is done to a text before and after, as the tables say.
@@ -125,14 +125,14 @@ class ScoredPieces:
 
         A text may be made of those only where it can be made of nothing else: their scores are far below all others.
         """
-        own = {
+        score_of = {
             token: score
             for token, score, kind in zip(self.tokens, self.scores, self.kinds, strict=True)
             if kind in (NORMAL, USER_DEFINED)
         }
-        foreign = min(own.values(), default=0.0) - FAR_BELOW
+        foreign = min(score_of.values(), default=0.0) - FAR_BELOW
         self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-        self.scores = [own.get(token, foreign) for token in self.tokens]
+        self.scores = [score_of.get(token, foreign) for token in self.tokens]
         self.kinds = [NORMAL] * len(self.tokens)
         self.unknown = vocabulary[unknown]
 

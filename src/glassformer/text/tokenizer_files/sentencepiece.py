@@ -1,6 +1,7 @@
 """SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, PEGASUS, Llama, Gemma and XLM-RoBERTa.
 
-It is a protobuf message: the pieces, what they were trained with, and how a text is normalised first. Where the
+It is a protobuf message (of whose wire format `fields` reads what such files need, every length checked against the bytes
+that are there): the pieces, what they were trained with, and how a text is normalised first. Where the
 tokenizer's class is one that the field knows (`LlamaTokenizer`, …), a text is prepared as that class does it, which
 for a few texts is not what SentencePiece does: Llama's puts no space before a text that begins with one, and T5's takes
 every kind of white space for a space. Without a class, the file has its way.
@@ -8,10 +9,11 @@ every kind of white space for a space. Without a class, the file has its way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -24,7 +26,6 @@ from glassformer.text.tokenizer_files.class_pipelines import (
     set_class_pipeline,
     set_deberta_pipeline,
 )
-from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
 from glassformer.text.tokenizer_files.tokenizer_classes import (
     ALBERT,
@@ -40,6 +41,62 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     TokenizerClass,
 )
 from glassformer.text.tokenizers_errors import LibraryErrors
+
+Value: TypeAlias = int | float | bytes
+
+# Protobuf's wire format: a message is a run of fields, each a number, a kind and a value -----------------------
+
+VARINT, WIDE, BLOCK, NARROW = 0, 1, 2, 5  # the kinds; 3 and 4 are groups, long out of use
+
+
+class Malformed(ValueError):
+    """What is wrong with the bytes; the caller knows which file they are from."""
+
+
+def fields(raw: bytes) -> Iterator[tuple[int, Value]]:
+    """The fields of a message, in the order of the file; one may come several times. A value comes as an int (varint), a
+    float (four bytes) or bytes (a text, a message or a table, which the caller knows).
+
+    >>> list(fields(bytes([0x08, 0x96, 0x01, 0x12, 0x02]) + b"hi"))
+    [(1, 150), (2, b'hi')]
+    """
+    at, end = 0, len(raw)
+    while at < end:
+        key, at = _varint(raw, at, end)
+        number, kind = key >> 3, key & 7
+        if number == 0:
+            raise Malformed(f"byte {at} begins a field without a number")
+        if kind == VARINT:
+            value, at = _varint(raw, at, end)
+            yield number, value - (1 << 64) if value >> 63 else value  # negative numbers are written as very large ones
+            continue
+        if kind == BLOCK:
+            size, at = _varint(raw, at, end)
+        elif kind in (WIDE, NARROW):
+            size = 4 if kind == NARROW else 8
+        else:
+            raise Malformed(f"byte {at} begins a field of the unknown kind {kind}")
+        if size > end - at:
+            raise Malformed(f"field {number} at byte {at} claims {size} bytes where {end - at} are left")
+        block = raw[at : at + size]
+        at += size
+        yield number, block if kind == BLOCK else struct.unpack("<f" if kind == NARROW else "<d", block)[0]
+
+
+def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    """A whole number, seven bits to a byte, the lowest first; and where the next thing begins."""
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & (1 << 64) - 1, at
+        shift += 7
+    raise Malformed(f"a number ends nowhere at byte {at}")
+
+
+# The model ------------------------------------------------------------------------------------------------------
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
@@ -77,7 +134,7 @@ def read(path: Path) -> SentencePieceModel:
         scores,
         kinds,
         str(path),
-        unknown=next((number for number, kind in enumerate(kinds) if kind == UNKNOWN), None),
+        unknown=next((token_id for token_id, kind in enumerate(kinds) if kind == UNKNOWN), None),
         charsmap=charsmap if isinstance(charsmap, bytes) else b"",
         add_prefix_space=bool(normalizer.get(3, True)),
         remove_extra_whitespaces=bool(normalizer.get(4, True)),
@@ -114,8 +171,8 @@ def _pieces(messages: list[Any]) -> tuple[list[str], list[float], list[int]]:
 
 
 def _special(trainer: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
-    numbers = {name: trainer.get(field, default) for name, (field, default) in ROLE_FIELDS.items()}
-    return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
+    role_ids = {name: trainer.get(field, default) for name, (field, default) in ROLE_FIELDS.items()}
+    return {name: tokens[n] for name, n in role_ids.items() if isinstance(n, int) and 0 <= n < len(tokens)}
 
 
 def build(

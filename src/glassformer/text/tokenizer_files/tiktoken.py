@@ -85,7 +85,7 @@ def _llama3_special(newer: bool) -> list[str]:
     if newer:
         named |= {4: "<|finetune_right_pad_id|>", 8: "<|eom_id|>", 10: "<|python_tag|>"}
     reserved = (f"<|reserved_special_token_{index}|>" for index in range(LLAMA3_SPECIAL))
-    return [named[at] if at in named else next(reserved) for at in range(LLAMA3_SPECIAL)]
+    return [named[index] if index in named else next(reserved) for index in range(LLAMA3_SPECIAL)]
 
 
 def build_llama3(path: Path, ranks: Mapping[bytes, int], special: Sequence[str]) -> tokenizers.Tokenizer:

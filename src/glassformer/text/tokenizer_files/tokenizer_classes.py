@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 SENTINELS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text that it is asked to fill
 
@@ -23,6 +23,25 @@ class PieceOrder:
     reserved: tuple[str, ...] = ()  # tokens that follow those before, whatever the file has
 
 
+class Around(NamedTuple):
+    """The tokens around one text and around a pair, as templates of the tokenizers library."""
+
+    single: str
+    pair: str
+    first: str  # the role of the token that the templates call `first`; "": they have none
+    last: str
+
+
+CLS_SEP_SEP = Around("first:0 $A:0 last:0", "first:0 $A:0 last:0 last:0 $B:0 last:0", "cls_token", "sep_token")
+CLS_SEP = Around("first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1", "cls_token", "sep_token")
+END_OF_EACH = Around("$A:0 last:0", "$A:0 last:0 $B:0 last:0", "", "eos_token")
+END_OF_BOTH = Around("$A:0 last:0", "$A:0 $B:0 last:0", "", "eos_token")
+
+
+def _roles(**tokens: str) -> dict[str, str]:
+    return {f"{role}_token": token for role, token in tokens.items()}
+
+
 @dataclass(frozen=True)
 class TokenizerClass:
     files: Literal["vocab.txt", "vocab.json", "pieces", "source.spm", "ranks", ""] = (
@@ -30,8 +49,7 @@ class TokenizerClass:
     )
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
-    bos_eos_pair: bool = False  # <s> and </s> around each text
-    first_last_pair: bool = False  # [CLS] before the first text, [SEP] after each
+    around: Around | None = None  # None: begin and end tokens, where a file asks for them
     padding_side: str = "right"  # where no file says it
     sets_prefix_space: bool = False  # whether `add_prefix_space` counts, whatever a tokenizer.json says
     split_type: str = ""  # GGUF's name of how it splits a text, whatever a tokenizer.json says; "": as that file does
@@ -40,86 +58,58 @@ class TokenizerClass:
 
 UNKNOWN_CLASS = TokenizerClass()
 BERT = TokenizerClass(
-    "vocab.txt",
-    {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
-    token_types=True,
-    first_last_pair=True,
+    "vocab.txt", _roles(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"), token_types=True, around=CLS_SEP
 )
 DISTILBERT = replace(BERT, token_types=False)
 GPT2 = TokenizerClass("vocab.json", dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
 ROBERTA = TokenizerClass(
     "vocab.json",
-    {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "sep_token": "</s>",
-        "pad_token": "<pad>",
-        "cls_token": "<s>",
-        "mask_token": "<mask>",
-    },
-    bos_eos_pair=True,
+    _roles(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask="<mask>"),
+    around=CLS_SEP_SEP,
 )
 XLM_ROBERTA = TokenizerClass(
     "pieces",
     ROBERTA.special,
-    bos_eos_pair=True,
+    around=CLS_SEP_SEP,
     piece_order=PieceOrder(("bos_token", "pad_token", "eos_token", "unk_token"), 3, ("mask_token",)),  # fairseq's ids
 )
 ALBERT = TokenizerClass(
     "pieces",
-    {
-        "bos_token": "[CLS]",
-        "eos_token": "[SEP]",
-        "unk_token": "<unk>",
-        "sep_token": "[SEP]",
-        "pad_token": "<pad>",
-        "cls_token": "[CLS]",
-        "mask_token": "[MASK]",
-    },
-    first_last_pair=True,
+    _roles(bos="[CLS]", eos="[SEP]", unk="<unk>", sep="[SEP]", pad="<pad>", cls="[CLS]", mask="[MASK]"),
+    around=CLS_SEP,
 )
 DEBERTA_V2 = TokenizerClass(
-    "pieces",
-    {**ALBERT.special, "unk_token": "[UNK]", "pad_token": "[PAD]"},
-    token_types=True,
-    first_last_pair=True,
+    "pieces", {**ALBERT.special, "unk_token": "[UNK]", "pad_token": "[PAD]"}, token_types=True, around=CLS_SEP
 )
-T5 = TokenizerClass("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
-MARIAN = TokenizerClass("source.spm", T5.special)
+T5 = TokenizerClass("pieces", _roles(eos="</s>", unk="<unk>", pad="<pad>"), around=END_OF_EACH)
+MARIAN = TokenizerClass("source.spm", T5.special, around=END_OF_BOTH)
 PEGASUS_OFFSET = 103  # how far its reserved tokens move the ids of SentencePiece's file
 PEGASUS = TokenizerClass(
     "pieces",
     {**T5.special, "mask_token": "<mask_2>"},
+    around=END_OF_BOTH,
     piece_order=PieceOrder(
         ("pad_token", "eos_token"),
         replaced=2,
-        reserved=("<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, PEGASUS_OFFSET))),
+        reserved=("<mask_1>", "<mask_2>", *(f"<unk_{index}>" for index in range(2, PEGASUS_OFFSET))),
     ),
 )
-LLAMA = TokenizerClass("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
+LLAMA = TokenizerClass("pieces", _roles(bos="<s>", eos="</s>", unk="<unk>"), padding_side="left")
 GEMMA = TokenizerClass(
-    "pieces",
-    {
-        "bos_token": "<bos>",
-        "eos_token": "<eos>",
-        "unk_token": "<unk>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-    },
-    padding_side="left",
+    "pieces", _roles(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>", mask="<mask>"), padding_side="left"
 )
 CODE_LLAMA = replace(LLAMA, files="")
 COHERE = TokenizerClass(
-    special={
-        "bos_token": "<BOS_TOKEN>",
-        "eos_token": "<|END_OF_TURN_TOKEN|>",
-        "unk_token": "<UNK>",
-        "sep_token": "<SEP>",
-        "pad_token": "<PAD>",
-        "cls_token": "<CLS>",
-        "mask_token": "<MASK_TOKEN>",
-    },
+    "",
+    _roles(
+        bos="<BOS_TOKEN>",
+        eos="<|END_OF_TURN_TOKEN|>",
+        unk="<UNK>",
+        sep="<SEP>",
+        pad="<PAD>",
+        cls="<CLS>",
+        mask="<MASK_TOKEN>",
+    ),
     padding_side="left",
     sets_prefix_space=True,
 )
@@ -127,7 +117,7 @@ SETS_PREFIX_SPACE = TokenizerClass(sets_prefix_space=True)
 QWEN2, QWEN3_5 = TokenizerClass(split_type="qwen2"), TokenizerClass(split_type="qwen35")
 PADDED_LEFT = TokenizerClass(padding_side="left")  # classes of which nothing else is known here
 SENTENCEPIECE = TokenizerClass("pieces")  # SentencePiece's file alone says everything
-TIKTOKEN = TokenizerClass("ranks", {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})  # as Llama 3 has it
+TIKTOKEN = TokenizerClass("ranks", _roles(bos="<|begin_of_text|>", eos="<|end_of_text|>"))  # as Llama 3 has it
 
 CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),

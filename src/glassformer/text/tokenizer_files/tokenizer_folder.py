@@ -113,14 +113,14 @@ def _set_special(backend: tokenizers.Tokenizer, contents: Collection[str]) -> No
 
 def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any]) -> dict[str, Any]:
     """The special tokens that this model alone has, by its own names for them: `image_token` and the like."""
-    own = [
+    token_fields = [
         {field: value for field, value in fields.items() if field.endswith("_token") and field not in SPECIAL_TOKEN_NAMES}
         for fields in (config, token_map)
     ]
     # the order decides the ids of those that tokenizer.json lacks: the field adds objects before texts, then the mappings
     named: dict[str, Any] = {}
     for form in (dict, str):
-        named.update({field: value for tokens in own for field, value in tokens.items() if isinstance(value, form)})
+        named.update({field: value for tokens in token_fields for field, value in tokens.items() if isinstance(value, form)})
     for fields in (config, token_map):
         for field in NAMED_TOKEN_FIELDS:
             tokens = fields.get(field)

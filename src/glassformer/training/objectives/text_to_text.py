@@ -5,18 +5,17 @@ Shapes: source (batch, source); target (batch, length), ending with the end toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from glassformer.families.shared.base import IGNORED
-from glassformer.families.shared.seq2seq import shift_right
 from glassformer.ground.errors import InputError, spell
 from glassformer.text import Tokenizer
+from glassformer.torch.base import IGNORED
+from glassformer.torch.seq2seq import shift_right
 from glassformer.training.measures import edit_distance
-from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, RaggedRows, padded, scores_loss
+from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, RaggedRows, padded
 from glassformer.training.rows import SOURCE, TARGET, DataRow, rows_digest
 
 
@@ -29,11 +28,11 @@ class TextPairs:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.sources[number], self.targets[number]
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        return ((self.sources[index], self.targets[index]) for index in range(len(self)))
 
 
-class TextToText(Objective):
+class TextToText(Objective[TextPairs]):
     head = "seq2seq"
     truncated: Sequence[str] = ()  # what is too long is refused: a target that is cut would teach to stop there
 
@@ -49,31 +48,18 @@ class TextToText(Objective):
         self.config, self.tokenizer = config, tokenizer
         self._limit = min(config.context, limit or config.context)
         self._end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else config.eos_token_id
-        self._pairs, self._held_out = TextPairs(self._encode(tokenizer, rows)), TextPairs(self._encode(tokenizer, held_out))
-        self._digest = rows_digest([*rows, *held_out])
+        pairs, held_out_pairs = TextPairs(self._encode(tokenizer, rows)), TextPairs(self._encode(tokenizer, held_out))
+        super().__init__(pairs, held_out_pairs, rows_digest([*rows, *held_out]))
         self._answers: dict[tuple[int, ...], set[tuple[int, ...]]] = {}  # a source may have several right targets
-        for index in range(len(self._held_out)):
-            source, target = self._held_out[index]
+        for source, target in held_out_pairs:
             self._answers.setdefault(source, set()).add(target)
 
-    @property
-    def examples(self) -> int:
-        return len(self._pairs)
-
-    @property
-    def held_out(self) -> int:
-        return len(self._held_out)
-
     def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
-        pairs = self._held_out if held_out else self._pairs
+        pairs = self.data_of(held_out)
         sources, mask = pairs.sources.padded(rows, self.config.pad_token_id, self.pad_multiple)
         targets, _ = pairs.targets.padded(rows, IGNORED, self.pad_multiple)
         inputs = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": shift_right(targets, self.config)}
         return ExampleBatch(inputs, targets, list(rows))
-
-    def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
-        states = model.base_model(**batch.inputs, use_cache=False).last_hidden_state
-        return scores_loss(model, states, batch.targets, self.label_smoothing)
 
     @torch.no_grad()
     def measures(self, model: Any, loss: float, most: int | None = None) -> Measures:
@@ -99,8 +85,10 @@ class TextToText(Objective):
             answers += [tuple(ids[: ids.index(self._end)] if self._end in ids else ids) for ids in written]
         return answers
 
-    def fingerprint(self) -> str:
-        return self._digest
+    def answer_texts(self, model: Any, sources: Sequence[str]) -> list[str]:
+        """What the model writes for each source, as texts."""
+        ids = [tuple(row) for row in self.tokenizer(list(sources))["input_ids"]]
+        return [self.tokenizer.decode(answer, skip_special_tokens=True) for answer in self.answer(model, ids)]
 
     def _encode(self, tokenizer: Tokenizer, rows: Sequence[DataRow]) -> list[tuple[list[int], list[int]]]:
         """Each row's source, and its target with the end token."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import PassTensors
+from glassformer.engine.gpu.kernels.tensors import AttentionRule, PassTensors
 from glassformer.engine.paged_rows import PAGE
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -95,26 +95,24 @@ def add_trees(p: PassTensors, starts: list[int], fed: list[int], parents: list[l
         first += count
 
 
-def attention_weights(
-    p: PassTensors, cache: Cache, queries: Tensor, layer: int, scale: float, causal: bool, window: int = 0,
-    distance_bias: Tensor | None = None, max_distance: int = 0,
-) -> list[Tensor]:  # fmt: skip
+def attention_weights(p: PassTensors, cache: Cache, queries: Tensor, layer: int, rule: AttentionRule) -> list[Tensor]:
     """Of each token: (heads, keys) in float64. queries: (tokens, heads, head_size)."""
     weights = []
     for token, feed in enumerate(p.feed_of_token.tolist()):
         keys = cache.plane(feed, layer)[0].double()
         heads = queries.shape[1]
-        scores = (keys.repeat_interleave(heads // cache.kv_heads, 0) @ queries[token].double()[:, :, None])[..., 0] * scale
+        products = keys.repeat_interleave(heads // cache.kv_heads, 0) @ queries[token].double()[:, :, None]
+        scores = products[..., 0] * rule.scale
         position, start = int(p.positions[token]), int(p.starts[feed])
         for key in range(keys.shape[1]):
             in_tree = p.tree_mask is not None and key >= start
             key_position = int(p.tree_positions[feed, key - start]) if in_tree and p.tree_positions is not None else key
-            hidden = causal and key > int(p.slots[token])
+            hidden = rule.causal and key > int(p.slots[token])
             hidden |= bool(in_tree and p.tree_mask is not None and not p.tree_mask[token, key - start])
-            hidden |= window > 0 and position - key_position >= window
-            if distance_bias is not None:
-                away = max(-max_distance, min(max_distance, key - position))
-                scores[:, key] += distance_bias[:, away + max_distance].double()
+            hidden |= rule.window > 0 and position - key_position >= rule.window
+            if rule.distance_bias is not None:
+                away = max(-rule.max_distance, min(rule.max_distance, key - position))
+                scores[:, key] += rule.distance_bias[:, away + rule.max_distance].double()
             if hidden:
                 scores[:, key] = float("-inf")
         weights.append(scores.softmax(-1))

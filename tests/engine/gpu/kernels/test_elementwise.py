@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glassformer.engine.gpu.kernels import activate, add, copy, embed, float_matrix, norm
+from glassformer.engine.gpu.kernels import activate, add, copy, embed, norm
+from glassformer.engine.gpu.kernels.tensors import float_matrix
 from tests.engine.gpu.kernels.cases import DTYPES, Cache, assert_written_within, pass_over, poisoned, relative_error
 from tests.engine.gpu.kernels.test_matmul import ACTIVATIONS, make_norm, normed
 

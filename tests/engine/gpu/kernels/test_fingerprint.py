@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.fingerprint import SPAN, fingerprint
-from glassformer.engine.gpu.parameters import ParameterWatch
+from glassformer.engine.gpu.kernels.fingerprint import SPAN, ParameterWatch, fingerprint
 
 
 def numbers(*tensors: Tensor, aligned: bool = False) -> list[int]:

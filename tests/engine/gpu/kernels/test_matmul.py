@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import DeviceNorm, float_matrix, matmul
+from glassformer.engine.gpu.kernels import matmul
 from glassformer.engine.gpu.kernels.matmul import tile_for
+from glassformer.engine.gpu.kernels.tensors import DeviceNorm, float_matrix
 from tests.engine.gpu.kernels.cases import DTYPES, assert_written_within, poisoned, relative_error
 from tests.sweeps import mostly_swept
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from glassformer.checkpoint.gguf_kinds import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
-from glassformer.engine.gpu.kernels import DeviceMatrix, embed, float_matrix, matmul, pack
-from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
+from glassformer.engine.gpu.kernels import embed, matmul
+from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS, pack
+from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, float_matrix
 from tests.engine.gpu.kernels.cases import Cache, assert_written_within, pass_over, poisoned, relative_error
 from tests.sweeps import mostly_swept
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels import rope_kv_store
+from glassformer.engine.gpu.kernels.tensors import CachedHeads
 from tests.engine.gpu.kernels.cases import DTYPES, Cache, pass_over, relative_error
 from tests.engine.gpu.kernels.test_matmul import make_norm, normed
 
@@ -31,7 +32,7 @@ def split(qkv: Tensor, size: int) -> list[Tensor]:
 
 def shape(size: int, **more: Any) -> dict[str, Any]:
     offsets = {"query_offset": 2, "key_offset": 2 + HEADS * size, "value_offset": 2 + (HEADS + KV_HEADS) * size}
-    return {"layer": 1, "heads": HEADS, "kv_heads": KV_HEADS, "head_size": size, **offsets, **more}
+    return {"heads": CachedHeads(1, HEADS, KV_HEADS, size), **offsets, **more}
 
 
 @pytest.mark.parametrize("size", [8, 64, 80, 96, 128, 256])
@@ -83,10 +84,8 @@ def test_keys_and_values_of_a_source_go_to_its_pages() -> None:
     p = pass_over(source, [5])
     p.page_table, p.source_page_table = own.page_table, source.page_table
     keys_values = torch.randn(5, 2 * KV_HEADS * 16)
-    rope_kv_store(
-        p, keys_values, source.pool, layer=0, heads=0, kv_heads=KV_HEADS, head_size=16, value_offset=KV_HEADS * 16,
-        rotate=False, cross=True,
-    )  # fmt: skip
+    heads = CachedHeads(0, 0, KV_HEADS, 16, cross=True)
+    rope_kv_store(p, keys_values, source.pool, heads, value_offset=KV_HEADS * 16, rotate=False)
     stored = source.plane(0, 0)  # (2, kv_heads, length, head_size)
     expected = keys_values.view(5, 2, KV_HEADS, 16).permute(1, 2, 0, 3)
     assert torch.equal(stored, expected)

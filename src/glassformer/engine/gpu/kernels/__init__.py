@@ -15,25 +15,12 @@ only.
 
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values
 from glassformer.engine.gpu.kernels.candidates import top_scores
-from glassformer.engine.gpu.kernels.choosing import ChoiceMode, advance, choose, choose_best
+from glassformer.engine.gpu.kernels.choosing import advance, choose, choose_best
 from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
-from glassformer.engine.gpu.kernels.matmul import matmul, product_dtype
-from glassformer.engine.gpu.kernels.packed_matmul import pack
+from glassformer.engine.gpu.kernels.matmul import matmul
 from glassformer.engine.gpu.kernels.rope import rope_kv_store
-from glassformer.engine.gpu.kernels.tensors import (
-    CHUNK,
-    DeviceMatrix,
-    DeviceNorm,
-    PassTensors,
-    float_matrix,
-)  # fmt: skip
 
 __all__ = [
-    "CHUNK",
-    "ChoiceMode",
-    "DeviceMatrix",
-    "DeviceNorm",
-    "PassTensors",
     "activate",
     "add",
     "advance",
@@ -43,11 +30,8 @@ __all__ = [
     "choose_best",
     "copy",
     "embed",
-    "float_matrix",
     "matmul",
     "norm",
-    "pack",
-    "product_dtype",
     "rope_kv_store",
     "top_scores",
     "weighted_values",

@@ -22,7 +22,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from glassformer.engine.gpu.kernels.functions import can_be_tiled, shared_bytes
-from glassformer.engine.gpu.kernels.tensors import CHUNK, PassTensors
+from glassformer.engine.gpu.kernels.tensors import CHUNK, AttentionRule, CachedHeads, PassTensors
 from glassformer.engine.paged_rows import PAGE
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
@@ -32,66 +32,40 @@ UNSPECIALIZED = ("layer", "key_count", "tree_width", "window", "max_distance")  
 
 
 def attention(
-    p: PassTensors,
-    queries: Tensor,
-    pool: Tensor,
-    out: Tensor,
-    *,
-    layer: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    scale: float,
-    causal: bool,
-    max_keys: int,
-    window: int = 0,
-    distance_bias: Tensor | None = None,
-    max_distance: int = 0,
-    cross: bool = False,
-    query_offset: int = 0,
-    rows: Tensor | None = None,
-    prompt: bool = False,
-    max_tokens: int = 0,
-) -> None:
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, rule: AttentionRule, *, max_keys: int,
+    rows: Tensor | None = None, prompt: bool = False, max_tokens: int = 0,
+) -> None:  # fmt: skip
     """The heads' weighted values, (tokens, heads · head_size).
 
-    `max_keys`: no feed has more keys; only what is launched depends on it. `window`: how many keys a query sees at most,
-    itself included; 0: all. `distance_bias`: (heads, 2 · max_distance + 1), added to the scores by the distance from query
-    to key. `rows`: of these tokens only. `prompt`: blocks of tokens, at most `max_tokens` a feed; without trees and `rows`.
+    `max_keys`: no feed has more keys; only what is launched depends on it. `rows`: of these tokens only. `prompt`: blocks of
+    tokens, at most `max_tokens` a feed; without trees and `rows`.
     """
-    shape: dict[str, Any] = {"head_size": head_size, "heads": heads, "kv_heads": kv_heads}
-    masks: dict[str, Any] = {
-        "causal": causal,
-        "window": window,
-        "distance_bias": distance_bias,
-        "max_distance": max_distance,
-        "cross": cross,
-    }
-    arguments, constants = _arguments(p, queries, pool, out, rows, layer, scale, query_offset, **shape, **masks)
+    arguments, constants = _arguments(p, queries, pool, out, rows, heads, rule)
+    head_size, count = heads.head_size, heads.heads
     if prompt:
         assert rows is None
         assert p.tree_mask is None
         tile, rows_of_heads = prompt_tile(head_size, pool.dtype, shared_bytes(pool.device)), pool.view(-1, head_size)
         tiled = can_be_tiled(rows_of_heads)
         source = TensorDescriptor.from_tensor(rows_of_heads, [PAGE, constants["BLOCK"]]) if tiled else pool
-        prompt_attention_kernel[heads, p.starts.shape[0], triton.cdiv(max_tokens, tile.tokens)](
+        prompt_attention_kernel[count, p.starts.shape[0], triton.cdiv(max_tokens, tile.tokens)](
             arguments[0], source, *arguments[2:], p.first_tokens, p.token_counts,
             **constants, TOKENS=tile.tokens, TILED=tiled, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return
     tokens = queries.shape[0] if rows is None else rows.shape[0]
-    chunks, blocks = triton.cdiv(max_keys, CHUNK), triton.cdiv(heads // kv_heads, QUERIES)
+    chunks, blocks = triton.cdiv(max_keys, CHUNK), triton.cdiv(count // heads.kv_heads, QUERIES)
     if tokens == 0:
         return
-    partial_values = torch.empty(tokens * heads * chunks, head_size, device=queries.device)
-    partial_sums = torch.empty(tokens * heads * chunks, 2, device=queries.device)
+    partial_values = torch.empty(tokens * count * chunks, head_size, device=queries.device)
+    partial_sums = torch.empty(tokens * count * chunks, 2, device=queries.device)
     tile = step_tile(head_size, pool.dtype, shared_bytes(pool.device))
-    step_attention_kernel[tokens, kv_heads * blocks, chunks](
+    step_attention_kernel[tokens, heads.kv_heads * blocks, chunks](
         *arguments, partial_values, partial_sums, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if chunks > 1:
-        merge_chunks_kernel[tokens, heads](*arguments, partial_values, partial_sums, chunks, **constants, CHUNK=CHUNK)
+        merge_chunks_kernel[tokens, count](*arguments, partial_values, partial_sums, chunks, **constants, CHUNK=CHUNK)
 
 
 class AttentionTile(NamedTuple):
@@ -133,87 +107,49 @@ def _first_within(
 
 
 def attention_pattern(
-    p: PassTensors,
-    queries: Tensor,
-    pool: Tensor,
-    out: Tensor,
-    *,
-    layer: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    scale: float,
-    causal: bool,
-    keys: int,
-    window: int = 0,
-    distance_bias: Tensor | None = None,
-    max_distance: int = 0,
-    cross: bool = False,
-    query_offset: int = 0,
-    rows: Tensor | None = None,
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, rule: AttentionRule, *, keys: int
 ) -> None:
     """The attention weights of each token, (tokens, heads · keys); zero for keys that it does not see."""
-    shape: dict[str, Any] = {"head_size": head_size, "heads": heads, "kv_heads": kv_heads}
-    masks: dict[str, Any] = {
-        "causal": causal,
-        "window": window,
-        "distance_bias": distance_bias,
-        "max_distance": max_distance,
-        "cross": cross,
-    }
-    arguments, constants = _arguments(p, queries, pool, out, rows, layer, scale, query_offset, **shape, **masks)
-    tokens = queries.shape[0] if rows is None else rows.shape[0]
-    if tokens:
-        grid = (tokens, kv_heads * triton.cdiv(heads // kv_heads, QUERIES))
+    arguments, constants = _arguments(p, queries, pool, out, None, heads, rule)
+    if tokens := queries.shape[0]:
+        grid = (tokens, heads.kv_heads * triton.cdiv(heads.heads // heads.kv_heads, QUERIES))
         attention_pattern_kernel[grid](*arguments, keys, **constants, QUERIES=QUERIES, KEYS=PAGE)
 
 
-def weighted_values(
-    p: PassTensors,
-    pattern: Tensor,
-    pool: Tensor,
-    out: Tensor,
-    *,
-    layer: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    keys: int,
-    cross: bool = False,
-    rows: Tensor | None = None,
-) -> None:
+def weighted_values(p: PassTensors, pattern: Tensor, pool: Tensor, out: Tensor, heads: CachedHeads, *, keys: int) -> None:
     """Heads from attention weights, (tokens, heads · keys), that somebody changed."""
-    tokens = pattern.shape[0] if rows is None else rows.shape[0]
-    table = p.source_page_table if cross else p.page_table
-    lengths = p.source_lengths if cross else p.ends
-    assert table is not None
-    if tokens:
-        weighted_values_kernel[tokens, heads](
-            pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
-            pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
-            BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
+    table, lengths = _page_table(p, heads)
+    if tokens := pattern.shape[0]:
+        weighted_values_kernel[tokens, heads.heads](
+            pattern, pool, out, None, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
+            pool.stride(0), heads.layer, heads.heads, heads.kv_heads, keys, HAS_ROWS=False, HEAD_SIZE=heads.head_size,
+            BLOCK=triton.next_power_of_2(heads.head_size), KEYS=PAGE, PAGE=PAGE,
         )  # fmt: skip
 
 
-def _arguments(
-    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, rows: Tensor | None, layer: int, scale: float,
-    query_offset: int, *, heads: int, kv_heads: int, head_size: int, causal: bool, window: int, distance_bias: Tensor | None,
-    max_distance: int, cross: bool,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """What all kernels that score keys are launched with."""
-    table, ends = (p.source_page_table, p.source_lengths) if cross else (p.page_table, p.ends)
+def _page_table(p: PassTensors, heads: CachedHeads) -> tuple[Tensor, Tensor | None]:
+    """Where the keys and values of each feed's row or source lie, and how many there are."""
+    table, lengths = (p.source_page_table, p.source_lengths) if heads.cross else (p.page_table, p.ends)
     assert table is not None
-    tree = p.tree_mask is not None and not cross
+    return table, lengths
+
+
+def _arguments(
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, rows: Tensor | None, heads: CachedHeads, rule: AttentionRule
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What all kernels that score keys are launched with."""
+    table, ends = _page_table(p, heads)
     width = p.tree_mask.shape[1] if p.tree_mask is not None else 0
     arguments = (
-        queries[:, query_offset:], pool, out, rows, p.positions, p.slots, p.feed_of_token, p.starts, ends, table,
-        p.tree_mask, p.tree_positions, distance_bias, queries.stride(0), out.stride(0), table.stride(0), pool.stride(0),
-        width, layer, scale * LOG2_E.value, window, max_distance, heads, kv_heads,
+        queries, pool, out, rows, p.positions, p.slots, p.feed_of_token, p.starts, ends, table, p.tree_mask,
+        p.tree_positions, rule.distance_bias, queries.stride(0), out.stride(0), table.stride(0), pool.stride(0), width,
+        heads.layer, rule.scale * LOG2_E.value, rule.window, rule.max_distance, heads.heads, heads.kv_heads,
     )  # fmt: skip
     constants = {
-        "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
-        "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
-        "PAGE": PAGE, "enable_fp_fusion": False,
+        "HAS_ROWS": rows is not None, "CAUSAL": rule.causal and not heads.cross,
+        "WINDOW": rule.window > 0 and not heads.cross, "TREE": p.tree_mask is not None and not heads.cross,
+        "BIAS": rule.distance_bias is not None, "HEAD_SIZE": heads.head_size,
+        "BLOCK": max(16, triton.next_power_of_2(heads.head_size)), "PAGE": PAGE, "enable_fp_fusion": False,
     }  # fmt: skip
     return arguments, constants
 
@@ -295,8 +231,8 @@ def step_attention_kernel(
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = tl.load(rows + number) if HAS_ROWS else number
+    index, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token = tl.load(rows + index) if HAS_ROWS else index
     feed = tl.load(feed_of_token + token)
     position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
@@ -329,7 +265,7 @@ def step_attention_kernel(
             out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
             tl.store(out, values / total[:, None], mask=in_query)
         else:
-            part = (number.to(tl.int64) * heads + head) * tl.num_programs(2) + chunk
+            part = (index.to(tl.int64) * heads + head) * tl.num_programs(2) + chunk
             tl.store(partial_values + part[:, None] * HEAD_SIZE + place[None, :], values, mask=in_query)
             tl.store(partial_sums + part * 2, maximum, mask=in_group)
             tl.store(partial_sums + part * 2 + 1, total, mask=in_group)
@@ -344,8 +280,8 @@ def merge_chunks_kernel(
     PAGE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One head of one token from the online softmaxes of its chunks, 16 at a time."""
-    number, head = tl.program_id(0), tl.program_id(1)
-    token = tl.load(rows + number) if HAS_ROWS else number
+    index, head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + index) if HAS_ROWS else index
     feed = tl.load(feed_of_token + token)
     _, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
@@ -357,7 +293,7 @@ def merge_chunks_kernel(
         for start in range(first_chunk // 16 * 16, end_chunk, 16):
             chunk = start + tl.arange(0, 16)
             known = (chunk >= first_chunk) & (chunk < end_chunk)
-            part = (number.to(tl.int64) * heads + head) * chunks + chunk
+            part = (index.to(tl.int64) * heads + head) * chunks + chunk
             maximums = tl.load(partial_sums + part * 2, mask=known, other=NEVER)
             totals = tl.load(partial_sums + part * 2 + 1, mask=known, other=0.0)
             mask = known[:, None] & (place < HEAD_SIZE)[None, :]
@@ -377,8 +313,8 @@ def group_heads(group, heads, kv_heads, QUERIES: tl.constexpr):
     """The key/value head of a program, and the query heads that it computes."""
     share = heads // kv_heads
     kv_head, block = group % kv_heads, group // kv_heads
-    number = block * QUERIES + tl.arange(0, QUERIES)
-    return kv_head, kv_head * share + number, number < share
+    index = block * QUERIES + tl.arange(0, QUERIES)
+    return kv_head, kv_head * share + index, index < share
 
 
 @triton.jit
@@ -416,9 +352,9 @@ def prompt_attention_kernel(
     block = tl.num_programs(2) - 1 - tl.program_id(2)  # of all heads first those with the most keys
     count = tl.load(token_counts + feed)
     if block * TOKENS < count:
-        number = block * TOKENS + tl.arange(0, TOKENS)
-        live = number < count
-        token = tl.load(first_tokens + feed) + tl.where(live, number, 0)
+        index = block * TOKENS + tl.arange(0, TOKENS)
+        live = index < count
+        token = tl.load(first_tokens + feed) + tl.where(live, index, 0)
         position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
         end = tl.where(live, end + tl.zeros([TOKENS], tl.int32), 0)
         first = tl.where(live, first, 2147483647)
@@ -471,8 +407,8 @@ def attention_pattern_kernel(
     KEYS: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
-    number, group = tl.program_id(0), tl.program_id(1)
-    token = tl.load(rows + number) if HAS_ROWS else number
+    index, group = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + index) if HAS_ROWS else index
     feed = tl.load(feed_of_token + token)
     position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
@@ -516,8 +452,8 @@ def weighted_values_kernel(
     page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    number, head = tl.program_id(0), tl.program_id(1)
-    token = tl.load(rows + number) if HAS_ROWS else number
+    index, head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + index) if HAS_ROWS else index
     feed = tl.load(feed_of_token + token)
     end = tl.minimum(tl.load(lengths + feed), key_count)
     plane = (layer * 2 + 1) * kv_heads + head // (heads // kv_heads)

@@ -45,11 +45,11 @@ def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> Non
 def store_best(scores, ids, count, values_ptr, ids_ptr):
     """The best `count` of some candidates, one after another; those with the id NO_ID are none."""
     left = ids != NO_ID
-    for number in range(count):
+    for index in range(count):
         best = tl.max(tl.where(left, scores, NEVER), axis=0)
         chosen = tl.min(tl.where(left & (scores == best), ids, NO_ID), axis=0)
-        tl.store(values_ptr + number, best)
-        tl.store(ids_ptr + number, chosen)
+        tl.store(values_ptr + index, best)
+        tl.store(ids_ptr + index, chosen)
         left = left & (ids != chosen)
 
 

@@ -2,7 +2,7 @@
 
 A draw chooses the token that `Policy.feed` would choose: what a rule keeps is compared in float32, as there, and what is
 summed is summed in float64. Whatever these rules keep is a beginning of the candidates by score and then by id. So the best
-of them are found and sorted once; each rule is then a count, and its sums are those of the first so many.
+of them are found and sorted once; each rule is then a count, and its sums are those of as many candidates.
 
     block_maxima    the best score of each block of the vocabulary, and of many small groups in it
     bound           a score that as many groups reach as candidates are wanted
@@ -199,8 +199,8 @@ def block_maxima_kernel(
 ):  # fmt: skip
     block, row, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     GROUPS: tl.constexpr = BLOCK // GROUP
-    number = tl.arange(0, BLOCK)
-    place = number // RUN * (RUN * blocks) + block * RUN + number % RUN
+    lane = tl.arange(0, BLOCK)
+    place = lane // RUN * (RUN * blocks) + block * RUN + lane % RUN
     scores = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < vocabulary, other=NEVER)
     tl.store(bests_ptr + row * blocks + block, best_or_infinite(scores))
     maxima = tl.max(tl.reshape(scores, (GROUP, GROUPS)), axis=0)
@@ -297,13 +297,13 @@ def drawn_from_blocks(
     last = tl.max(tl.where(masses > 0.0, block, 0), axis=0)
     at = tl.minimum(tl.sum((tl.cumsum(masses, axis=0) <= target).to(tl.int32), axis=0), last)
     before = tl.sum(tl.where(block < at, masses, 0.0), axis=0)
-    number = tl.arange(0, BLOCK)
-    place = at * BLOCK + number
+    lane = tl.arange(0, BLOCK)
+    place = at * BLOCK + lane
     scaled = tl.div_rn(tl.load(scores_ptr + place, mask=place < vocabulary, other=NEVER), temperature)
     kept = (scaled > NEVER) & (scaled >= cut)
     weights, _ = weights_of(scaled, best, kept)
     index = tl.sum((before + tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
-    return at * BLOCK + tl.minimum(index, tl.max(tl.where(kept, number, 0), axis=0))
+    return at * BLOCK + tl.minimum(index, tl.max(tl.where(kept, lane, 0), axis=0))
 
 
 @triton.jit(do_not_specialize=["blocks"])

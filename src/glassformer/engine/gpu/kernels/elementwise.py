@@ -27,7 +27,7 @@ from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, Pas
 
 COLUMNS = 1024  # of one program of an elementwise kernel
 BLOCKS = 16  # of 64 columns, of one program of an embedding
-COPY, ACTIVATE, ADD = (tl.constexpr(number) for number in range(3))
+COPY, ACTIVATE, ADD = (tl.constexpr(code) for code in range(3))
 
 
 def embed(
@@ -38,14 +38,14 @@ def embed(
     `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their
     tables.
     """
-    for number, table in enumerate(tables):
-        rows = (p.ids, p.positions, p.types)[number]
+    for index, table in enumerate(tables):
+        rows = (p.ids, p.positions, p.types)[index]
         kind = PACKED_KINDS.get(table.kind)
         blocks = triton.cdiv(table.columns, BLOCK)
         embed_kernel[out.shape[0], triton.cdiv(blocks, BLOCKS)](
             rows, table.data, table.scales, table.outer_scales, table.high_bits, out, table.columns, blocks, out.stride(0),
-            position_offset if number == 1 else 0, scale if number == 0 else 1.0, HAS_ROWS=rows is not None,
-            ADDED=number > 0, BITS=kind.bits if kind else 0, ZERO=kind.zero if kind else 0,
+            position_offset if index == 1 else 0, scale if index == 0 else 1.0, HAS_ROWS=rows is not None,
+            ADDED=index > 0, BITS=kind.bits if kind else 0, ZERO=kind.zero if kind else 0,
             SCALES=kind.scales if kind else 0, BLOCKS=BLOCKS, enable_fp_fusion=False,
         )  # fmt: skip
 

@@ -1,6 +1,12 @@
-"""Fingerprints of what lies in a device's memory, as fast as it can be read."""
+"""Fingerprints of what lies in a device's memory, and whether a live model's parameters have changed.
+
+Weights can change in ways that torch does not count (`parameter.data.mul_(2)`), so nothing but their bytes can say that they
+have not: a fingerprint of all of them takes about as long as the device needs to read them once.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 import triton
@@ -23,6 +29,36 @@ def fingerprint(addresses: Tensor, counts: Tensor, aligned: bool) -> Tensor:
     if len(addresses):
         fingerprint_kernel[(len(addresses),)](addresses, counts, numbers, ALIGNED=aligned, BLOCK=BLOCK)
     return numbers
+
+
+class ParameterWatch:
+    """Notices when tensors of a device change: by their addresses, or by a fingerprint of their bytes."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._places = _places(tensors)
+        device = next(iter(tensors.values())).device
+        spans: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # aligned or not: addresses, 16-bit words
+        for address, size in dict.fromkeys(self._places.values()):
+            body = size // ALIGNMENT * ALIGNMENT if address % ALIGNMENT == 0 else 0
+            for aligned, begin, end in ((True, 0, body), (False, body, size)):
+                parts = ((at, min(SPAN, end - at)) for at in range(begin, end, SPAN))
+                spans[aligned] += [(address + at, length // 2) for at, length in parts]
+        self._spans = {
+            aligned: torch.tensor(rows, dtype=torch.int64, device=device).view(-1, 2).T.contiguous()
+            for aligned, rows in spans.items()
+        }
+        self._fingerprint = self._read()
+
+    def unchanged(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether these are the same tensors at the same addresses, with the same bytes."""
+        return _places(tensors) == self._places and torch.equal(self._read(), self._fingerprint)
+
+    def _read(self) -> Tensor:
+        return torch.cat([fingerprint(spans[0], spans[1], aligned) for aligned, spans in self._spans.items()])
+
+
+def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    return {name: (tensor.data_ptr(), tensor.nbytes) for name, tensor in tensors.items()}
 
 
 @triton.jit

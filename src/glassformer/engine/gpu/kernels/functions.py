@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(number) for number in range(3))
-SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = (tl.constexpr(number) for number in range(6))
-PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(number) for number in range(5))
+NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(code) for code in range(3))
+SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = (tl.constexpr(code) for code in range(6))
+PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(code) for code in range(5))
 
 NORMS = {None: 0, "rms": 1, "layer": 2}
 ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5}

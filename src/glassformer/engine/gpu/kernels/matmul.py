@@ -52,7 +52,7 @@ class Tile(NamedTuple):
     by_copy_engine: bool = False
 
     def within(self, shared_bytes: int, itemsize: int, gated: bool) -> Tile:
-        """The same tile with as few columns and stages as a multiprocessor's shared memory has room for."""
+        """The tile with as few columns and stages as a multiprocessor's shared memory has room for."""
         tile = self
         while (tile.tokens + tile.rows * (1 + gated)) * tile.columns * itemsize * tile.stages > shared_bytes:
             if tile.columns > 64:

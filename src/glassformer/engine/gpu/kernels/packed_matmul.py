@@ -42,7 +42,7 @@ Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 BLOCK = 64  # columns that lie together
 PROMPT_TOKENS, PROMPT_ROWS = 128, 128  # of one program of a prompt pass
-HALVES, HALVES_AND_MINIMUMS, BYTES_AND_MINIMUMS, BYTES = (tl.constexpr(number) for number in range(4))  # what scales are
+HALVES, HALVES_AND_MINIMUMS, BYTES_AND_MINIMUMS, BYTES = (tl.constexpr(code) for code in range(4))  # what scales are
 
 
 class Unpacked(NamedTuple):
@@ -88,8 +88,8 @@ def _split_bits(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
     pairs = blocks[:, :, 0] >> 4 | blocks[:, :, 1] >> 4 << bits
     parts = pairs.reshape(len(codes), pairs.shape[1], -1, 8 * bits)  # (rows, blocks, parts, bytes)
     high = torch.zeros_like(parts[:, :, 0])
-    for number in range(parts.shape[2]):
-        high |= parts[:, :, number] << (2 * bits * number)
+    for index in range(parts.shape[2]):
+        high |= parts[:, :, index] << (2 * bits * index)
     return low, high.reshape(len(codes), -1)
 
 
@@ -201,13 +201,13 @@ def half_of(word, above: tl.constexpr):
 
 
 @triton.jit
-def byte_of(word, number: tl.constexpr):
-    return (word >> (8 * number) & 0xFF).to(tl.float32)
+def byte_of(word, index: tl.constexpr):
+    return (word >> (8 * index) & 0xFF).to(tl.float32)
 
 
 @triton.jit
-def signed_byte_of(word, number: tl.constexpr):
-    return (word << (24 - 8 * number) >> 24).to(tl.float32)
+def signed_byte_of(word, index: tl.constexpr):
+    return (word << (24 - 8 * index) >> 24).to(tl.float32)
 
 
 @triton.jit

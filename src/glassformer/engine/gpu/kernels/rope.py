@@ -10,54 +10,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.functions import (
-    LAYER_NORM,
-    NO_NORM,
-    NORMS,
-)  # fmt: skip
-from glassformer.engine.gpu.kernels.tensors import DeviceNorm, PassTensors
+from glassformer.engine.gpu.kernels.functions import LAYER_NORM, NO_NORM, NORMS
+from glassformer.engine.gpu.kernels.tensors import CachedHeads, DeviceNorm, PassTensors
 from glassformer.engine.paged_rows import PAGE
 
 
 def rope_kv_store(
-    p: PassTensors,
-    qkv: Tensor,
-    pool: Tensor,
-    *,
-    layer: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    query_offset: int = 0,
-    key_offset: int = 0,
-    value_offset: int = 0,
-    query_norm: DeviceNorm | None = None,
-    key_norm: DeviceNorm | None = None,
-    frequencies: Tensor | None = None,
-    rope_scale: float = 1.0,
-    rotate: bool = True,
-    store: bool = True,
-    cross: bool = False,
-) -> None:
+    p: PassTensors, qkv: Tensor, pool: Tensor, heads: CachedHeads, *, query_offset: int = 0, key_offset: int = 0,
+    value_offset: int = 0, query_norm: DeviceNorm | None = None, key_norm: DeviceNorm | None = None,
+    frequencies: Tensor | None = None, rope_scale: float = 1.0, rotate: bool = True, store: bool = True,
+) -> None:  # fmt: skip
     """Norms and rotates queries and keys in place (`rotate`), and stores keys and values in their tokens' slots (`store`).
 
-    `frequencies`: (head_size / 2) in float32, radians a position; None: no RoPE. Pairs lie half a head apart. `cross`: store
-    to the pages of a row's source.
+    `frequencies`: (head_size / 2) in float32, radians a position; None: no RoPE. Pairs lie half a head apart.
     """
-    table = p.source_page_table if cross else p.page_table
+    table = p.source_page_table if heads.cross else p.page_table
     assert table is not None
     rope_kv_store_kernel[p.slots.shape[0],](
         qkv, pool, p.positions, p.slots, p.feed_of_token, table, frequencies, query_norm and query_norm.weight,
         query_norm and query_norm.bias, key_norm and key_norm.weight, key_norm and key_norm.bias, qkv.stride(0),
-        table.stride(0), pool.stride(0), layer, heads, kv_heads, query_offset, key_offset, value_offset,
+        table.stride(0), pool.stride(0), heads.layer, heads.heads, heads.kv_heads, query_offset, key_offset, value_offset,
         query_norm.eps if query_norm else 0.0, key_norm.eps if key_norm else 0.0, rope_scale,
         QUERY_NORM=NORMS[query_norm.kind if query_norm and rotate else None],
         KEY_NORM=NORMS[key_norm.kind if key_norm and rotate else None],
         HAS_QUERY_BIAS=query_norm is not None and query_norm.bias is not None,
         HAS_KEY_BIAS=key_norm is not None and key_norm.bias is not None,
-        ROPE=rotate and frequencies is not None, ROTATE=rotate, STORE=store, HEAD_SIZE=head_size,
-        HEADS=triton.next_power_of_2(heads + 2 * kv_heads), HALF=triton.next_power_of_2(triton.cdiv(head_size, 2)),
-        PAGE=PAGE, num_warps=4, enable_fp_fusion=False,
+        ROPE=rotate and frequencies is not None, ROTATE=rotate, STORE=store, HEAD_SIZE=heads.head_size,
+        HEADS=triton.next_power_of_2(heads.heads + 2 * heads.kv_heads),
+        HALF=triton.next_power_of_2(triton.cdiv(heads.head_size, 2)), PAGE=PAGE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
 
 

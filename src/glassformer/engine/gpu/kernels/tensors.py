@@ -45,6 +45,32 @@ class DeviceNorm:
     eps: float
 
 
+@dataclass(frozen=True)
+class CachedHeads:
+    """Which keys and values a kernel reads or writes, and by how many heads."""
+
+    layer: int
+    heads: int  # of queries
+    kv_heads: int
+    head_size: int
+    cross: bool = False  # whether they are those of the row's source
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """How queries are scored against keys, and which keys they see."""
+
+    scale: float
+    causal: bool
+    window: int = 0  # keys that a query sees at most, itself included; 0: all
+    distance_bias: Tensor | None = None  # (heads, 2 * max_distance + 1), added by the distance from query to key
+
+    @property
+    def max_distance(self) -> int:
+        """Beyond it, all distances have the same bias."""
+        return 0 if self.distance_bias is None else self.distance_bias.shape[1] // 2
+
+
 @dataclass
 class PassTensors:
     """The numbers of one pass: int32 on the device, at addresses that a captured graph can keep."""
@@ -55,9 +81,9 @@ class PassTensors:
     feed_of_token: Tensor  # (tokens)
     starts: Tensor  # (feeds): the row's length before the whole feed; a tree's tokens lie from there on
     ends: Tensor  # (feeds): the row's length after the whole feed: what bidirectional attention sees
-    first_tokens: Tensor  # (feeds): the number of the feed's first token in this pass
+    first_tokens: Tensor  # (feeds): the index of the feed's first token in this pass
     token_counts: Tensor  # (feeds): how many it has in this pass
-    page_table: Tensor  # (feeds, pages): numbers of pages in the pool
+    page_table: Tensor  # (feeds, pages): indices of pages in the pool
     types: Tensor | None = None  # (tokens): token types; None: all zero
     source_lengths: Tensor | None = None  # (feeds): keys of cross-attention
     source_page_table: Tensor | None = None  # (feeds, pages)

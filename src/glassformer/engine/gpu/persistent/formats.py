@@ -1,8 +1,8 @@
 """How the persistent kernel's stream holds weights: bfloat16, or the codes and scales of GGUF's packed kinds.
 
-A format is a list of sections: for some neighbouring columns of a row, so many words of 32 bits. Codes come first. Those
+A format is a list of sections: for some neighbouring columns of a row, some words of 32 bits. Codes come first. Those
 of packed kinds are unsigned, with `zero` for zero, and in blocks of 64 columns, in the order in which the four lanes that
-read a row need them: see stream.py. Of codes of six bits, the upper two lie in a section of their own. Then come words of
+read a row need them: see stream.py. Of codes of six bits, the upper two lie in another section. Then come words of
 scales: one for 64 columns, in some formats a second one with minimums, and for the K kinds what those are multiplied with,
 a word for 256 columns. No number changes, only its place.
 
@@ -37,7 +37,7 @@ class FormatNumber(IntEnum):
 
 
 class Section(NamedTuple):
-    """So many words for so many neighbouring columns of a row."""
+    """The words that hold some neighbouring columns of a row."""
 
     columns: int
     words: int

@@ -182,7 +182,7 @@ constexpr int GATED_AT = ATTENDED_AT + ATTENDED / 2;
 constexpr int BEST_AT = GATED_AT + INNER / 2;
 constexpr int PARTIAL_AT = BEST_AT + 2 * BLOCKS;
 
-struct Launch {                 // mirrored in launch.py
+struct Launch {                 // mirrored in kernel.py
     const char *stream;         // (BLOCKS, stream_stride) bytes
     u64 stream_stride;
     const void *embedding;      // (VOCABULARY, HIDDEN) in bfloat16; or codes, with the next three: see packed_matmul.py

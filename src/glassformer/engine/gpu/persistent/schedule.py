@@ -285,7 +285,7 @@ class Schedule:
 
     @property
     def head_flight(self) -> int:
-        """The same for the head, beside which nothing is exchanged."""
+        """Copies of the head under way at a time; beside it nothing is exchanged."""
         return min(2 * self.slots, max(8, 4 * BYTES_UNDER_WAY // (4 * self.matrices["head"].half_words)))
 
     def definitions(self, flight: int | None = None) -> dict[str, str]:

@@ -34,32 +34,13 @@ def write_matrix(schedule: Schedule, name: str, layer: int, matrices: Sequence[D
 def pack_groups(plan: MatrixPlan, parts: Sequence[Sections]) -> Tensor:
     """The groups of a matrix, (groups, words), from its parts' sections."""
     packed = []
-    for number, section in enumerate(plan.form.sections):
-        rows = _rows_of_groups(plan, [part[number] for part in parts])
+    for index, section in enumerate(plan.form.sections):
+        rows = _rows_of_groups(plan, [part[index] for part in parts])
         rows = pad(rows, (0, 0, 0, plan.padded_columns // section.columns - rows.shape[1]))
         halves = rows.reshape(plan.groups, plan.rows_per_group, 2 * plan.parts, -1, section.words)
         packed.append(halves.permute(0, 2, 3, 1, 4).reshape(plan.groups, 2 * plan.parts, -1))
     words = torch.cat(packed, dim=2)
     return pad(words, (0, plan.half_words - words.shape[2])).reshape(plan.groups, -1)
-
-
-def unpack_groups(plan: MatrixPlan, groups: Tensor, lengths: Sequence[int]) -> list[Sections]:
-    """The inverse of `pack_groups`: the sections of the parts, which have these numbers of rows; columns stay padded."""
-    halves, at = groups.reshape(plan.groups, 2 * plan.parts, -1), 0
-    parts: list[Sections] = [[] for _ in lengths]
-    for section in plan.form.sections:
-        places = plan.padded_columns // section.columns // (2 * plan.parts)
-        words = halves[:, :, at : at + places * plan.rows_per_group * section.words]
-        at += words.shape[2]
-        rows = words.reshape(plan.groups, 2 * plan.parts, places, plan.rows_per_group, section.words)
-        rows = rows.permute(0, 3, 1, 2, 4).reshape(plan.groups, plan.rows_per_group, -1, section.words)
-        first = 0
-        for number, (part, length) in enumerate(zip(parts, lengths, strict=True)):
-            half = plan.rows_per_group // 2
-            of_part = rows[:, number * half : (number + 1) * half] if plan.paired else rows
-            part.append(of_part.flatten(0, 1)[first : first + length])
-            first += 0 if plan.paired else length
-    return parts
 
 
 def _rows_of_groups(plan: MatrixPlan, parts: Sequence[Tensor]) -> Tensor:
@@ -134,6 +115,6 @@ def _bit_fields(values: Tensor, bits: int) -> Tensor:
     """Numbers of some bits, (rows, blocks, …), in words, from the lowest bits on: (rows, blocks, words)."""
     fields = values.reshape(*values.shape[:2], -1, 8 // bits)
     packed = fields[..., 0].clone()
-    for number in range(1, 8 // bits):
-        packed |= fields[..., number] << bits * number
+    for index in range(1, 8 // bits):
+        packed |= fields[..., index] << bits * index
     return packed.view(torch.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from glassformer.decoding import Finish
 from glassformer.ground.errors import InputError, SettingError
 from glassformer.runtime.model import Model
+from glassformer.runtime.request_settings import unless_zero
 from glassformer.serving.http.answers import (
     Delta,
     GenerationRequest,
@@ -22,14 +23,14 @@ from glassformer.serving.http.answers import (
     new_id,
 )
 from glassformer.serving.http.context import call_model, context_of
-from glassformer.serving.http.dialect import BlockForm, RequestBody, Settings, respond, unless_zero
+from glassformer.serving.http.dialect import BlockForm, ConversationBuilder, RequestBody, emptied, respond
 from glassformer.serving.http.errors import Dialect, Json, Problem
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.streaming import sse
 from glassformer.serving.limits import Limits
-from glassformer.text.chat.thoughts import OPENING
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta, chat_prompt
-from glassformer.text.chat.tool_calls.messages import joined_text
+from glassformer.text.chat.tool_calls.prompt import joined_text
+from glassformer.text.streaming import OPENING
 
 router = APIRouter(tags=["Anthropic"])
 ERROR_TYPES = {
@@ -42,12 +43,19 @@ MESSAGE = {
 }  # fmt: skip
 
 
+DELTAS: Mapping[type[Delta], tuple[str, str]] = {  # what a block grows by, and the field that has it
+    ThoughtDelta: ("thinking_delta", "thinking"),
+    ContentDelta: ("text_delta", "text"),
+    ToolCallDelta: ("input_json_delta", "partial_json"),
+}
+
+
 def error_body(problem: Problem) -> dict[str, Any]:
     kind = ERROR_TYPES.get(problem.status, "api_error" if problem.status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": problem.message}}
 
 
-def error_event(problem: Problem, number: int = 0) -> bytes:
+def error_event(problem: Problem, index: int = 0) -> bytes:
     """The last event of a stream that failed."""
     return sse(error_body(problem), "error")
 
@@ -125,9 +133,6 @@ class OutputConfig(BaseModel):
     effort: str | None = None
     format: OutputFormat | None = None
 
-    def settings(self) -> Settings:
-        return {} if self.format is None else {"json_schema": self.format.json_schema}
-
 
 class CountedRequest(RequestBody):
     """POST /v1/messages/count_tokens: what a prompt is made of."""
@@ -144,15 +149,10 @@ class CountedRequest(RequestBody):
         """The messages as chat templates know them: results of tools have a role of their own."""
         parts = [part.model_dump() for part in self.system] if isinstance(self.system, list) else self.system
         system = joined_text(parts, "system")
-        messages = [{"role": "system", "content": system}] if system else []
-        names: dict[str, str] = {}  # of the tools that were called, by the id of the call
-        for number, message in enumerate(self.messages):
-            for part in _parts(message, f"message {number}", names):
-                if messages and part["role"] == messages[-1]["role"] != "tool":  # turns of one speaker are one
-                    _append(messages[-1], part)
-                else:
-                    messages.append(part)
-        return messages
+        conversation = ConversationBuilder([{"role": "system", "content": system}] if system else ())
+        for index, message in enumerate(self.messages):
+            _add_message(conversation, message, f"message {index}")
+        return conversation.messages
 
     def functions(self) -> list[dict[str, Any]]:
         return [tool.as_function() for tool in self.tools or []]
@@ -184,7 +184,7 @@ class MessagesRequest(CountedRequest):
         "top_p": unless_zero("top_p"),
         "top_k": unless_zero("top_k"),
         "stop_sequences": "stop",
-        "output_config": OutputConfig.settings,
+        "output_config": lambda config: {"json_schema": config["format"] and config["format"]["schema"]},
     }
 
     def generation(self, limits: Limits) -> GenerationRequest:
@@ -196,40 +196,35 @@ class MessagesRequest(CountedRequest):
         )  # fmt: skip
 
 
-def _parts(message: AnthropicMessage, where: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """A message as one for each of its parts: texts, calls of tools, and their results."""
+def _add_message(conversation: ConversationBuilder, message: AnthropicMessage, where: str) -> None:
+    """Put a message's texts, calls of tools and their results behind the messages before it."""
     if isinstance(message.content, str):
-        yield {"role": message.role, "content": message.content}
+        _say(conversation, message.role, message.content)
         return
     for block in message.content:
         match block.type, message.role:
             case "text", role:
-                yield {"role": role, "content": block.text}
+                _say(conversation, role, block.text)
             case (("thinking" | "redacted_thinking"), "assistant"):  # templates leave earlier thoughts out
                 continue
             case "tool_use", "assistant":
-                names[block.id] = block.name
-                function = {"name": block.name, "arguments": block.input}
-                yield {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [{"id": block.id, "type": "function", "function": function}],
-                }
+                conversation.call(block.id, block.name, block.input)
             case "tool_result", "user":
                 result = joined_text(block.content, f"the result of {block.tool_use_id!r}")
-                name = {"name": names[block.tool_use_id]} if block.tool_use_id in names else {}
-                yield {"role": "tool", "tool_call_id": block.tool_use_id, **name, "content": result}
+                conversation.give_result(block.tool_use_id, result)
             case kind, role:
                 raise InputError(
                     f"{where} has a block of type {kind!r}, which a {role}'s message cannot have here. Leave it out."
                 )
 
 
-def _append(message: dict[str, Any], part: dict[str, Any]) -> None:
-    """Put a further part into a message of the same role."""
-    message["content"] = "\n".join(text for text in (message["content"], part["content"]) if text)
-    if "tool_calls" in part:
-        message["tool_calls"] = [*message.get("tool_calls", []), *part["tool_calls"]]
+def _say(conversation: ConversationBuilder, role: str, text: str) -> None:
+    """Turns of one speaker are one."""
+    last = conversation.messages[-1] if conversation.messages else {}
+    if last.get("role") == role:
+        last["content"] = "\n".join(each for each in (last["content"], text) if each)
+    else:
+        conversation.say(role, text)
 
 
 class MessageForm(BlockForm[MessagesRequest]):
@@ -238,14 +233,8 @@ class MessageForm(BlockForm[MessagesRequest]):
     _index = -1  # of the block
 
     def whole(self) -> dict[str, Any]:
-        thoughts, words, calls = self.answer.texts[0].parts
-        content: list[dict[str, Any]] = []
-        content += [{"type": "thinking", "thinking": thoughts, "signature": ""}] if thoughts else []
-        content += [{"type": "text", "text": words}] if words or not calls else []
-        content += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)} for call in calls
-        ]
-        return {**self._head, "content": content, **self._ending, "usage": self._usage(self.answer.completion_tokens)}
+        usage = self._usage(self.answer.completion_tokens)
+        return {**self._head, "content": self.blocks(), **self._ending, "usage": usage}
 
     def start(self) -> Iterator[bytes]:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(0)}
@@ -256,25 +245,23 @@ class MessageForm(BlockForm[MessagesRequest]):
         yield _event("message_delta", delta=self._ending, usage=self._usage(self.answer.completion_tokens))
         yield _event("message_stop")
 
-    def opened(self, delta: Delta) -> Iterator[bytes]:
-        self._index += 1
-        match delta:
-            case ThoughtDelta():
-                block: dict[str, Any] = {"type": "thinking", "thinking": "", "signature": ""}
-            case ContentDelta():
-                block = {"type": "text", "text": ""}
-            case ToolCallDelta():
-                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
-        yield _event("content_block_start", index=self._index, content_block=block)
-
-    def grown(self, delta: Delta) -> Iterator[bytes]:
+    def block(self, delta: Delta) -> dict[str, Any]:
         match delta:
             case ThoughtDelta(text):
-                yield self._delta("thinking_delta", thinking=text)
+                return {"type": "thinking", "thinking": text, "signature": ""}
             case ContentDelta(text):
-                yield self._delta("text_delta", text=text)
-            case ToolCallDelta(arguments=arguments) if arguments:
-                yield self._delta("input_json_delta", partial_json=arguments)
+                return {"type": "text", "text": text}
+            case ToolCallDelta():
+                return {"type": "tool_use", "id": delta.id, "name": delta.name, "input": json.loads(delta.arguments or "{}")}
+
+    def opened(self, delta: Delta) -> Iterator[bytes]:
+        self._index += 1
+        yield _event("content_block_start", index=self._index, content_block=self.block(emptied(delta)))
+
+    def grown(self, delta: Delta) -> Iterator[bytes]:
+        kind, name = DELTAS[type(delta)]
+        if piece := delta.arguments if isinstance(delta, ToolCallDelta) else delta.text:
+            yield self._delta(kind, **{name: piece})
 
     def closed(self, last: bool) -> Iterator[bytes]:
         if self._open is ThoughtDelta:

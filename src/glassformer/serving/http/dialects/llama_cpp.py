@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import AliasChoices, BaseModel, Field
 from starlette.requests import Request
 
-from glassformer.engine.checks import check_ids
+from glassformer.ground.errors import check_ids
 from glassformer.runtime.model import Model
 from glassformer.serving.http.answers import check_conversation, check_listed
 from glassformer.serving.http.context import call_model

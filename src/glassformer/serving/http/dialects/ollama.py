@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter
@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.ground.errors import InputError, ModelNotFound, SettingError, did_you_mean
-from glassformer.jobs.formats.openai_answers import finish_reason
-from glassformer.serving.http.answers import GenerationRequest, Piece
+from glassformer.jobs.formats.openai import finish_reason
+from glassformer.runtime.request_settings import Refusal, Settings
+from glassformer.serving.http.answers import AnswerPiece, GenerationRequest
 from glassformer.serving.http.context import ServingContext, context_of
-from glassformer.serving.http.dialect import AnswerForm, Refusal, RequestBody, Settings, respond
+from glassformer.serving.http.dialect import AnswerForm, RequestBody, iso_time, respond
 from glassformer.serving.http.errors import Dialect, Json, Problem, to_json
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import limited_settings
@@ -48,7 +49,7 @@ def error_body(problem: Problem) -> dict[str, Any]:
     return {"error": problem.message}
 
 
-def error_line(problem: Problem, number: int = 0) -> bytes:
+def error_line(problem: Problem, index: int = 0) -> bytes:
     """The last line of a stream that failed."""
     return to_json(error_body(problem)) + b"\n"
 
@@ -139,11 +140,11 @@ class ChatRequest(OllamaRequest):
         """A call and its result share an id by their order."""
         messages: list[dict[str, Any]] = []
         waiting: list[str] = []  # ids of calls whose results have not come yet
-        for number, message in enumerate(self.messages):
-            _refuse_images(message.images, f"message {number}")
+        for index, message in enumerate(self.messages):
+            _refuse_images(message.images, f"message {index}")
             entry: dict[str, Any] = {"role": message.role, "content": message.content}
             if message.tool_calls:
-                ids = [call.id or f"call{number:03d}{at:02d}" for at, call in enumerate(message.tool_calls)]
+                ids = [call.id or f"call{index:03d}{place:02d}" for place, call in enumerate(message.tool_calls)]
                 waiting += ids
                 entry["tool_calls"] = [
                     {"id": call_id, "type": "function", "function": call.function.model_dump()}
@@ -215,7 +216,7 @@ class LinesForm(AnswerForm[OllamaRequest]):
     def whole(self) -> dict[str, Any]:
         return {**head(self.body), **self.fields(*self.answer.texts[0].parts), **self._ending}
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         if piece.content or piece.thoughts:
             yield self.line(self.fields(piece.thoughts, piece.content), {"done": False})
 
@@ -252,7 +253,7 @@ class ChatLinesForm(LinesForm):
 
     _sent = 0  # calls
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         calls = self.answer.texts[0].message.calls[self._sent :]
         if piece.content or piece.thoughts or calls:
             yield self.line(self.fields(piece.thoughts, piece.content, calls, self._sent), {"done": False})
@@ -271,7 +272,7 @@ class ChatLinesForm(LinesForm):
 
 
 def head(body: OllamaRequest) -> dict[str, Any]:
-    return {"model": body.model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+    return {"model": body.model, "created_at": iso_time(time.time())}
 
 
 @router.post("/api/chat", responses=example_answer(ANSWER, streams=True, stream_type=LINES))

@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +27,7 @@ from glassformer.checkpoint.locate import HUB_ID
 from glassformer.ground.errors import FetchError, GlassError, InputError, ModelNotFound, did_you_mean
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import ServingContext, context_of
+from glassformer.serving.http.dialect import iso_time
 from glassformer.serving.http.dialects.ollama import LATEST, LINES, error_line, registry_name
 from glassformer.serving.http.dialects.openai_models import embed_inputs
 from glassformer.serving.http.errors import HttpError, Json, to_json
@@ -113,7 +113,7 @@ async def list_models(request: Request) -> Json:
     loaded = registry.served()
     return Json({
         "models": [
-            {**_entry(source, name, loaded.get(source.name)), "modified_at": _time(source.created)}
+            {**_entry(source, name, loaded.get(source.name)), "modified_at": iso_time(source.created)}
             for source in registry.sources.values()
             for name in (source.name, *source.aliases)
         ]
@@ -129,7 +129,7 @@ async def list_loaded_models(request: Request) -> Json:
         "models": [
             {
                 **_entry(served.source, served.name, served),
-                "expires_at": _time(now + idle - (time.monotonic() - served.last_used)),
+                "expires_at": iso_time(now + idle - (time.monotonic() - served.last_used)),
                 "size_vram": 0,
                 "context_length": served.model.config.context,
             }
@@ -230,10 +230,6 @@ def _count(parameters: int) -> str:
     ('134.5M', '1.5B')
     """
     return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 @router.post("/api/pull", responses=example_answer(SUCCESS, streams=True, stream_type=LINES))

@@ -11,11 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.decoding import Step
-from glassformer.jobs.formats.openai_answers import chat_logprobs, finish_reason
-from glassformer.runtime.request_settings import chosen_tool, response_schema, template_variables
-from glassformer.serving.http.answers import GenerationRequest, GrowingText, Piece, ServedAnswer, new_id
+from glassformer.jobs.formats.openai import (
+    CHAT_REFUSED,
+    CHAT_SETTINGS,
+    NEUTRAL,
+    SAMPLING_SETTINGS,
+    chat_choice,
+    chat_logprobs,
+    error_object,
+    finish_reason,
+)
+from glassformer.jobs.formats.row_format import token_usage
+from glassformer.runtime.request_settings import chosen_tool, template_variables
+from glassformer.serving.http.answers import AnswerPiece, GenerationRequest, GrowingText, ServedAnswer, new_id
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.dialect import AnswerForm, Refusal, RequestBody, Settings, respond, unless_zero
+from glassformer.serving.http.dialect import AnswerForm, RequestBody, respond
 from glassformer.serving.http.errors import Dialect, Problem
 from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.openapi import example_answer
@@ -25,12 +35,6 @@ from glassformer.text.chat.tool_calls import ContentDelta, ToolCall, ToolCallDel
 
 router = APIRouter(tags=["OpenAI"])
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-NEUTRAL = (  # for the provider's own accounts and caches, or for speed alone
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prediction",
-)  # fmt: skip
-REPLACED = Refusal("cannot be honoured: pass tools and tool_choice, which replaced it.")
-TEXT_ALONE = Refusal("cannot be honoured: models here read and write text alone. Leave it out.")
 COMPLETION = {
     "id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": "smollm2",
     "choices": [{"index": 0, "message": {"role": "assistant"}, "finish_reason": "stop"}],
@@ -40,10 +44,10 @@ COMPLETION = {
 
 def error_body(problem: Problem) -> dict[str, Any]:
     kind = ERROR_TYPES.get(problem.status, "server_error" if problem.status >= 500 else "invalid_request_error")
-    return {"error": {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}}
+    return error_object(problem.message, kind, problem.param, problem.code)
 
 
-def error_event(problem: Problem, number: int = 0) -> bytes:
+def error_event(problem: Problem, index: int = 0) -> bytes:
     """The last event of a stream that failed; the official client raises its message."""
     return sse(error_body(problem))
 
@@ -75,18 +79,7 @@ class SamplingRequest(RequestBody):
     glass: Inspection | None = None  # ours: what made each token
 
     NEUTRAL: ClassVar = NEUTRAL
-    SETTINGS: ClassVar = {
-        "max_tokens": "max_tokens",
-        "temperature": "temperature",
-        "top_p": unless_zero("top_p"),
-        "n": "n",
-        "seed": "seed",
-        "stop": "stop",
-        "frequency_penalty": "frequency_penalty",
-        "presence_penalty": "presence_penalty",
-        "logit_bias": "logit_bias",
-        "ignore_eos": lambda ignored: {"eos_token_id": []} if ignored else {},
-    }
+    SETTINGS: ClassVar = SAMPLING_SETTINGS
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:
@@ -110,9 +103,6 @@ class JsonSchemaFormat(BaseModel):
 class ResponseFormat(BaseModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
-
-    def settings(self) -> Settings:
-        return {"json_schema": response_schema(self.model_dump(by_alias=True))}
 
 
 class CalledFunction(RequestBody):
@@ -175,19 +165,8 @@ class ChatCompletionRequest(SamplingRequest):
     function_call: Any = None
     verbosity: str | None = None
 
-    REFUSED: ClassVar = {
-        **dict.fromkeys(("functions", "function_call"), REPLACED),
-        **dict.fromkeys(("audio", "web_search_options"), TEXT_ALONE),
-        "modalities": Refusal("can only be ['text']. Leave it out.", (None, ["text"])),
-        "verbosity": Refusal("cannot be honoured. Say it in the system message, or leave it out.", (None, "medium")),
-    }
-    SETTINGS: ClassVar = {
-        **SamplingRequest.SETTINGS,
-        "max_completion_tokens": "max_tokens",
-        "logprobs": lambda wanted: {"logprobs": 0} if wanted else {},
-        "top_logprobs": "logprobs",
-        "response_format": ResponseFormat.settings,
-    }
+    REFUSED: ClassVar = CHAT_REFUSED
+    SETTINGS: ClassVar = CHAT_SETTINGS
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> Self:
@@ -242,17 +221,12 @@ class ChoiceForm(AnswerForm[Sampled]):
 
     @property
     def usage(self) -> dict[str, Any]:
-        prompt, completion = self.answer.prompt_tokens, self.completion_tokens
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": self.answer.cached_tokens},
-        }
+        usage = token_usage(self.answer.prompt_tokens, self.completion_tokens)
+        return {**usage, "prompt_tokens_details": {"cached_tokens": self.answer.cached_tokens}}
 
     def ending(self, text: GrowingText) -> str:
         """Why a text ended, in OpenAI's words."""
-        return "tool_calls" if text.called else finish_reason(text.finish)
+        return finish_reason(text.finish, text.called)
 
     def seen_of_text(self, text: GrowingText) -> dict[str, Any]:
         """The field `glass` of a whole text, if the request has one."""
@@ -262,12 +236,12 @@ class ChoiceForm(AnswerForm[Sampled]):
         steps = inspection.steps_data(self.answer.model.tokenizer, text.steps)
         return {"glass": {"steps": steps, **inspection.end_data(text.run)}}
 
-    def seen_of_piece(self, piece: Piece) -> dict[str, Any]:
+    def seen_of_piece(self, piece: AnswerPiece) -> dict[str, Any]:
         """The field `glass` of a piece, whose steps are its text's last; with the text's end, what the whole has."""
         inspection = self.body.glass
         if inspection is None or not (piece.steps or piece.finish):
             return {}
-        text = self.answer.texts[piece.number]
+        text = self.answer.texts[piece.index]
         steps = inspection.steps_data(self.answer.model.tokenizer, piece.steps, len(text.steps) - len(piece.steps))
         return {"glass": {"steps": steps, **({} if piece.finish is None else inspection.end_data(text.run))}}
 
@@ -279,13 +253,8 @@ class ChatForm(ChoiceForm[ChatCompletionRequest]):
 
     def whole(self) -> dict[str, Any]:
         choices = [
-            {
-                "index": index,
-                "message": text.message.to_dict(),
-                "logprobs": self._logprobs(text.steps),
-                "finish_reason": self.ending(text),
-                **self.seen_of_text(text),
-            }
+            chat_choice(index, text.message.to_dict(), self._logprobs(text.steps), self.ending(text))
+            | self.seen_of_text(text)
             for index, text in enumerate(self.answer.texts)
         ]
         return {**self.head, "choices": choices, "usage": self.usage, "system_fingerprint": None}
@@ -294,16 +263,16 @@ class ChatForm(ChoiceForm[ChatCompletionRequest]):
         for index in range(len(self.answer.texts)):
             yield self.chunk([_choice(index, {"role": "assistant", "content": ""})])
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         logprobs, choices = self._logprobs(piece.steps) if piece.steps else None, []
         for delta in piece.deltas or ((ContentDelta(""),) if logprobs is not None else ()):
             content = {"tool_calls": [_call(delta)]} if isinstance(delta, ToolCallDelta) else {"content": delta.text}
-            choices.append(_choice(piece.number, content, logprobs))
+            choices.append(_choice(piece.index, content, logprobs))
             logprobs = None
         if piece.finish is not None:
-            choices.append(_choice(piece.number, {}, finish=self.ending(self.answer.texts[piece.number])))
+            choices.append(_choice(piece.index, {}, finish=self.ending(self.answer.texts[piece.index])))
         if seen := self.seen_of_piece(piece):
-            choices = choices or [_choice(piece.number, {})]
+            choices = choices or [_choice(piece.index, {})]
             choices[-1] |= seen
         for choice in choices:
             yield self.chunk([choice])

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.ground.errors import SettingError
-from glassformer.jobs.formats.openai_answers import CompletionLogprobs
-from glassformer.serving.http.answers import GenerationRequest, GrowingText, Piece
+from glassformer.jobs.formats.openai import COMPLETION_REFUSED, COMPLETION_SETTINGS, CompletionLogprobs, completion_choice
+from glassformer.runtime.request_settings import Settings
+from glassformer.serving.http.answers import AnswerPiece, GenerationRequest, GrowingText
 from glassformer.serving.http.context import context_of
-from glassformer.serving.http.dialect import Refusal, Settings, respond
+from glassformer.serving.http.dialect import respond
 from glassformer.serving.http.dialects.openai_chat import ChoiceForm, SamplingRequest
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.openapi import example_answer
@@ -45,10 +46,8 @@ class CompletionRequest(SamplingRequest):
     best_of: int | None = None
     suffix: str | None = None
 
-    REFUSED: ClassVar = {
-        "suffix": Refusal("cannot be honoured: models here go on at a text's end. Leave it out.", (None, "")),
-    }
-    SETTINGS: ClassVar = {**SamplingRequest.SETTINGS, "logprobs": "logprobs"}
+    REFUSED: ClassVar = COMPLETION_REFUSED
+    SETTINGS: ClassVar = COMPLETION_SETTINGS
 
     def settings(self, limits: Limits) -> Settings:
         if self.best_of not in (None, self.n or 1):
@@ -94,21 +93,22 @@ class CompletionForm(ChoiceForm[CompletionRequest]):
             echoed, prompt_steps = (text.run.prompt, text.prompt_steps) if self.body.echo else ("", ())
             written, steps = ("", []) if self.body.prompt_alone else (text.text, text.steps)
             logprobs = None if self.body.logprobs is None else self._new_logprobs().of([*prompt_steps, *steps])
-            choices.append({**_choice(index, echoed + written, logprobs, self.ending(text)), **self.seen_of_text(text)})
+            choice = completion_choice(index, echoed + written, logprobs, self.ending(text))
+            choices.append(choice | self.seen_of_text(text))
         return {**self.head, "system_fingerprint": None, "choices": choices, "usage": self.usage}
 
     def start(self) -> Iterator[bytes]:
         self._logprobs = [self._new_logprobs() for _ in self.answer.texts]
         for index, text in enumerate(self.answer.texts if self.body.echo else ()):
-            yield self.chunk([_choice(index, text.run.prompt)])
+            yield self.chunk([completion_choice(index, text.run.prompt)])
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
-        logprobs = None if self.body.logprobs is None else self._logprobs[piece.number].of(piece.steps)
+    def piece(self, piece: AnswerPiece) -> Iterator[bytes]:
+        logprobs = None if self.body.logprobs is None else self._logprobs[piece.index].of(piece.steps)
         text = "" if self.body.prompt_alone else piece.text
-        finish = None if piece.finish is None else self.ending(self.answer.texts[piece.number])
+        finish = None if piece.finish is None else self.ending(self.answer.texts[piece.index])
         seen = self.seen_of_piece(piece)
         if text or logprobs or finish or seen:
-            yield self.chunk([{**_choice(piece.number, text, logprobs, finish), **seen}])
+            yield self.chunk([completion_choice(piece.index, text, logprobs, finish) | seen])
 
     def ending(self, text: GrowingText) -> str:
         """Of no text at all, the limit is the reason of the end."""
@@ -120,10 +120,6 @@ class CompletionForm(ChoiceForm[CompletionRequest]):
 
     def _new_logprobs(self) -> CompletionLogprobs:
         return CompletionLogprobs(self.answer.model.tokenizer, self.body.logprobs or 0)
-
-
-def _choice(index: int, text: str, logprobs: Any = None, finish: str | None = None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
 @router.post("/v1/completions", responses=example_answer(COMPLETION, streams=True))

@@ -12,10 +12,10 @@ from pydantic import Field
 from starlette.requests import Request
 
 from glassformer.ground.errors import InputError
+from glassformer.jobs.formats.openai import NEUTRAL, embeddings_answer
 from glassformer.runtime.model import Model
 from glassformer.serving.http.context import call_in_parts, context_of
 from glassformer.serving.http.dialect import RequestBody
-from glassformer.serving.http.dialects.openai_chat import NEUTRAL
 from glassformer.serving.http.dialects.openai_completions import TokenIds, as_inputs
 from glassformer.serving.http.errors import HttpError, Json
 from glassformer.serving.http.openapi import example_answer
@@ -71,12 +71,8 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
     if unknown := body.engine_settings():
         raise HttpError(400, f"embeddings take no {min(unknown)!r}. Leave it out.", param=min(unknown))
     vectors, tokens = await embed_inputs(request, body.model, as_inputs(body.input), body.dimensions)
-    data = [
-        {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
-        for index, vector in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return Json({"object": "list", "data": data, "model": body.model, "usage": usage})
+    encoded = [_encoded(vector, body.encoding_format) for vector in vectors]
+    return Json(embeddings_answer(encoded, body.model, tokens))
 
 
 async def embed_inputs(

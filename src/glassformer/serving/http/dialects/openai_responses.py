@@ -15,16 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.ground.errors import InputError, SettingError
-from glassformer.jobs.formats.openai_answers import finish_reason
-from glassformer.runtime.request_settings import template_variables
+from glassformer.jobs.formats.openai import NEUTRAL, finish_reason
+from glassformer.runtime.request_settings import Refusal, Settings, response_schema, template_variables, unless_zero
 from glassformer.serving.http.answers import Delta, GenerationRequest, ServedAnswer, new_id
-from glassformer.serving.http.context import context_of
-from glassformer.serving.http.dialect import BlockForm, Refusal, RequestBody, Settings, respond, unless_zero
-from glassformer.serving.http.dialects.openai_batches import page_of
-from glassformer.serving.http.dialects.openai_chat import NEUTRAL, error_body
+from glassformer.serving.http.context import ResponseStore, StoredResponse, context_of
+from glassformer.serving.http.dialect import BlockForm, ConversationBuilder, RequestBody, emptied, respond
+from glassformer.serving.http.dialects.openai_chat import error_body
+from glassformer.serving.http.dialects.openai_files import page_of
 from glassformer.serving.http.errors import Dialect, HttpError, Json, Problem
 from glassformer.serving.http.openapi import example_answer
-from glassformer.serving.http.response_store import ResponseStore, StoredResponse
 from glassformer.serving.http.streaming import sse
 from glassformer.serving.limits import Limits
 from glassformer.text.chat.tool_calls import ContentDelta, ToolCallDelta
@@ -39,10 +38,10 @@ RESPONSE = {
 }  # fmt: skip
 
 
-def error_event(problem: Problem, number: int) -> bytes:
-    """The event of this number, after which none comes."""
+def error_event(problem: Problem, index: int) -> bytes:
+    """The last event, with its index in the stream."""
     error = {"code": problem.code, "message": problem.message, "param": problem.param}
-    return sse({"type": "error", "sequence_number": number, **error}, "error")
+    return sse({"type": "error", "sequence_number": index, **error}, "error")
 
 
 DIALECT = Dialect("/v1/responses", error_body, error_event)
@@ -78,11 +77,13 @@ class TextOptions(BaseModel):
     format: TextFormat = Field(default_factory=TextFormat)
     verbosity: str | None = None
 
-    def settings(self) -> Settings:
-        if self.format.type == "json_schema" and self.format.json_schema is None:
-            raise SettingError("text.format of type json_schema needs a schema.")
-        schemas = {"json_object": {"type": "object"}, "json_schema": self.format.json_schema}
-        return {"json_schema": schemas[self.format.type]} if self.format.type in schemas else {}
+
+def text_settings(text: Mapping[str, Any]) -> Settings:
+    """The settings of the field `text`."""
+    wanted = text["format"]
+    if wanted["type"] == "json_schema" and wanted["schema"] is None:
+        raise SettingError("text.format of type json_schema needs a schema.")
+    return {"json_schema": response_schema({**wanted, "json_schema": wanted})}
 
 
 class Reasoning(BaseModel):
@@ -126,7 +127,7 @@ class ResponsesRequest(RequestBody):
         "max_output_tokens": "max_tokens",
         "temperature": "temperature",
         "top_p": unless_zero("top_p"),
-        "text": TextOptions.settings,
+        "text": text_settings,
     }
 
     def items(self) -> list[dict[str, Any]]:
@@ -134,10 +135,10 @@ class ResponsesRequest(RequestBody):
 
     def messages(self, before: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
         """The input as messages, those of calls and their results included, after those `before` it."""
-        messages = [dict(message) for message in before]
-        for number, item in enumerate(self.items()):
-            _add_item(messages, item, f"input item {number}")
-        return messages
+        conversation = ConversationBuilder(before)
+        for index, item in enumerate(self.items()):
+            _add_item(conversation, item, f"input item {index}")
+        return conversation.messages
 
     @property
     def choice(self) -> str:
@@ -155,26 +156,19 @@ class ResponsesRequest(RequestBody):
         )  # fmt: skip
 
 
-def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+def _add_item(conversation: ConversationBuilder, item: Mapping[str, Any], where: str) -> None:
     """Put an item of the input behind the messages before it."""
     match item.get("type", "message"):
         case "message":
             role = item.get("role")
             if role not in ("system", "developer", "user", "assistant"):
                 raise InputError(f"{where} has the role {role!r}. Use 'system', 'developer', 'user' or 'assistant'.")
-            messages.append({"role": role, "content": _content(item.get("content"), where)})
+            conversation.say(role, _content(item.get("content"), where))
         case "function_call":
-            function = {"name": _text(item, "name", where), "arguments": _text(item, "arguments", where)}
-            call = {"id": _text(item, "call_id", where), "type": "function", "function": function}
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": ""})
-            messages[-1].setdefault("tool_calls", []).append(call)
+            name, arguments, call_id = (_text(item, field, where) for field in ("name", "arguments", "call_id"))
+            conversation.call(call_id, name, arguments)
         case "function_call_output":
-            call_id = _text(item, "call_id", where)
-            calls = (call for message in messages for call in message.get("tool_calls", ()))
-            name = next((call["function"]["name"] for call in calls if call["id"] == call_id), None)
-            result = {"role": "tool", "tool_call_id": call_id, "content": _content(item.get("output"), where)}
-            messages.append(result if name is None else {**result, "name": name})
+            conversation.give_result(_text(item, "call_id", where), _content(item.get("output"), where))
         case "reasoning":  # templates leave earlier thoughts out
             pass
         case kind:
@@ -200,7 +194,7 @@ def _content(content: Any, where: str) -> Any:
 async def create_response(request: Request, body: ResponsesRequest) -> Response:
     """The answer to an input, whole or as a stream of server-sent events."""
     context = context_of(request)
-    conversation = Conversation(body, context.responses)
+    conversation = StoredConversation(body, context.responses)
     wanted = body.generation(context.limits, conversation.messages)
     return await respond(request, body, wanted, partial(ResponseForm, conversation=conversation))
 
@@ -232,7 +226,7 @@ def _store_of(request: Request) -> ResponseStore:
     return store
 
 
-class Conversation:
+class StoredConversation:
     """What a request goes on from, and what is kept of it."""
 
     def __init__(self, body: ResponsesRequest, store: ResponseStore | None) -> None:
@@ -260,33 +254,21 @@ class Conversation:
         return response
 
 
-def message_item(item_id: str, text: str, status: str) -> dict[str, Any]:
-    return {"type": "message", "id": item_id, "status": status, "role": "assistant", "content": [text_part(text)]}
-
-
 def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
-    return {
-        "type": "function_call", "id": item_id, "call_id": call_id, "name": name, "arguments": arguments, "status": status,
-    }  # fmt: skip
 
 
 class ResponseForm(BlockForm[ResponsesRequest]):
     """Output items, which grow in a stream; each event is numbered."""
 
-    def __init__(self, answer: ServedAnswer, body: ResponsesRequest, conversation: Conversation) -> None:
+    def __init__(self, answer: ServedAnswer, body: ResponsesRequest, conversation: StoredConversation) -> None:
         super().__init__(answer, body)
         self._id, self._conversation = new_id("resp_"), conversation
         self._output: list[dict[str, Any]] = []
         self._number = 0
 
     def whole(self) -> dict[str, Any]:
-        _, content, calls = self.answer.texts[0].parts
-        self._output = [message_item(new_id("msg_"), content, self._status)] if content or not calls else []
-        self._output += [call_item(new_id("fc_"), call.id, call.name, call.arguments, "completed") for call in calls]
+        self._output = self.blocks()
         return self._kept()
 
     def start(self) -> Iterator[bytes]:
@@ -304,11 +286,19 @@ class ResponseForm(BlockForm[ResponsesRequest]):
         failed = {**self._response("failed"), "error": error}
         return self._event("response.failed", response=failed) + error_event(problem, self._number)
 
-    def opened(self, delta: Delta) -> Iterator[bytes]:
+    def block(self, delta: Delta) -> dict[str, Any]:
         if isinstance(delta, ToolCallDelta):
-            item = call_item(new_id("fc_"), delta.id, delta.name or "", "", "in_progress")
-        else:
-            item = message_item(new_id("msg_"), "", "in_progress")
+            return {
+                "type": "function_call", "id": new_id("fc_"), "call_id": delta.id, "name": delta.name or "",
+                "arguments": delta.arguments, "status": "completed",
+            }  # fmt: skip
+        return {
+            "type": "message", "id": new_id("msg_"), "status": self._status, "role": "assistant",
+            "content": [text_part(delta.text)],
+        }  # fmt: skip
+
+    def opened(self, delta: Delta) -> Iterator[bytes]:
+        item = {**self.block(emptied(delta)), "status": "in_progress"}
         self._output.append(item)
         shown = item if isinstance(delta, ToolCallDelta) else {**item, "content": []}
         yield self._event("response.output_item.added", output_index=len(self._output) - 1, item=shown)

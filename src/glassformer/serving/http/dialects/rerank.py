@@ -17,7 +17,7 @@ from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import check_inputs
 from glassformer.tasks.embeddings import SimilarityTask
 from glassformer.tasks.registry import check_head
-from glassformer.tasks.rerank import RerankTask
+from glassformer.tasks.text_classification import RerankTask
 
 router = APIRouter(tags=["ranking"])
 

@@ -74,7 +74,7 @@ class ToolCallFormat:
     @classmethod
     @lru_cache(maxsize=32)
     def of_template(cls, source: str, special_tokens: str = "{}") -> Self | None:
-        """The same of a template's text; `special_tokens`: a tokenizer's, as JSON."""
+        """The format of a template's text; `special_tokens`: a tokenizer's, as JSON."""
         template = ChatTemplate(source)
         if "tools" not in template.variables:
             return None
@@ -132,11 +132,14 @@ class ToolCallFormat:
         before, middle, after = (_literal(text, special) for text in (self.before, self.middle, self.after))
         several = parallel and choice == "required" and self.between is not None
         more = f" ({_literal(self.between or '', special)} call)*" if several else ""
-        rules = [f"start: {before} call{more} {after}", "call: " + " | ".join(f"call_{at}" for at in range(len(chosen)))]
-        for at, tool in enumerate(chosen):
+        rules = [
+            f"start: {before} call{more} {after}",
+            "call: " + " | ".join(f"call_{index}" for index in range(len(chosen))),
+        ]
+        for index, tool in enumerate(chosen):
             schema = json.dumps(_arguments_schema(tool["function"].get("parameters")), ensure_ascii=False)
             name = json.dumps(tool["function"]["name"], ensure_ascii=False)
-            rules += [f"call_{at}: {name} {middle} arguments_{at}", f"arguments_{at}: %json {schema}"]
+            rules += [f"call_{index}: {name} {middle} arguments_{index}", f"arguments_{index}: %json {schema}"]
         return {"grammar": "\n".join(rules)}
 
 
@@ -150,7 +153,7 @@ class _Probe:
     empty: str | None  # the content of a message that has calls alone
 
     def calls(self, count: int) -> str | None:
-        """What the template writes for a message of so many calls; None where it leaves them out."""
+        """What the template writes for a message of this many calls; None where it leaves them out."""
         function = {"name": NAME, "arguments": {KEY: VALUE}}
         calls = [{"id": self.call_id, "type": "function", "function": function}] * count
         plain = self._render({"content": CONTENT})
@@ -195,7 +198,9 @@ def _parts(written: str, two: str | None) -> dict[str, Any] | None:
 
 
 def _common_prefix(first: str, second: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    return next(
+        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
 
 
 def _literal(text: str, special: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from glassformer.text.chat.tool_calls.format import SHORT_ID, ToolCallFormat
-from glassformer.text.stop_buffer import overlap
+from glassformer.text.streaming import overlap
 
 SPACE = " \t\r\n"
 SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")

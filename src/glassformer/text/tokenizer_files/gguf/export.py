@@ -33,17 +33,17 @@ ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights
 
 
 def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: str | None, size: int) -> dict[str, Any]:
-    """The fields of a tokenizer, for a model that scores so many tokens; `special`: the tokens with a role, by name."""
+    """The fields of a tokenizer, for a model that scores `size` tokens; `special`: the tokens with a role, by name."""
     tokens, kinds = _tokens_and_kinds(backend, size)
     settings = json.loads(backend.to_str())
-    numbers = {GGUF_ROLES[name]: backend.token_to_id(token) for name, token in special.items() if name in GGUF_ROLES}
+    role_ids = {GGUF_ROLES[name]: backend.token_to_id(token) for name, token in special.items() if name in GGUF_ROLES}
     if settings["model"]["type"] == "BPE" and isinstance(backend.decoder, decoders.ByteLevel):
         kind_fields = _byte_level(settings)
     elif settings["model"]["type"] == "BPE" and settings["model"]["byte_fallback"]:
         kind_fields = _scored(backend, settings, tokens, kinds)
     else:
         raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {ADVICE}")
-    special_ids = {f"{name}_token_id": token_id for name, token_id in numbers.items() if token_id is not None}
+    special_ids = {f"{name}_token_id": token_id for name, token_id in role_ids.items() if token_id is not None}
     values = {"tokens": tokens, "token_type": kinds, **special_ids, **kind_fields, **_adds_bos_and_eos(backend, special_ids)}
     fields = {f"tokenizer.ggml.{name}": value for name, value in values.items()}
     _check_reads_back(backend, fields)

@@ -1,1 +1,0 @@
-"""What happened, as plain data: the journey of a prompt. `show/` draws it."""

@@ -1,0 +1,316 @@
+"""An explanation as data: what decides an answer, what carries it, since when it is there, and whether that holds.
+
+Numbers are bits: a lead is how many times likelier the answer is than its runner-up, as a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassformer.ground.arguments import checked
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow, TokenStrip
+from glassformer.page.format import format_percent, pluralize, visible
+from glassformer.see.explain.words import Origin
+from glassformer.see.patching.view import AnswerToken
+from glassformer.see.view import View, flat_data
+
+SHOWN_WORDS = 8  # unless everything is shown
+SHOWN_PARTS = 6
+NEAR_TIE = 0.5  # bits
+GONE = 0.0  # bits of lead
+MUCH = 0.5  # of the lead: what a word or a part must be worth to be said to decide or carry it
+SLIGHT = 0.15  # of the lead: what a single part must restore to be named
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A word exchanged for another one."""
+
+    text: str
+    change: float  # of the lead
+    answer: str  # what the model says then
+    probability: float
+
+    @property
+    def weight(self) -> float:
+        """The lower, the surer another answer."""
+        return self.change * self.probability
+
+
+@dataclass(frozen=True)
+class WordEffect:
+    """What a word is worth to the lead."""
+
+    text: str
+    origin: Origin
+    positions: tuple[int, ...]
+    left_out: float  # the change of the lead without it
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def exchanged(self) -> float | None:
+        """The mean change of the lead when it is exchanged."""
+        return sum(one.change for one in self.exchanges) / len(self.exchanges) if self.exchanges else None
+
+    @property
+    def best_exchange(self) -> Exchange | None:
+        """The one after which the model is surest of another answer."""
+        return min(self.exchanges, key=lambda one: one.weight, default=None)
+
+    @property
+    def worth(self) -> float:
+        """What the lead loses however the word is taken away."""
+        return -self.left_out if self.exchanged is None else -max(self.left_out, self.exchanged)
+
+
+@dataclass(frozen=True)
+class PartEffect:
+    """What a head or an MLP carries to the last token: the lead that its value alone brings into the other text."""
+
+    block: int
+    head: int | None  # None: the MLP
+    restored: float  # of the lead's way back
+    together: float  # the same with all parts before it in the list
+    attention: float | None  # what the head gave to the word
+
+    @property
+    def name(self) -> str:
+        return f"the MLP of block {self.block}" if self.head is None else f"head {self.head} of block {self.block}"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How the difference that a word makes comes to the last token."""
+
+    word: str
+    instead: str  # the word of the other text
+    answer: str  # what the model says there
+    lead: float  # of the first text's answer there
+    parts: tuple[PartEffect, ...]
+    settled: int | None  # the block from which on the last token's stream alone brings the answer
+    lens: int | None  # the block from which on the lens reads it there
+
+
+@dataclass(frozen=True)
+class Check:
+    """A test of what is claimed."""
+
+    claim: str
+    lead: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a token came to be taken that was not the model's own best."""
+
+    best: str
+    best_probability: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class Explanation(View):
+    """Why a token came next."""
+
+    SCHEMA = "glassformer.explanation/1"
+    RECORDS = "words"
+
+    model: str
+    position: int  # of the token before it
+    tokens: tuple[str, ...]  # the text up to there
+    answer: AnswerToken
+    probability: float
+    against: AnswerToken
+    lead: float
+    draw: Draw | None
+    words: tuple[WordEffect, ...]  # by their worth
+    named: int  # how many of them are said to decide
+    carried: Carried | None
+    checks: tuple[Check, ...]
+    sentences: tuple[str, ...]  # the answer
+
+    @checked
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each word."""
+        return [{**flat_data(word), "worth": word.worth} for word in self.words]
+
+    def page(self, everything: bool = False) -> Page:
+        title = f"{self.model}: why {visible(self.answer.text)}"
+        parts: list[PagePart] = [Heading(title), Paragraph("\n".join(self.sentences), "strong"), self._strip()]
+        parts += [Heading("the words: what the lead loses without each, in bits"), self._words(everything)]
+        if self.carried is not None and self.carried.parts:
+            parts += self._parts(self.carried, everything)
+        if self.checks:
+            parts += self._checks()
+        return Page(title, tuple(parts))
+
+    def _strip(self) -> TokenStrip:
+        """The text without its template, each word shaded by its worth."""
+        most, worth = self._most, {position: word for word in self.words for position in word.positions}
+        shown = [position for position in range(len(self.tokens)) if worth.get(position) not in self._template]
+        words = [worth.get(position) for position in shown]
+        values = tuple(0.0 if word is None else max(-1.0, min(1.0, word.worth / most)) for word in words)
+        notes = tuple("" if word is None else f"{word.text}: {word.left_out:+.1f} bits without it" for word in words)
+        return TokenStrip(tuple(visible(self.tokens[position]) for position in shown), values, notes)
+
+    @property
+    def _template(self) -> list[WordEffect]:
+        return [word for word in self.words if word.origin == "template"]
+
+    @property
+    def _most(self) -> float:
+        return max([abs(word.worth) for word in self.words] or [0.0]) or 1.0
+
+    def _words(self, everything: bool) -> Table:
+        columns = (
+            Column("word", "token", min_width=8), Column("left out", "number"), Column("exchanged", "number"),
+            Column("", "signed bar", priority=7), Column("exchanged for", priority=5), Column("stands in", priority=3),
+        )  # fmt: skip
+        rows = [
+            TableRow(
+                (
+                    visible(word.text), f"{word.left_out:+.1f}", "" if word.exchanged is None else f"{word.exchanged:+.1f}",
+                    word.worth / self._most,
+                    ", ".join(f"{one.text} → {visible(one.answer)}" for one in word.exchanges),
+                    word.origin,
+                ),
+                "chosen" if index < self.named else "",
+            )
+            for index, word in enumerate(self.words[: None if everything else SHOWN_WORDS])
+        ]  # fmt: skip
+        return Table(columns, tuple(rows))
+
+    def _parts(self, carried: Carried, everything: bool) -> list[PagePart]:
+        columns = (
+            Column("part"), Column("restores alone", "number"), Column("", "signed bar", priority=8),
+            Column("with those above", "number"), Column(f"attention to {visible(carried.word)}", "number", priority=6),
+        )  # fmt: skip
+        shown = carried.parts[: None if everything else SHOWN_PARTS]
+        rows = (
+            TableRow(
+                (part.name, f"{part.restored:.0%}", max(-1.0, min(1.0, part.restored)), f"{part.together:.0%}",
+                 "" if part.attention is None else format_percent(part.attention))
+            )
+            for part in shown
+        )  # fmt: skip
+        note = (
+            f"{carried.word} exchanged for {carried.instead}: {visible(carried.answer)}, a lead of {carried.lead:+.1f} bits;"
+        )
+        return [
+            Heading("what carries it to the last token, put back one by one"),
+            Paragraph(f"{note} a part restores the share of the lead that its value at the last token brings back", "dim"),
+            Table(columns, tuple(rows)),
+        ]
+
+    def _checks(self) -> list[PagePart]:
+        rows = tuple(TableRow((check.claim, f"{check.lead:+.1f}", "yes" if check.holds else "no")) for check in self.checks)
+        columns = (Column("checked", wraps=True), Column("lead", "number"), Column("holds"))
+        return [Heading(f"does it hold? {faithfulness(self.checks)}"), Table(columns, rows)]
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.answer.text!r}: {' '.join(self.sentences)})"
+
+
+def spoken(token: str) -> str:
+    """A token as it stands in a sentence: without the blank before it.
+
+    >>> spoken(" Paris"), spoken(" ")
+    ('Paris', '␣')
+    """
+    return visible(token.strip() or token)
+
+
+def quoted_list(texts: Sequence[str]) -> str:
+    """
+    >>> quoted_list(["a", "b", "c"])
+    '“a”, “b” and “c”'
+    """
+    *before, last = (f"“{text}”" for text in texts)
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def faithfulness(checks: Sequence[Check]) -> str:
+    return f"{sum(check.holds for check in checks)} of {pluralize(len(checks), 'check')}"
+
+
+def by_worth(words: Sequence[WordEffect], lead: float) -> tuple[list[int], int]:
+    """The words' indices, those that decide first, and how many these are: at most three.
+
+    A word decides that is worth half of the lead, and of which another one in its place shows that; the surer another
+    answer is then, the more it is this word that chose this answer. The others follow by their worth.
+    """
+    known = any(word.exchanges for word in words)
+    order = sorted(range(len(words)), key=lambda index: (known and not words[index].exchanges, -words[index].worth))
+    strong = [index for index in order if words[index].worth >= max(MUCH * lead, NEAR_TIE)]
+    strong = [index for index in strong if words[index].exchanges or not known][:3]
+    strong.sort(key=lambda index: one.weight if (one := words[index].best_exchange) else 0.0)
+    return [*strong, *(index for index in order if index not in strong)], len(strong)
+
+
+def sentences(
+    answer: str,
+    against: str,
+    lead: float,
+    draw: Draw | None,
+    words: Sequence[WordEffect],
+    named: int,
+    carried: Carried | None,
+) -> tuple[str, ...]:
+    """The answer to "why?": the lead, what decides it, and what carries it."""
+    return (*_lead(answer, against, lead, draw), _deciding(words, named, lead), *_carrying(carried))
+
+
+def _lead(answer: str, against: str, lead: float, draw: Draw | None) -> tuple[str, ...]:
+    token, rival = spoken(answer), spoken(against)
+    if draw is not None:
+        best = f"The model's own best was {spoken(draw.best)} with {format_percent(draw.best_probability)}"
+        return (f"{best}; {token} was its choice number {draw.rank}.",)
+    if abs(lead) < NEAR_TIE:
+        return (f"It was nearly a tie: {token} led {rival} by only {lead:.1f} bits.",)
+    return (f"{token} led {rival} by {lead:.1f} bits.",)
+
+
+def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
+    if not words:
+        return "There is no word before it that could be taken away."
+    if named == 0:
+        largest = max(words, key=lambda word: abs(word.left_out))
+        if abs(largest.left_out) < SLIGHT * abs(lead):
+            return "No single word decides: without any one of them the lead stays about the same."
+        return (
+            "No single word decides: none takes half of the lead with it both left out and exchanged; leaving "
+            f"“{largest.text}” out changes it most ({largest.left_out:+.1f})."
+        )
+    chosen = words[:named]
+    names = quoted_list([word.text for word in chosen])
+    changes = ", ".join(f"{word.left_out:+.1f}" for word in chosen)
+    gone = all(lead + word.left_out <= GONE for word in chosen)
+    loss = "the lead is gone" if gone else f"the lead falls to {lead + max(word.left_out for word in chosen):.1f}"
+    without = "without that word" if named == 1 else "without any one of them"
+    text = f"{names} decide{'s' if named == 1 else ''} it: {without} {loss} ({changes})."
+    swap = min((word.best_exchange for word in chosen if word.best_exchange), key=lambda one: one.weight, default=None)
+    if swap is None:
+        return text
+    instead = "" if named == 1 else f" of “{next(word.text for word in chosen if swap in word.exchanges)}”"
+    return f"{text} With “{swap.text}” instead{instead} the model says {spoken(swap.answer)}."
+
+
+def _carrying(carried: Carried | None) -> tuple[str, ...]:
+    if carried is None or not carried.parts:
+        return ()
+    best, last = carried.parts[0], carried.parts[-1]
+    looking = "" if best.attention is None else f", which looks at “{carried.word}” with {format_percent(best.attention)}"
+    if best.restored >= SLIGHT:
+        share = f"alone it restores {best.restored:.0%} of the lead"
+        text = f"It is brought to the last token mostly by {best.name}{looking} ({share}"
+    else:
+        text = (
+            f"No single part brings it to the last token: the best, {best.name}, restores {best.restored:.0%} of the lead ("
+        )
+    more = f"; {pluralize(len(carried.parts), 'part')} together {last.together:.0%})" if len(carried.parts) > 1 else ")"
+    text = (text + more).replace("(; ", "(")
+    since = f", and the answer is there from block {carried.settled} on" if carried.settled is not None else ""
+    return (f"{text}{since}.",)

@@ -1,0 +1,1 @@
+"""A step inside a model: its numbers level by level, down to one multiplication."""

@@ -1,0 +1,1 @@
+"""Activation patching: pairs of texts × places × metric × method, one view."""

@@ -1,0 +1,246 @@
+"""Path patching: what one place inside a model tells another directly, and nobody else in between.
+
+Patching a head changes everything that reads it, and everything that reads those. Here only the paths to named receivers
+count (Wang et al. 2022, Goldowsky-Dill et al. 2023), in two passes over the second text:
+
+1. The sender has the first text's value, and all heads after it are frozen to what they have in the second text. What
+   then arrives at the receivers has come along the residual stream, and through MLPs, unless they are frozen too.
+2. The receivers get that, and everything else is computed as usual.
+
+Where the receiver is `final`, the first pass's scores are the answer.
+
+Shapes: a site's values (…, length, …), without a batch axis; those of a pass begin at its first position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Unpack
+
+from glassformer.ground.changes import Change
+from glassformer.ground.errors import InputError, SiteError, did_you_mean
+from glassformer.ground.operations import about, operation
+from glassformer.ground.progress import Progress
+from glassformer.ground.sites import Watch, all_sites, axes, expand
+from glassformer.see.activations import Activations
+from glassformer.see.patching.compute import (
+    AnswerArgument,
+    FirstArgument,
+    OtherArgument,
+    PositionsArgument,
+    SecondArgument,
+    counted,
+    leads,
+    patched_outcome,
+    read_both,
+    recovered,
+)
+from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, check_size, read_pairs
+from glassformer.see.patching.view import PatchedPath, PathPatching
+from glassformer.see.protocols import ModelLike
+from glassformer.see.view import Floats
+from glassformer.text.prompt import PromptKeywords, PromptOptions
+
+SENDERS = ("embedding", "attention.heads", "attention.update", "mlp.update", "residual")
+RECEIVERS = ("attention.input", "attention.query", "attention.key", "attention.value", "mlp.input", "final")
+ALL_HEADS = "blocks.*.attention.heads"
+
+
+@dataclass(frozen=True)
+class PathEnd:
+    """A sender or a receiver: a site, or one head of it."""
+
+    site: str
+    head: int | None = None
+
+    @property
+    def block(self) -> int | None:
+        return int(self.site.split(".")[1]) if self.site.startswith("blocks.") else None
+
+    def __str__(self) -> str:
+        return self.site if self.head is None else f"{self.site}.{self.head}"
+
+
+@operation(route="patch-path", verb="patch", chosen_by=("sender", "receivers"))
+def patch_path(
+    model: ModelLike,
+    first: FirstArgument,
+    second: SecondArgument,
+    sender: Annotated[
+        str,
+        about(
+            "The site that sends along a path, such as blocks.5.attention.heads.1; a pattern for many.",
+            "--from",
+            served_length=200,
+        ),
+    ] = ALL_HEADS,
+    receivers: Annotated[
+        str | Sequence[str],
+        about(
+            "The site that receives along a path, such as blocks.9.attention.query.6 or final; repeatable.",
+            "--to",
+            typed=list[str],
+            served=Sequence[str],
+            served_default=["final"],
+            served_length=200,
+            served_items=(1, 64),
+        ),
+    ] = "final",
+    positions: PositionsArgument = None,
+    *,
+    answer: AnswerArgument = None,
+    against: OtherArgument = None,
+    freeze_mlps: Annotated[bool, about("MLPs keep their values too.")] = False,
+    progress: Progress | None = None,
+    **prompt_options: Unpack[PromptKeywords],
+) -> PathPatching:
+    """Patch along paths: how much of the first text's answer goes from each sender to the receivers, past all other heads.
+
+    `sender`: each head that it means is patched by itself. `receivers`: 'final', or what some heads or MLPs read.
+    """
+    PromptOptions.of(prompt_options, patch_path)
+    source, goal = read_both(model, first, second, None, prompt_options)
+    ends = [receivers] if isinstance(receivers, str) else receivers
+    return path_patching(
+        source, goal, sender, ends, positions, answer=answer, against=against, freeze_mlps=freeze_mlps, progress=progress
+    )
+
+
+def path_patching(
+    first: Activations,
+    second: Activations,
+    sender: str = ALL_HEADS,
+    receivers: Sequence[str] = ("final",),
+    positions: Sequence[int | str] | int | None = None,
+    *,
+    answer: int | str | None = None,
+    against: int | str | None = None,
+    freeze_mlps: bool = False,
+    progress: Progress | None = None,
+) -> PathPatching:
+    """Patch each sender's value of the first text into the second, as the receivers see it."""
+    pair = TextPair(first, second, positions)
+    if pair.in_encoder:
+        raise InputError(f"{first.model.name} has two stacks. Path patching is for models of one.")
+    paths = Paths(
+        pair, path_ends([sender], first, SENDERS, each_head=True), path_ends(receivers, first, RECEIVERS), freeze_mlps
+    )
+    with read_pairs([pair], paths.sender_sites) as (read,):
+        patched = counted(paths.patched(read), progress, len(paths.senders) * (1 if paths.direct else 2))
+        outcome = patched_outcome(read, patched, recovered, (answer, against))
+    return PathPatching(
+        first.model.name,
+        outcome.texts,
+        outcome.answers,
+        leads(outcome.scored),
+        tuple(map(str, paths.receivers)),
+        ("heads", "mlps") if freeze_mlps else ("heads",),
+        tuple(pair.positions),
+        tuple(PatchedPath(str(end), end.block, end.head, outcome.values[end]) for end in paths.senders),
+        tuple(first.model.changes),
+    )
+
+
+def path_ends(patterns: Sequence[str], text: Activations, parts: Sequence[str], each_head: bool = False) -> list[PathEnd]:
+    """Senders or receivers by their names: sites, perhaps with a head's number behind; `each_head`: without, each by itself.
+
+    `blocks.9.attention.query.6` is one head's query, `blocks.*.attention.heads` all heads of all blocks.
+    """
+    ends: list[PathEnd] = []
+    blueprint = text.model.blueprint
+    for name in patterns:
+        stem, _, number = name.rpartition(".")
+        head = int(number) if number.isdecimal() and stem.count(".") > 1 else None
+        for site in expand([name if head is None else stem], *blueprint.block_counts):
+            part = site.split(".", 2)[-1]
+            if part not in parts:
+                raise SiteError(
+                    f"a path cannot {'begin' if each_head else 'end'} at {site!r}.{did_you_mean(part, parts)} It can at: "
+                    f"{', '.join(parts)}."
+                )
+            if site not in blueprint.sites:
+                continue
+            count = int(text.shape(site)[0]) if "heads" in axes(site) else 0
+            if head is not None and head >= count:
+                raise SiteError(f"there is no head {head} at {site!r}, which has {count}.")
+            heads: Sequence[int | None] = range(count) if each_head and count and head is None else [head]
+            ends += [PathEnd(site, each) for each in heads]
+    return list(dict.fromkeys(ends))
+
+
+class Paths:
+    """The paths from each sender to all receivers."""
+
+    def __init__(self, pair: TextPair, senders: Sequence[PathEnd], receivers: Sequence[PathEnd], freeze_mlps: bool) -> None:
+        if not receivers:
+            raise InputError("name at least one receiver, such as 'final' or 'blocks.3.attention.query.1'.")
+        if len(receivers) > 1 and PathEnd("final") in receivers:
+            raise InputError("'final' is the end of the model, and hides what other receivers do. Name it alone.")
+        self.pair, self.receivers, self.freeze_mlps = pair, list(receivers), freeze_mlps
+        blueprint = pair.first.model.blueprint
+        self.blocks = blueprint.blocks
+        self.order = {site: index for index, site in enumerate(all_sites(*blueprint.block_counts[:3]))}
+        last = max(self.order[end.site] for end in receivers)
+        self.senders = [end for end in senders if self.order[end.site] < last]
+        if not self.senders:
+            raise InputError(f"no receiver comes after {senders[0]}, so there is no path from it.")
+        self.start = min(pair.positions) if pair.causal else 0
+        length = len(pair.ids(pair.second))
+        check_size(len(self.senders), 2, len(self.senders) * 2 * (length - self.start))
+        self.all = list(range(self.start, length))  # the positions of a pass
+
+    @property
+    def sender_sites(self) -> list[str]:
+        return list(dict.fromkeys(end.site for end in self.senders))
+
+    @property
+    def direct(self) -> bool:
+        """Whether the first pass is all there is."""
+        return PathEnd("final") in self.receivers
+
+    def patched(self, read: ReadPair) -> Iterator[tuple[PathEnd, Floats]]:
+        """The second text's scores for each sender: after the first pass, and where that is not all, after the second."""
+        frozen = self.pair.second.values(*self._frozen_sites(self.senders))
+        second_runs = []
+        for end, scores, sites in read.patched(
+            [self._sender_run(end, read.values[end.site], frozen) for end in self.senders]
+        ):
+            yield end, scores
+            if not self.direct:
+                second_runs.append(self._receiver_run(end, sites))
+        yield from ((end, scores) for end, scores, _ in read.patched(second_runs))
+
+    def _frozen_sites(self, senders: Sequence[PathEnd]) -> list[str]:
+        """The sites after the first of these senders that keep their values."""
+        first = min(self.order[end.site] for end in senders)
+        parts = ("attention.heads", "mlp.update") if self.freeze_mlps else ("attention.heads",)
+        sites = (f"blocks.{block}.{part}" for block in range(self.blocks) for part in parts)
+        return [site for site in sites if self.order[site] > first]
+
+    def _sender_run(self, end: PathEnd, value: Floats, frozen: Mapping[str, Floats]) -> PatchedRun[PathEnd]:
+        changes = {site: self._replacement(frozen[site], self.all, self.all) for site in self._frozen_sites([end])}
+        origins = [self.pair.origins[position] for position in self.pair.positions]
+        changes[end.site] = self._replacement(value, origins, self.pair.positions, end.head)
+        later = {receiver.site for receiver in self.receivers if self.order[receiver.site] > self.order[end.site]}
+        reads = frozenset(later - {"final"})  # what comes before the sender stays as it is
+        return PatchedRun(end, Watch(reads, changes), self.start, end.block or 0)
+
+    def _receiver_run(self, sender: PathEnd, arrived: Mapping[str, Floats]) -> PatchedRun[PathEnd]:
+        rows = range(len(self.all))
+        changes: dict[str, Change] = {}
+        reached = [end for end in self.receivers if end.site in arrived]
+        for end in reached:
+            heads = [other.head for other in self.receivers if other.site == end.site]
+            changes[end.site] = self._replacement(arrived[end.site], rows, self.all, *([] if None in heads else heads))
+        block = min(end.block or 0 for end in reached)
+        return PatchedRun(sender, Watch(changes=changes), self.start, block)
+
+    @staticmethod
+    def _replacement(value: Floats, rows: Sequence[int], positions: Sequence[int], *heads: int | None) -> Change:
+        """A change that puts some rows of a value at some positions: of all heads, or of these."""
+        chosen = [head for head in heads if head is not None]
+        if value.ndim == 2:  # (length, hidden)
+            return Change(0.0, value[list(rows)], list(positions))
+        heads_value = value[chosen or slice(None)][:, list(rows)]
+        return Change(0.0, heads_value, list(positions), chosen or None)

@@ -1,0 +1,45 @@
+"""A text that a model has read: every view of it, each by one call and in a pass of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from glassformer.ground.errors import InputError, check_context
+from glassformer.ground.operations import operation
+from glassformer.see.activations import Activations
+from glassformer.see.protocols import ModelLike
+from glassformer.see.reading_operations import ReadingOperations
+from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions, encode
+
+
+class Reading(Activations, ReadingOperations):
+    """A text that a model has read, and perhaps written."""
+
+
+@operation()
+def read(model: ModelLike, prompt: Prompt, target: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Reading:
+    """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
+    _, ids = encode(model, prompt, PromptOptions.of(prompt_options, read))
+    check_context(len(ids), model.config.context)
+    if model.decoder_start_token is None:
+        if target is not None:
+            raise InputError(f"{model.name} is no encoder-decoder, so it has no target. Put both into one text.")
+        return Reading(model, ids, None, len(ids))
+    after = () if target is None else tuple(model.tokenizer(text_target=target)["input_ids"])
+    return Reading(model, (model.decoder_start_token, *after), ids, 1 + len(after))
+
+
+@operation()
+def read_ids(model: ModelLike, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()) -> Reading:
+    """A prompt and an answer under the glass, exactly as their ids say: what a run read and wrote."""
+    if not prompt_ids:
+        raise InputError("the prompt has no tokens. Say something.")
+    for token_id in (*prompt_ids, *answer_ids):
+        if not 0 <= token_id < model.config.vocab_size:
+            raise InputError(f"{token_id} is no token id; {model.name} has {model.config.vocab_size}.")
+    if model.decoder_start_token is None:
+        check_context(len(prompt_ids) + len(answer_ids), model.config.context)
+        return Reading(model, (*prompt_ids, *answer_ids), None, len(prompt_ids))
+    check_context(len(prompt_ids), model.config.context)
+    return Reading(model, (model.decoder_start_token, *answer_ids), tuple(prompt_ids), 1)

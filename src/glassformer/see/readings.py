@@ -1,0 +1,126 @@
+"""Many texts that a model reads: what is kept of them on disk, and what they have in common.
+
+Nothing is read beforehand: each call is one pass over all texts, several of them at a time (`text_batches.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from glassformer.ground.arguments import checked_class
+from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.operations import operation
+from glassformer.ground.progress import Progress
+from glassformer.ground.typecheck import OWN_CHECK, brief
+from glassformer.see.activation_files import write_activations
+from glassformer.see.activation_statistics import TextStatistics, text_statistics
+from glassformer.see.lens import TunedLens
+from glassformer.see.probes import Pooling, TrainedProbes, train_probes
+from glassformer.see.protocols import ModelLike
+from glassformer.see.recorded_activations import Kept, RecordedActivations, StoredDtype
+
+
+@checked_class
+@dataclass(frozen=True, repr=False)
+class Readings:
+    """Many texts that a model reads, as they are, each from its beginning."""
+
+    model: ModelLike
+    texts: Annotated[Iterable[str], OWN_CHECK]  # read once by each call, so a list, or whatever can be read again
+    length: int | None = None  # tokens of a text, at most; None: as many as the context has
+
+    def __post_init__(self) -> None:
+        if isinstance(self.texts, (str, bytes)) or not isinstance(self.texts, Iterable):
+            raise InputTypeError(f"texts is {brief(self.texts)}; it must be a list of strings, or another iterable of them.")
+        if self.length is not None and self.length < 1:
+            raise InputError(f"length is {self.length}; a text has at least one token.")
+
+    def __repr__(self) -> str:
+        count = f"{len(self.texts):,} texts" if isinstance(self.texts, Sized) else "texts"
+        return f"Readings({self.model.name}, {count})"
+
+    def record(
+        self,
+        *patterns: str,
+        folder: str | os.PathLike[str],
+        dtype: StoredDtype = "float32",
+        positions: Kept = "all",
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> RecordedActivations:
+        """Write what every token has at some sites to a folder of safetensors shards; returns what reads them.
+
+        Args:
+            patterns: sites, such as 'blocks.*.residual'.
+            folder: where they go; made if it is not there.
+            dtype: 'float32', or 'float16' for half of the room.
+            positions: 'all', or of each text its 'last' token alone.
+            resume: go on after the last whole shard of a recording that was stopped, with the same model and texts.
+            progress: called as (texts so far, total).
+        """
+        target = Path(folder).expanduser()
+        write_activations(
+            self.model, self.texts, patterns, target, length=self.length, dtype=dtype, positions=positions, resume=resume,
+            progress=progress,
+        )  # fmt: skip
+        return RecordedActivations(target)
+
+    def statistics(
+        self, *patterns: str, examples: int = 5, covariance: bool = False, progress: Progress | None = None
+    ) -> TextStatistics:
+        """Means, deviations and each neuron's strongest examples at some sites, in one pass; nothing else is kept.
+
+        `examples`: how many of each neuron. `covariance`: accumulate whole covariance matrices.
+        """
+        return text_statistics(
+            self.model, self.texts, patterns, length=self.length, examples=examples, covariance=covariance, progress=progress
+        )
+
+    def probe(
+        self,
+        labels: Annotated[Sequence[str], OWN_CHECK],
+        *patterns: str,
+        position: Pooling = "last",
+        held_out: float = 0.25,
+        penalty: float = 1.0,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> TrainedProbes:
+        """A linear probe at each of some sites, trained on the texts' labels and measured on held-out ones.
+
+        Args:
+            labels: one for each text.
+            patterns: sites; by default the residual stream after each block, which for an encoder-decoder is its encoder's.
+            position: which vector of a text is read: the 'last' token's, or the 'mean' of all.
+            held_out: the share of the texts that is measured on.
+            penalty: on the squares of the weights.
+            seed: of which texts are held out, and of the control.
+            progress: called as (texts so far, total).
+        """
+        default = "encoder.blocks.*.residual" if self.model.decoder_start_token is not None else "blocks.*.residual"
+        return train_probes(
+            self.model, self.texts, labels, patterns or (default,), length=self.length, position=position,
+            held_out=held_out, penalty=penalty, seed=seed, progress=progress,
+        )  # fmt: skip
+
+    def train_lens(self, *, steps: int = 150, seed: int = 0, progress: Progress | None = None) -> TunedLens:
+        """A tuned lens of the model, trained on these texts: pass it to `reading.lens(tuned=…)`, or save it.
+
+        `steps`: more of them lower the divergence further. `seed`: of which tokens each step sees.
+        """
+        from glassformer.see.fit_lens import train_lens
+
+        return train_lens(self.model, self.texts, length=self.length, steps=steps, seed=seed, progress=progress)
+
+
+@operation()
+def read_many(model: ModelLike, texts: Annotated[Iterable[str], OWN_CHECK], *, length: int | None = None) -> Readings:
+    """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens.
+
+    `length`: tokens of a text, at most; the rest of a longer one is not read.
+    """
+    return Readings(model, texts, length)

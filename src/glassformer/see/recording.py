@@ -1,0 +1,221 @@
+"""A recording: a run as data that a page can explore without the model, and what the studio shows.
+
+Each step keeps the model's best scores one by one, and all the others as a histogram. So a page can compute the
+probabilities under any temperature or top-p itself, and what it says of "all others" stays right.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from glassformer.decoding import Step
+from glassformer.decoding.settings import json_value
+from glassformer.decoding.waterfall import TAIL_WIDTH
+from glassformer.ground.errors import InputError
+from glassformer.page.document import Page, Paragraph, TokenStrip
+from glassformer.page.format import pluralize, visible
+from glassformer.see.activations import Activations, residual_sites
+from glassformer.see.attention import attention_maps
+from glassformer.see.journey.compute import prompt_stages
+from glassformer.see.journey.view import Stage
+from glassformer.see.lens import LayerPrediction, lens
+from glassformer.see.protocols import RunLike
+from glassformer.see.tokens import Token, describe_tokens, token_text
+from glassformer.see.view import View, write_form
+from glassformer.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class RecordedCandidates:
+    """A step's best candidates under the model, best first, and the chosen one."""
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    scores: tuple[float, ...]  # the model's own
+    paths: tuple[tuple[float | None, ...], ...]  # of the first few: the score after each rule; None: removed
+
+
+@dataclass(frozen=True)
+class RecordedTail:
+    """All other tokens, as a histogram of the model's scores."""
+
+    top: float  # the best of them
+    counts: tuple[int, ...]  # in bins of the recording's `tail_width`, from the top downwards
+
+
+@dataclass(frozen=True)
+class RecordedLens:
+    """What each layer would have predicted in a step's place."""
+
+    texts: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    ranks: tuple[int, ...]  # of the last layer's prediction in each layer
+    entropies: tuple[float, ...]  # in bits
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One chosen token, and what it was chosen from."""
+
+    token: Token
+    surprisal: float  # in bits
+    rank: int | None  # under the model: 1 is its first choice; None: it is none of the best that were recorded
+    entropy: float  # of the model's probabilities, in bits
+    draw: float | None
+    finish: str | None
+    rules: tuple[str, ...]
+    counts: tuple[int, ...]  # candidates in play: at first, then after each rule
+    candidates: RecordedCandidates
+    tail: RecordedTail | None  # None: the candidates are all that there are
+    lens: RecordedLens | None
+
+
+@dataclass(frozen=True)
+class Recording(View):
+    """A run that can be explored without its model."""
+
+    SCHEMA = "glassformer.recording/1"
+    RECORDS = "steps"
+
+    model: str
+    executor: str
+    tokens_per_second: float
+    seed: int | None
+    settings: Mapping[str, Any]  # those in force
+    prompt: str  # as the model read it
+    prompt_tokens: tuple[Token, ...]
+    text: str
+    steps: tuple[RecordedStep, ...]
+    layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by number
+    tail_width: float  # of a bin of the tails, in units of score
+    stages: tuple[Stage, ...]  # the prompt's journey to its first token
+    # What its page holds besides, by the names that the studio has for it:
+    slices: Mapping[str, View] = field(default_factory=dict, repr=False, metadata={"stored": False})
+
+    def page(self, everything: bool = False) -> Page:
+        tokens = tuple(visible(step.token.text) for step in self.steps)
+        notes = tuple(f"{step.surprisal:.1f} bits" for step in self.steps)
+        about = f"{self.model} · {self.executor} · {pluralize(len(self.steps), 'token')}"
+        strip = TokenStrip(tokens, tuple(step.surprisal for step in self.steps), notes)
+        return Page(f"A recording of {self.model}", (Paragraph(about, "dim"), strip))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it: .html is the studio with this run in it, which needs no server; .json its data; .txt for people."""
+        from glassformer.studio.saved_page import saved_page
+
+        if Path(path).suffix != ".html":
+            return super().save(path)
+        return write_form(path, {".html": lambda: saved_page(self.to_dict(), self._slices())})
+
+    def widget(self, height: int = 720) -> Any:
+        """The studio with this run, for a notebook's cell; so many pixels high. Needs the extra `notebooks`."""
+        from glassformer.studio.widget import recording_widget
+
+        return recording_widget(self.to_dict(), self._slices(), height)
+
+    def _slices(self) -> dict[str, Any]:
+        return {name: view.to_dict() for name, view in self.slices.items()}
+
+    def __repr__(self) -> str:
+        return f"Recording({self.model}: {len(self.steps)} tokens)"
+
+
+CANDIDATES = 64  # recorded one by one; a run is watched with `look` of so many
+PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
+PATHS = 12  # candidates whose way through the rules is kept
+
+
+def record(run: RunLike, tokens_per_second: float) -> Recording:
+    """A watched run."""
+    steps = record_steps(run.model.tokenizer, run.steps)
+    lenses = record_lenses(run, range(len(steps)))
+    return replace(
+        start_recording(run),
+        tokens_per_second=tokens_per_second,
+        text=run.text,
+        steps=tuple(replace(step, lens=lens) for step, lens in zip(steps, lenses, strict=True)),
+    )
+
+
+def record_slices(reading: Activations) -> dict[str, View]:
+    """What the studio's views ask a model for: every head's attention, and what the layers predict within the prompt.
+
+    A text that is too long for that has none of it.
+    """
+    slices: dict[str, View] = {}
+    with suppress(InputError):
+        maps = attention_maps(reading)
+        slices = {f"attention-maps/{kind}": attention_maps(reading, kind=kind) for kind in maps.kinds if kind != maps.kind}
+        slices[f"attention-maps/{maps.kind}"] = maps
+    if reading.source is None and 1 < reading.prompt_length <= PROMPT_TOKENS:
+        slices["lens"] = lens(reading, range(reading.prompt_length - 1))
+    return slices
+
+
+def start_recording(run: RunLike) -> Recording:
+    """All that is known of a run before its first token."""
+    model = run.model
+    return Recording(
+        model.name,
+        model.executor.describe().name,
+        0.0,
+        run.seed,
+        {name: json_value(value) for name, (value, _) in run.settings.in_force.items()},
+        run.prompt,
+        describe_tokens(model.tokenizer, run.prompt_ids),
+        "",
+        (),
+        tuple(residual_sites(model.blueprint)),
+        TAIL_WIDTH,
+        prompt_stages(model, run.prompt, run.prompt_ids),
+    )
+
+
+def record_steps(tokenizer: Tokenizer, steps: Sequence[Step], first: int = 0) -> list[RecordedStep]:
+    """Watched steps, without what the layers predicted; `first`: the number of the first of them in its text."""
+    tokens = describe_tokens(tokenizer, [step.id for step in steps], first)
+    return [_step(tokenizer, step, token) for step, token in zip(steps, tokens, strict=True)]
+
+
+def record_lenses(run: RunLike, numbers: Sequence[int]) -> list[RecordedLens]:
+    """What each layer would have predicted in the place of some of a run's steps; a pass over prompt and text."""
+    if not numbers:
+        return []
+    reading = Activations.of_run(run)
+    seen = lens(reading, [reading.prompt_length - 1 + number for number in numbers])
+    return [_lens_at(column) for column in zip(*seen.predictions, strict=True)]
+
+
+def _lens_at(layers: Sequence[LayerPrediction]) -> RecordedLens:
+    return RecordedLens(
+        tuple(layer.text for layer in layers),
+        tuple(layer.probability for layer in layers),
+        tuple(layer.rank for layer in layers),
+        tuple(layer.entropy for layer in layers),
+    )
+
+
+def _step(tokenizer: Tokenizer, step: Step, token: Token) -> RecordedStep:
+    fall = step.waterfall
+    if fall is None or step.logprob is None or step.candidates is None:
+        raise InputError(f"this run was not watched. Get it with watch(…, look={CANDIDATES}).")
+    ids = fall.ids.tolist()
+    place = ids.index(step.id)
+    paths = tuple(
+        tuple(None if score == -math.inf else score for score in fall.scores[1:, column].tolist())
+        for column in range(min(len(ids), max(PATHS, place + 1)))
+    )
+    texts = tuple(token_text(tokenizer, candidate) for candidate in ids)
+    candidates = RecordedCandidates(tuple(ids), texts, tuple(fall.scores[0].tolist()), paths)
+    rank = place + 1 if place < len(step.candidates) else None
+    tail = None if fall.tail is None else RecordedTail(*fall.tail)
+    return RecordedStep(
+        token, -step.logprob / math.log(2), rank, fall.entropies[0], step.draw,
+        step.finish.value if step.finish else None, fall.stages[1:], fall.counts, candidates, tail, None,
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Scaled dot-product attention, grouped (https://arxiv.org/abs/2305.13245), by torch's fast kernel wherever it can.
+
+A watched attention pattern is computed in addition to the fast path, for the watched layers only, so that the result
+stays bit for bit the same. Only a changed pattern goes into the output.
+
+Shapes: x (batch, length, hidden); query (batch, heads, length, head_size); key, value (batch, groups, keys, head_size).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glassformer.ops.module_steps import Path, part
+from glassformer.torch.container import Container, ContainerPlan
+from glassformer.torch.forward_pass import ForwardPass
+from glassformer.torch.mask import Mask
+
+
+def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
+    """Scores squeezed smoothly between -cap and cap (https://arxiv.org/abs/2408.00118); None: as they are."""
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, window: int | None = None, dropout: float = 0.0,
+    softcap: float | None = None, sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Each head's weighted mean of the values it looks at; with sinks, what they take is missing from it."""
+    if softcap is not None or sinks is not None:  # which torch's kernel does not have
+        weights = pattern(query, key, mask, scale, window, softcap, sinks)
+        return F.dropout(weights, dropout) @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    unmasked, plain_causal = mask.fast_path(window)
+    attn_mask = None if unmasked or plain_causal else mask.attn_mask(window)
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout, is_causal=plain_causal, scale=scale, enable_gqa=grouped
+    )
+
+
+def pattern(
+    query: Tensor, key: Tensor, mask: Mask, scale: float, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The attention weights: (batch, heads, length, keys), each row summing to one, or to less where a sink takes a part.
+
+    `sinks`: (heads,), a score beside those of the keys.
+    """
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = soft_cap((query.to(dtype) @ key.to(dtype).mT) * scale, softcap)
+    if mask.bias is not None:
+        scores = scores + mask.bias
+    scores = scores.masked_fill(~mask.visible(window), -torch.inf)
+    if sinks is not None:
+        column = sinks.to(dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, column), -1).softmax(-1)[..., :-1].to(query.dtype)
+    return scores.softmax(-1).to(query.dtype)
+
+
+class Attention(Container):
+    """Projections, norms and positions are its parts and steps; here is what happens between them."""
+
+    site_prefix = "attention"  # the first word of its site names
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks_name: str = ""  # a parameter: a score for each head that takes its part of the attention weights
+    dropout_path: Path = ()  # the module that drops out attention weights; without one, `dropout` is the rate
+    dropout: Any
+
+    @property
+    def sink_scores(self) -> Tensor | None:
+        return getattr(self, self.sinks_name) if self.sinks_name else None
+
+    @property
+    def dropout_rate(self) -> float:
+        """The share of attention weights to drop; 0 outside training."""
+        if self.dropout_path:
+            module = part(self, self.dropout_path)
+            return module.p if module.training else 0.0
+        return self.dropout if self.training else 0.0
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, p: ForwardPass, distance_key: Tensor | None = None,
+        distance_query: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """All heads' outputs, side by side: (batch, length, heads · head_size)."""
+        mask = p.mask
+        if p.cache is not None:
+            assert self.block_index is not None
+            key, value = p.cache.update(key, value, self.block_index)
+        if p.distances is not None:
+            mask = mask.with_bias(self._distance_bias(query, key, p, distance_key, distance_query))
+        return self._joined_heads(query, key, value, mask, p)
+
+    def _distance_bias(
+        self, query: Tensor, key: Tensor, p: ForwardPass, distance_key: Tensor | None, distance_query: Tensor | None
+    ) -> Tensor:
+        """A query meets the key of each distance, and a key the query of it (https://arxiv.org/abs/2006.03654)."""
+        assert p.distances is not None
+        shape = (*query.shape[:3], key.shape[2])
+        numbers = p.distances.numbers.expand(shape)
+        bias = query.new_zeros(shape)
+        if distance_key is not None:
+            bias = bias + (query @ distance_key.mT).gather(-1, numbers)
+        if distance_query is not None:
+            bias = bias + (key @ distance_query.mT).gather(-1, numbers.mT).mT
+        return bias * self.scale
+
+    def _joined_heads(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
+        heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate, self.softcap, self.sink_scores)
+        if p.tap is not None:
+            heads = self._seen_heads(heads, query, key, value, mask, p)
+        return heads.transpose(1, 2).reshape(len(query), query.shape[2], -1)
+
+    def _seen_heads(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
+        """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
+        assert p.tap is not None
+        site = self.site(f"{self.site_prefix}.pattern", p)
+        if p.tap.wants(site):
+            weights = pattern(query, key, mask, self.scale, self.window, self.softcap, self.sink_scores)
+            weights = p.tap.apply(site, weights)
+            if p.tap.changes(site):
+                heads = weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+        return self.at_site(f"{self.site_prefix}.heads", heads, p)
+
+
+class CrossAttention(Attention):
+    """A decoder's attention to the encoder's states."""
+
+    site_prefix = "cross"
+    key_plan: ContainerPlan
+    value_plan: ContainerPlan
+
+    def project_source(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's states."""
+        return self.key_plan.run(self, states), self.value_plan.run(self, states)
+
+    def attend_source(self, query: Tensor, p: ForwardPass) -> Tensor:
+        assert p.source is not None
+        assert self.block_index is not None
+        key, value = p.source.keys_and_values(self.block_index, self.project_source)
+        if p.tap is not None:
+            key, value = self.at_site("cross.key", key, p), self.at_site("cross.value", value, p)
+        return self._joined_heads(query, key, value, p.source.mask, p)

@@ -1,0 +1,318 @@
+"""What every base model has: a token embedding, a `ForwardPass` through the family's own computation, sites on the way.
+
+The three shapes of transformers differ in what goes in and what comes out; each has a file of its own:
+`decoder.Decoder`, `encoder.Encoder`, `seq2seq.EncoderDecoder`.
+
+Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints import Config, Head, Op, blueprint
+from glassformer.blueprints.blueprint import BlockCounts, Blueprint, Family
+from glassformer.ground import sites
+from glassformer.ground.changes import Change, SiteFunction
+from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
+from glassformer.ground.sites import ENCODER, Observer, SiteName, Tap, Watch
+from glassformer.ground.typecheck import brief
+from glassformer.ops.module_steps import Path, part, path_of
+from glassformer.torch import forked_threads as forked_threads  # imported for what it does at a fork
+from glassformer.torch.cache import Cache
+from glassformer.torch.container import ContainerPlan, FamilyModule, label_block, label_modules
+from glassformer.torch.derivation import Derivation, HeadDerivation
+from glassformer.torch.forward_pass import CrossAttentionSource, ForwardPass
+from glassformer.torch.layers import Embedding
+from glassformer.torch.mask import Mask
+from glassformer.torch.positions import RotaryEmbedding, RotaryPositions
+from glassformer.torch.routed_mlp import with_stacked_experts
+
+WatchLike: TypeAlias = Watch | Mapping[Any, Change | SiteFunction] | SiteName | Sequence[SiteName] | None
+
+IGNORED = -100  # a label that adds nothing to the loss
+
+
+class BaseModel(FamilyModule):
+    """A family without a head: its modules are those of its blueprint."""
+
+    declared: ClassVar[Family]
+    family: str
+    config_class: ClassVar[type[Config]]
+    prefix: ClassVar[str] = "model"  # the base's name inside a model with a head; "": its modules are at the top level
+    heads: ClassVar[tuple[Head, ...]] = ()
+    class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
+    optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
+    absent_modules: ClassVar[tuple[str, ...]] = ()  # of the whole model's checkpoints: what this part of it does not have
+    recompute = False  # as in its blocks
+    config: Any
+    embedding_path: Path
+    states_plan: ContainerPlan
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        described = blueprint(config, "base")
+        self._last = final_op(described)  # of those that make the states
+        self._has_position_table = any(op.reads_table for op in described.ops)
+        derivation = Derivation(config, self.declared, described, self.own_ops(described))
+        self.add_modules(derivation, described)
+        derivation.attach(self, {name: RotaryEmbedding(rope, config.head_dim) for name, rope in config.ropes.items()})
+        label_modules(self, self.declared.label)
+        if config.encoder_layers:
+            label_modules(part(self, ("encoder",)), self.declared.label, ENCODER)
+        for (_, index), path in derivation.blocks.items():
+            if path in derivation.inside and path not in derivation.shared_blocks:  # whose index comes with the pass
+                label_block(part(self, path), index)
+        self.add_plans(derivation, described)
+
+    def own_ops(self, described: Blueprint) -> Sequence[int]:
+        return range(len(described.ops))
+
+    def add_modules(self, derivation: Derivation, described: Blueprint) -> None:
+        self.embedding_path = path_of(described.ops[0].module)
+
+    def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
+        self.states_plan = derivation.plan((), range(len(derivation.nodes)))
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def base_model(self) -> BaseModel:
+        """Itself: a model with a head has it under this name too."""
+        return self
+
+    @property
+    def token_embedding(self) -> Embedding:
+        """The embedding of input tokens."""
+        table: Embedding = part(self, self.embedding_path)
+        return table
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens the embedding has; an adapter around it has the weight alone."""
+        embedding = self.token_embedding
+        return getattr(embedding, "num_embeddings", len(embedding.weight))
+
+    def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
+        """The caller's vectors, or those of the ids, without positions."""
+        return self.token_embedding(ids) if vectors is None else vectors
+
+    def wants_cache(self, use_cache: bool | None) -> bool:
+        """Whether a pass fills a cache: as asked for, else as the config says, but not where blocks are computed twice."""
+        return self.config.use_cache and not (self.recompute and self.training) if use_cache is None else use_cache
+
+    def stored_form(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A model's tensors as its files have them, where those are not its own."""
+        return with_stacked_experts(tensors, self.config.num_experts) if self.declared.stacked_experts else tensors
+
+    def drop_unread(self, head: nn.Module) -> None:
+        """Called when a head is attached: drop the modules that it does not read."""
+
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
+        """Embedded tokens to final states."""
+        return self.states_plan.run(self, x, p)
+
+    def final_states(self, x: Tensor) -> Tensor:
+        """What the norm after the last block makes of its states, in families that have one."""
+        return part(self, path_of(self._last.module))(x) if self._last.weights else x
+
+    def make_head(self, kind: Head) -> tuple[str, nn.Module]:
+        """A head's name in checkpoints, and its module; under no name, its children are at the top level."""
+        described = blueprint(self.config, kind)
+        ops, last = described.ops, described.ops.index(final_op(described))
+        in_base = [n for n, op in enumerate(ops) if self.prefix and op.module.startswith(f"{self.prefix}.") and n > last]
+        reads = "pooler" if in_base else next((op.pooling for op in ops if op.pooling), "states")
+        own = range(1 + (max(in_base) + 1 if in_base else last), len(ops))  # after the pooler, its activation
+        derivation = HeadDerivation(self.config, self.declared, described, own)
+        name, head = derivation.head(path_of(ops[-1].module), reads)
+        if kind == "masked" and self.declared.bias_name:
+            *home, bias = path_of(self.declared.bias_name)
+            part(head, tuple(home[1:] if name else home)).register_parameter(bias, head.output.bias)
+        return name, head
+
+    def new_pass(
+        self,
+        positions: Tensor,
+        mask: Mask,
+        cache: Cache | None = None,
+        tap: Tap | None = None,
+        source: CrossAttentionSource | None = None,
+        segments: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> ForwardPass:
+        """A pass for tokens at these positions; `lengths`: of the rows' texts, if they do not end with these tokens."""
+        rows = RotaryPositions(positions, mask.real_tokens, lengths)
+        dtype = self.token_embedding.weight.dtype
+        rotary = {name: part(self, (name,))(rows, dtype) for name in self.config.ropes}
+        return ForwardPass(mask, positions, rotary, cache, tap, source, segments)
+
+    def observed(self, tap: Tap | None, states: bool, attentions: bool, watch: WatchLike, stack: str = "") -> dict[str, Any]:
+        """What was seen of a pass, as fields of its output: what the flags ask for, and what a watch read."""
+        record = tap.observers[0].record if tap is not None else {}
+        return {
+            "hidden_states": self.hidden_states(record, stack) if states else None,
+            "attentions": self.attentions(record, stack) if attentions else None,
+            "sites": record if watch is not None else None,
+        }
+
+    # What a pass is made of -------------------------------------------------------------------------------------
+
+    @property
+    def block_counts(self) -> BlockCounts:
+        """How many blocks there are, how many in the encoder, which have experts, and what else their sites are called."""
+        c = self.config
+        return c.num_hidden_layers, c.encoder_layers, c.routed_layers, lambda: blueprint(c).synonyms
+
+    def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
+        """The sites that the familiar flags stand for, together with the caller's own watch."""
+        if watch is None and not attentions and not states:
+            return None
+        size = self.block_counts
+        flags = ["*blocks.*.pattern"] if attentions else []
+        flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
+        reads = frozenset(sites.expand(flags, *size))
+        if watch is None:
+            return Watch(reads)
+        own = Watch.parse(watch, *size)
+        return Watch(own.reads | reads, own.changes, own.recompute)
+
+    def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
+        """What entered each block, and what came out of the last norm, as the field counts them."""
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        inner = (record[f"{stack}blocks.{number}.residual"] for number in range(blocks - 1))
+        return (record[f"{stack}embedding"], *inner, record[f"{stack}final"])
+
+    def attentions(
+        self, record: Mapping[str, Tensor], stack: str = "", site_prefix: str = "attention"
+    ) -> tuple[Tensor, ...]:
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        return tuple(record[f"{stack}blocks.{number}.{site_prefix}.pattern"] for number in range(blocks))
+
+    def positions_and_mask(
+        self,
+        tokens: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None = None,
+        past: int = 0,
+        causal: bool = True,
+        name: str = "attention_mask",
+    ) -> tuple[Tensor, Mask]:
+        """Positions and mask of a caller's tokens."""
+        batch, length = tokens.shape[:2]
+        keys = past + length
+        columns = torch.arange(past, keys, device=tokens.device)[None]
+        positions, real_tokens, explicit = columns, None, None
+        if attention_mask is not None and attention_mask.ndim == 4:
+            explicit = self.explicit_mask(attention_mask, batch, length, keys, name)
+        elif attention_mask is not None:
+            if attention_mask.shape != (batch, keys):
+                remembered = f"with {past} remembered tokens and {length} new ones " if past or causal else ""
+                raise InputError(f"{name} has shape {tuple(attention_mask.shape)}; {remembered}it must be {(batch, keys)}.")
+            real_tokens = attention_mask.bool()
+            if holds(real_tokens, Tensor.all):
+                real_tokens = None
+            elif causal:
+                positions = (real_tokens.cumsum(-1) - 1).clamp(min=0)[:, past:]
+            else:
+                positions = self.encoder_positions(columns, real_tokens)
+        if position_ids is not None:
+            if position_ids.shape not in ((batch, length), (1, length)):
+                raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
+            first = getattr(self.config, "first_position", 0)  # they count the rows of a table
+            if holds(position_ids, lambda numbers: numbers.min() < first):
+                raise InputError(
+                    f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
+                )
+            positions = position_ids.to(tokens.device, torch.long) - first
+        if self._has_position_table and not torch.compiler.is_compiling():
+            check_context(int(positions.max()) + 1, self.config.context)
+        return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens, explicit=explicit)
+
+    def explicit_mask(self, mask: Tensor, batch: int, length: int, keys: int, name: str) -> Tensor:
+        """A caller's own mask of four axes, checked: truth values, or finite numbers of the model's dtype."""
+        heads = self.config.num_attention_heads
+        if mask.shape[0] not in (1, batch) or mask.shape[1] not in (1, heads) or mask.shape[2:] != (length, keys):
+            raise InputError(
+                f"{name} has shape {tuple(mask.shape)}; one of four axes must be (batch or 1, heads or 1, length, keys), "
+                f"here of {(batch, heads, length, keys)}."
+            )
+        if mask.dtype == torch.bool:
+            return mask
+        if not mask.is_floating_point() or bool(((mask == 0) | (mask == 1)).all() & (mask == 1).any()):
+            raise InputError(
+                f"{name} has four axes and holds {mask.dtype} of 0 and 1; pass it as {name}.bool(), True where a token is "
+                "seen, or as what is added to the scores: 0 where it is, and minus infinity where it is not."
+            )
+        dtype = self.token_embedding.weight.dtype
+        return mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+
+    @staticmethod
+    def check_cache_position(cache_position: Tensor | None, past: int, length: int) -> None:
+        """Refuse a place in the cache other than the next one, which is where tokens go."""
+        if cache_position is not None and cache_position.tolist() != list(range(past, past + length)):
+            raise InputError(
+                f"cache_position is {brief(cache_position.tolist())}; with {past} remembered tokens, {length} new ones "
+                f"stand at {past} to {past + length - 1}. Leave it out, or crop the cache first."
+            )
+
+    def encoder_positions(self, columns: Tensor, real_tokens: Tensor) -> Tensor:
+        """An encoder's positions: counted from the first real token; padding after it keeps its position."""
+        return (columns - real_tokens.int().argmax(-1)[:, None]).clamp(min=0)
+
+    @staticmethod
+    def make_tap(watch: Watch | None, start: int = 0) -> Tap | None:
+        return Tap([Observer(watch, start=start)]) if watch is not None else None
+
+    def check_inputs(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None
+    ) -> Tensor:
+        """The tensor to run, checked: whole ids in range, or vectors."""
+        if (input_ids is None) == (inputs_embeds is None):
+            ids, vectors = names or ("input_ids", "inputs_embeds")
+            both = ", and not both" if input_ids is not None else ", or labels" if names else ""
+            raise InputError(f"give either {ids} or {vectors}{both}.")
+        if inputs_embeds is not None:
+            hidden = self.token_embedding.weight.shape[1]
+            if inputs_embeds.ndim != 3 or not inputs_embeds.numel() or not inputs_embeds.is_floating_point():
+                shape = tuple(inputs_embeds.shape)
+                raise InputError(f"vectors are floats of (batch, length, {hidden}), not {inputs_embeds.dtype} of {shape}.")
+            return inputs_embeds
+        check_ids(input_ids, self.vocabulary_size, "the model")
+        assert input_ids is not None
+        return input_ids
+
+
+def final_op(described: Blueprint) -> Op:
+    return next(op for op in described.ops if op.site == "final")
+
+
+def holds(numbers: Tensor, condition: Callable[[Tensor], Tensor]) -> bool:
+    """Whether something is true of a tensor's numbers, which a graph that torch compiles cannot know: then it is not."""
+    return not torch.compiler.is_compiling() and bool(condition(numbers))
+
+
+def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
+    """A (batch, length) tensor of whole numbers inside the vocabulary, or an error that says what is wrong with it."""
+    if not isinstance(ids, Tensor):
+        refuse_text(ids, where)
+    if ids.dtype not in (torch.long, torch.int):
+        raise InputTypeError(f"{where} takes whole token ids, not {ids.dtype}. Use torch.long.")
+    if ids.ndim != 2:
+        raise InputError(f"{where} takes ids of shape (batch, length), not {tuple(ids.shape)}. Add a batch axis: ids[None].")
+    if ids.numel() == 0:
+        raise InputError(f"{where} was given an empty prompt: ids of shape {tuple(ids.shape)}. Give at least one token.")
+    if torch.compiler.is_compiling():
+        return ids
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"{where} was given token id {wrong}, outside the vocabulary of {vocabulary}. Is this the model's own tokenizer?"
+        )
+    return ids

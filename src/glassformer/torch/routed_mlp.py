@@ -1,0 +1,131 @@
+"""A mixture of experts (https://arxiv.org/abs/1701.06538): many MLPs, of which a router chooses a few for each token.
+
+Tokens are sorted by the expert that they go to, so that each expert computes all of its tokens at once, and nobody else's.
+
+Shapes: x (batch, length, hidden); router scores and shares (batch, length, experts); chosen (tokens, slots), where a token
+has a slot for each expert that it goes to, in the order of the experts' numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.torch.container import FamilyModule
+from glassformer.torch.forward_pass import ForwardPass
+from glassformer.torch.layers import ActivationFunction, Linear
+
+
+class Expert(FamilyModule):
+    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there."""
+
+    def __init__(
+        self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
+    ) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self.act_fn = ActivationFunction(activation)
+        self.names, self.limit, self.offset = names, limit, offset
+
+    def neurons(self, x: Tensor) -> Tensor:
+        gate, up = (self._modules[name](x) for name in self.names[:2])  # type: ignore[misc]
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self.act_fn(gate) * (up + self.offset if self.offset else up)
+
+    def down(self, neurons: Tensor) -> Tensor:
+        return self._modules[self.names[2]](neurons)  # type: ignore[misc]
+
+
+class RoutedMLP(FamilyModule):
+    """Experts, and the router that chooses among them: a Linear, under the checkpoint's name for it."""
+
+    printed_name = "SparseMoeBlock"
+
+    def __init__(
+        self, hidden: int, experts: Iterable[Expert], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
+    ) -> None:
+        super().__init__()
+        modules = nn.ModuleList(experts)
+        self.router_name, self.chosen, self.normalized = router, chosen, normalized
+        self.add_module(router, Linear(hidden, len(modules), bias))
+        self.experts = modules
+
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("mlp.input", x, p)
+        scores = self.at_site("mlp.router", getattr(self, self.router_name)(x), p)
+        shares = self.at_site("mlp.experts", self.shares(scores), p)
+        tokens, weights, chosen = x.flatten(0, -2), *self.choices(shares.flatten(0, -2))
+        order = chosen.flatten().argsort(stable=True)  # the slots of all tokens, sorted by expert
+        places = order.argsort()  # where each slot went
+        counts = chosen.flatten().bincount(minlength=len(self.experts) + 1).tolist()
+        neurons = self._by_expert(lambda expert: expert.neurons, tokens[order // self.chosen], counts)
+        if p.tap is not None:
+            hidden = neurons[places].view(*x.shape[:-1], -1)
+            neurons = self.at_site("mlp.hidden", hidden, p).reshape(len(order), -1)[order]
+        outputs = self._by_expert(lambda expert: expert.down, neurons, counts)
+        update = (outputs[places].view(len(tokens), self.chosen, -1) * weights[..., None]).sum(1)
+        return self.at_site("mlp.update", update.view(x.shape), p)
+
+    def shares(self, scores: Tensor) -> Tensor:
+        """Each expert's share of a token's update: the softmax of the scores, and 0 for all but the best; of two that are
+        equal, the first is better."""
+        shares = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)
+        ordered, numbers = shares.sort(dim=-1, descending=True, stable=True)
+        best, experts = ordered[..., : self.chosen], numbers[..., : self.chosen]
+        if self.normalized:
+            best = best / best.sum(-1, keepdim=True)
+        return torch.zeros_like(shares).scatter(-1, experts, best).to(scores.dtype)
+
+    def choices(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest shares of each token, and the experts that they belong to, by number; a share of 0 belongs to none,
+        which has the number after the last."""
+        experts = shares.detach().abs().topk(self.chosen, -1).indices
+        experts = experts.masked_fill(shares.detach().gather(-1, experts) == 0, len(self.experts)).sort(-1).values
+        return nn.functional.pad(shares, (0, 1)).gather(-1, experts), experts
+
+    def _by_expert(
+        self, half: Callable[[Expert], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
+    ) -> Tensor:  # fmt: skip
+        """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros."""
+        *parts, unused = rows.split(counts)  # type: ignore[no-untyped-call]
+        results = [half(expert)(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)]  # type: ignore[arg-type]
+        if len(unused) or not results:
+            width = half(self.experts[0])(rows[:0]).shape[-1]  # type: ignore[arg-type]
+            results.append(unused.new_zeros(len(unused), width))
+        return torch.cat(results)
+
+
+def load_balancing_loss(router_logits: Iterable[Tensor], chosen: int, mask: Tensor | None = None) -> Tensor:
+    """How unevenly tokens are spread over the experts (https://arxiv.org/abs/2101.03961, equations 4 to 6); at least
+    `chosen`, where they are spread evenly.
+
+    Args:
+        router_logits: of each layer, (tokens, experts).
+        mask: 1 for real tokens, 0 for padding, (batch, length).
+    """
+    layers = torch.stack([logits.softmax(-1) for logits in router_logits])
+    goes = torch.zeros_like(layers).scatter(-1, layers.topk(chosen, -1).indices, 1.0)
+    real = torch.ones(layers.shape[1], device=layers.device) if mask is None else mask.reshape(-1).to(layers)
+    total = real.sum() * len(layers)
+    tokens, probability = ((values.float() * real[:, None]).sum((0, 1)) / total for values in (goes, layers))
+    return (tokens * probability).sum() * layers.shape[-1]
+
+
+def with_stacked_experts(tensors: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    stored = {name: value for name, value in tensors.items() if ".mlp.experts." not in name}
+    homes = dict.fromkeys(name.partition(".experts.")[0] for name in tensors if ".mlp.experts." in name)
+    for home in homes:
+
+        def stacked(name: str, home: str = home) -> Tensor:
+            parts = [tensors[f"{home}.experts.{number}.{name}"] for number in range(count)]
+            return torch.stack(parts).mT if name.endswith("weight") else torch.stack(parts)
+
+        for kind, ending in (("weight", ""), ("bias", "_bias")):
+            pairs = torch.stack([stacked(f"gate_proj.{kind}"), stacked(f"up_proj.{kind}")], -1)
+            stored[f"{home}.experts.gate_up_proj{ending}"] = pairs.flatten(-2)
+            stored[f"{home}.experts.down_proj{ending}"] = stacked(f"down_proj.{kind}").contiguous()
+    return stored

@@ -1,1 +1,0 @@
-"""Trainings that are known by name: data, model and settings together, so that anybody can repeat them."""
