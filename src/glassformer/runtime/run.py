@@ -19,11 +19,11 @@ from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.settings import as_texts
 from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError
+from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.text.streaming import StopBuffer
 
 if TYPE_CHECKING:
-    from glassformer.ground.progress import Progress
     from glassformer.page.document import Page
     from glassformer.see.attention import AttentionKind, AttentionMap, Heads
     from glassformer.see.attribution import Attribution, ScoreMetric
