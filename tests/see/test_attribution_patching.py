@@ -18,12 +18,12 @@ from glassformer.ground.errors import InputError, SettingError
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.see import differentiation
 from glassformer.see.patching import estimate as module
-from glassformer.see.patching.compute import BY_HEAD, SITES, patching
-from glassformer.see.patching.estimate import attribution_patching, compare_with_patching
+from glassformer.see.patching.compute import BY_HEAD, SITES
+from glassformer.see.patching.estimate import compare_with_patching
 from glassformer.see.patching.view import AttributionPatching, PatchedPart
 from glassformer.see.schema import schema
 from tests.see.models import WRITERS, Both, both, encoder, folder
-from tests.see.test_patching import FIRST, SECOND, answers, blocks, readings, stream
+from tests.see.test_patching import FIRST, SECOND, answers, blocks, patching, readings, stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = [*((family, "cpu") for family in WRITERS), ("llama", "plain"), ("t5", "plain")]
@@ -33,6 +33,12 @@ PARTS = get_args(PatchedPart)
 @pytest.fixture(params=PAIRS, ids="-".join)
 def pair(request: pytest.FixtureRequest) -> Both:
     return both(*request.param)
+
+
+def estimated(pair: Both, *arguments: Any, **asked: Any) -> AttributionPatching:
+    target = {"target": "a dog sat"} if pair.sourced else {}
+    view: AttributionPatching = pair.model.attribution_patch(FIRST, SECOND, *arguments, **asked, **target)
+    return view
 
 
 def hooked(pair: Both, reading: Any, asked: dict[str, int]) -> tuple[float, list[torch.Tensor], list[torch.Tensor]]:
@@ -57,7 +63,7 @@ def test_each_estimate_in_the_stream_is_the_references(pair: Both) -> None:
     first, second = readings(pair)
     clean, values, _ = hooked(pair, first, asked)
     corrupted, others, gradients = hooked(pair, second, asked)
-    estimate = attribution_patching(first, second, **asked).estimate
+    estimate = estimated(pair, **asked).estimate
     assert estimate.differences == pytest.approx((clean, corrupted), abs=1e-3)
     for layer in range(len(values)):
         expected = ((values[layer] - others[layer]) * gradients[layer]).sum(-1) / (clean - corrupted)
@@ -74,7 +80,7 @@ def test_each_estimate_is_the_slope_of_its_patch(family: str) -> None:
     asked = answers(pair)
     share = 1e-4
     for part in PARTS:
-        estimate = attribution_patching(first, second, part, **asked).estimate
+        estimate = estimated(pair, part, **asked).estimate
         clean, corrupted = estimate.differences
         prefix = "encoder." if pair.sourced else ""
         site = prefix + SITES[part].format(1)
@@ -95,7 +101,7 @@ def test_each_estimate_is_the_slope_of_its_patch(family: str) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_the_axes_are_those_of_patching(pair: Both, part: PatchedPart) -> None:
     asked = answers(pair)
-    view = attribution_patching(*readings(pair), part, **asked, check=True)
+    view = estimated(pair, part, **asked, check=True)
     assert view.check is not None
     true = patching(*readings(pair), part, **asked)
     assert view.check.patching == true
@@ -124,22 +130,22 @@ def test_the_axes_are_those_of_patching(pair: Both, part: PatchedPart) -> None:
 
 def test_how_far_off_an_estimate_is() -> None:
     pair = both("gpt2")
-    view = attribution_patching(*readings(pair), "heads", **answers(pair), check=True)
+    view = estimated(pair, "heads", **answers(pair), check=True)
     assert view.check is not None
-    estimated, patched = np.asarray(view), np.asarray(view.check.patching)
-    assert view.check.correlation == pytest.approx(np.corrcoef(estimated.ravel(), patched.ravel())[0, 1])
-    assert view.check.mean_error == pytest.approx(np.abs(estimated - patched).mean())
+    estimates, patched = np.asarray(view), np.asarray(view.check.patching)
+    assert view.check.correlation == pytest.approx(np.corrcoef(estimates.ravel(), patched.ravel())[0, 1])
+    assert view.check.mean_error == pytest.approx(np.abs(estimates - patched).mean())
     errors = [abs(miss.estimate - miss.patched) for miss in view.check.misses]
     assert errors == sorted(errors, reverse=True)
-    assert len(errors) == estimated.size
+    assert len(errors) == estimates.size
     worst = view.check.misses[0]
     assert worst.estimate == view.at(worst.layer, int(worst.place))
-    assert view.cells[0].value == estimated.ravel()[np.abs(estimated).argmax()]
+    assert view.cells[0].value == estimates.ravel()[np.abs(estimates).argmax()]
     assert f"correlation {view.check.correlation:.3f}" in str(view)
     assert repr(view).startswith("AttributionPatching(")
     same = compare_with_patching(view.check.patching, view.check.patching)
     assert (same.correlation, same.mean_error) == (pytest.approx(1.0), 0.0)
-    unchecked = attribution_patching(*readings(pair), "heads", **answers(pair))
+    unchecked = estimated(pair, "heads", **answers(pair))
     assert "patching itself tells: --check" in str(unchecked)
     assert unchecked.estimate == view.estimate
 
@@ -148,10 +154,10 @@ def test_how_far_off_an_estimate_is() -> None:
 @pytest.mark.parametrize("executor", ["plain", "cpu"])
 def test_a_common_beginning_is_read_once(part: PatchedPart, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = both("llama", executor)
-    split = attribution_patching(*readings(pair), part, **answers(pair))
-    some = attribution_patching(*readings(pair), part, split.estimate.positions[-2:], **answers(pair))
+    split = estimated(pair, part, **answers(pair))
+    some = estimated(pair, part, split.estimate.positions[-2:], **answers(pair))
     monkeypatch.setattr(differentiation, "KEPT_BYTES", 0)  # which rules it out for the gradients
-    whole = attribution_patching(*readings(pair), part, **answers(pair))
+    whole = estimated(pair, part, **answers(pair))
     np.testing.assert_allclose(np.asarray(split), np.asarray(whole), atol=1e-4)
     assert some.estimate.positions == whole.estimate.positions[-2:]
     if part not in BY_HEAD:
@@ -187,7 +193,7 @@ def test_the_method_and_the_verb() -> None:
     pair = both("gpt2", "cpu")
     asked = answers(pair)
     view = pair.model.attribution_patch(FIRST, SECOND, "heads", **asked, raw=True)
-    assert view == attribution_patching(*readings(pair), "heads", **asked)
+    assert view == estimated(pair, "heads", **asked)
     place, _ = folder("gpt2", "causal")
     arguments = ["attribution-patch", "-m", str(place), "--raw", FIRST, SECOND, "--part", "heads", "--json"]
     answer = CliRunner().invoke(app, [*arguments, "--answer", f"#{asked['answer']}", "--against", f"#{asked['against']}"])
@@ -204,7 +210,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="scores no tokens"):
         encoder("bert", "sequence").model.attribution_patch("the cat", "a cat")
     with pytest.raises(SettingError, match="there is no part 'head' to patch. Did you mean 'heads'"):
-        attribution_patching(*readings(both("gpt2")), "head")  # type: ignore[arg-type]
+        estimated(both("gpt2"), "head")
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="the values and gradients of these places take .* GB. Take shorter texts"):
         model.attribution_patch(FIRST, SECOND)

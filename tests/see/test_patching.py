@@ -20,7 +20,8 @@ from glassformer.ground.sites import Watch
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.see.passes import encoder_pass
 from glassformer.see.patching import pair as read_pair
-from glassformer.see.patching.compute import BY_HEAD, SITES, patching
+from glassformer.see.patching.compute import BY_HEAD, SITES, PartPlaces, one_pair, run_patches
+from glassformer.see.patching.pair import TextPair
 from glassformer.see.patching.view import PatchedPart, Patching
 from glassformer.see.schema import schema
 from tests.features.dictionaries import write_folder
@@ -52,6 +53,15 @@ def pair(request: pytest.FixtureRequest) -> Both:
 
 def readings(pair: Both) -> tuple[Any, Any]:
     return pair.reading(FIRST), pair.reading(SECOND)
+
+
+def patching(
+    first: Any, second: Any, part: PatchedPart = "residual", positions: Any = None, *, answer: Any = None,
+    against: Any = None, progress: Any = None,
+) -> Patching:  # fmt: skip
+    """What `model.patch` makes of texts that are read."""
+    pair, places = TextPair(first, second, positions, answers=(answer, against)), PartPlaces(part)
+    return one_pair(places, *run_patches([pair], places, progress=progress))
 
 
 def answers(pair: Both) -> dict[str, int]:

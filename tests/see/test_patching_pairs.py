@@ -19,7 +19,7 @@ from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.page.html import html_document
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.see.patching import pair as read_pair
-from glassformer.see.patching.compute import METRICS, ScoredPair, patching_pairs
+from glassformer.see.patching.compute import METRICS, ScoredPair
 from glassformer.see.patching.pair import align
 from glassformer.see.patching.view import MetricName, PairPatching
 from glassformer.see.schema import schema
@@ -199,7 +199,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pair, "MAX_TOKENS", 10)
     refused("places of this text reads .* tokens. Name a few positions", PAIRS)
     monkeypatch.undo()
-    assert patching_pairs([(model.read("a cat"), model.read("a hat"), 4, 5)]).heads  # still usable
+    assert model.patch_pairs([("a cat", "a hat", 4, 5)]).heads  # still usable
 
 
 def broken(scores: Any, pair: ScoredPair) -> float:

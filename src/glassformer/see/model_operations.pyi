@@ -8,10 +8,10 @@ from glassformer.see.journey.compute import look as _look
 from glassformer.see.lens import load_lens as _load_lens
 from glassformer.see.model_description import sites as _sites
 from glassformer.see.parameters import parameters as _parameters
-from glassformer.see.patching.compute import patch as _patch
-from glassformer.see.patching.compute import patch_pairs as _patch_pairs
-from glassformer.see.patching.estimate import attribution_patch as _attribution_patch
-from glassformer.see.patching.paths import patch_path as _patch_path
+from glassformer.see.patching.operations import attribution_patch as _attribution_patch
+from glassformer.see.patching.operations import patch as _patch
+from glassformer.see.patching.operations import patch_pairs as _patch_pairs
+from glassformer.see.patching.operations import patch_path as _patch_path
 from glassformer.see.probes import load_probes as _load_probes
 from glassformer.see.reading import read as _read
 from glassformer.see.reading import read_ids as _read_ids

@@ -15,41 +15,21 @@ Shapes: a site's value (length, hidden), or (heads, length, …), of the positio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import Feed, Want, common_prefix
 from glassformer.ground.errors import InputError
-from glassformer.ground.operations import about, operation
-from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch, axes
 from glassformer.see.activations import Activations, to_numpy
 from glassformer.see.metrics import Target
 from glassformer.see.passes import encoder_pass
-from glassformer.see.patching.compute import (
-    AnswerArgument,
-    Answers,
-    Cell,
-    FirstArgument,
-    OtherArgument,
-    OutputArgument,
-    PairOutcome,
-    PartArgument,
-    PartPlaces,
-    PlaceArgument,
-    SecondArgument,
-    leads,
-    patching,
-    read_both,
-    scored_pair,
-)
+from glassformer.see.patching.compute import Cell, PairOutcome, PartPlaces, scored_pair
 from glassformer.see.patching.pair import TextPair
-from glassformer.see.patching.view import AttributionPatching, EstimateCheck, EstimateMiss, PatchedPart, Patching
-from glassformer.see.protocols import ModelLike
+from glassformer.see.patching.view import EstimateCheck, EstimateMiss, Patching
 from glassformer.see.view import Floats
-from glassformer.text.prompt import PromptKeywords, PromptOptions
 
 if TYPE_CHECKING:
     from glassformer.see.differentiation import ReadPrefix
@@ -57,66 +37,15 @@ if TYPE_CHECKING:
 MAX_BYTES = 2_000_000_000  # of the values that are compared
 
 
-@operation(
-    route="attribution-patch",
-    section="Change and compare",
-    example='glass attribution-patch --raw "The capital of France is" "The capital of Italy is" --part heads   ·   '
-    'glass attribution-patch --raw "The capital of France is" "The capital of Italy is" --check',
-)
-def attribution_patch(
-    model: ModelLike,
-    first: FirstArgument,
-    second: SecondArgument,
-    part: PartArgument = "residual",
-    positions: PlaceArgument = None,
-    *,
-    answer: AnswerArgument = None,
-    against: OtherArgument = None,
-    target: OutputArgument = None,
-    check: Annotated[bool, about("Patch too, and show how far off the estimate is.")] = False,
-    progress: Progress | None = None,
-    **prompt_options: Unpack[PromptKeywords],
-) -> AttributionPatching:
-    """Estimate what patching would restore at every place, all at once, by one backward pass."""
-    PromptOptions.of(prompt_options, attribution_patch)
-    texts = read_both(model, first, second, target, prompt_options)
-    return attribution_patching(*texts, part, positions, answer=answer, against=against, check=check, progress=progress)
-
-
-def attribution_patching(
-    first: Activations,
-    second: Activations,
-    part: PatchedPart = "residual",
-    positions: Sequence[int | str] | int | None = None,
-    *,
-    answer: int | str | None = None,
-    against: int | str | None = None,
-    check: bool = False,
-    progress: Progress | None = None,
-) -> AttributionPatching:
-    """What patching the first text's values into the second's pass would recover, place by place.
-
-    The arguments are those of `patching`. `check`: patch too, and compare.
-    """
-    places, pair = PartPlaces(part), TextPair(first, second, positions)
-    if (size := 3 * first.cost(*places.sites(pair).values()).bytes) > MAX_BYTES:
+def estimate_patches(pair: TextPair, places: PartPlaces) -> PairOutcome[Cell]:
+    """What the metric `recovered` would give at each place, were it patched."""
+    sites = places.layers(pair)
+    if (size := 3 * pair.first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    outcome = estimated_outcome(pair, places, (answer, against))
-    estimate = places.view(outcome)
-    if not check:
-        return AttributionPatching(estimate, None)
-    tokens = {"answer": outcome.scored.answer, "against": outcome.scored.against}
-    true = patching(first, second, part, pair.positions, **tokens, progress=progress)
-    return AttributionPatching(estimate, compare_with_patching(estimate, true))
-
-
-def estimated_outcome(pair: TextPair, places: PartPlaces, answers: Answers) -> PairOutcome[Cell]:
-    """What the metric `recovered` would give at each place."""
-    sites = places.sites(pair)
     start = min(*pair.positions, common_prefix(pair.first.ids, pair.second.ids)) if pair.causal else 0
-    values, scores, prefix = _both_texts(pair, tuple(sites.values()), start)
-    scored, tokens = scored_pair(pair, scores, answers)
-    clean, corrupted = leads(scored)
+    values, logits, prefix = _both_texts(pair, tuple(sites.values()), start)
+    scored = scored_pair(pair, logits)
+    clean, corrupted = scored.leads
     position = len(pair.second.ids) - 1 if pair.masks is None else pair.masks[1]
     target = Target(position, scored.answer, scored.against)
     gradients = _gradients(pair.second, target, tuple(sites.values()), prefix)
@@ -125,7 +54,7 @@ def estimated_outcome(pair: TextPair, places: PartPlaces, answers: Answers) -> P
     for layer, site in sites.items():
         moved = _contributions(values[0][site] - values[1][site], gradients[site], chosen, places.by_head)
         estimates |= {(layer, column): value for column, value in enumerate((moved / (clean - corrupted)).tolist())}
-    return PairOutcome(pair, scored, tokens, (1.0, 0.0), estimates)
+    return PairOutcome(pair, scored, (1.0, 0.0), estimates)
 
 
 def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
@@ -144,15 +73,14 @@ def compare_with_patching(estimate: Patching, true: Patching) -> EstimateCheck:
 def _both_texts(
     pair: TextPair, sites: Sequence[str], start: int
 ) -> tuple[list[Mapping[str, Floats]], list[Floats], ReadPrefix | None]:
-    """The values of each text at the sites from a position on, its scores where the answer stands, and what comes before."""
+    """The values of each text at the sites from a position on, its logits where the answer is, and what comes before."""
     from glassformer.see.differentiation import ReadPrefix
 
     watch, texts = Watch(frozenset(sites)), (pair.first, pair.second)
     if pair.masks is not None:
         passes = [encoder_pass(text.model, text.ids, watch) for text in texts]
-        scored = zip(pair.masks, passes, strict=True)
-        scores = [scores[mask] for mask, (scores, _) in scored if scores is not None]
-        return [values for _, values in passes], scores, None
+        masked = zip(pair.masks, passes, strict=True)
+        return [values for _, values in passes], [row[mask] for mask, (row, _) in masked if row is not None], None
     executor, prefix = pair.first.model.executor, None
     rows = [executor.open(pair.first.source)]
     try:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from glassformer.engine.protocol import BlockInput, Executor, Feed, Logits, Want, common_prefix
 from glassformer.ground.errors import InputError, spell
@@ -23,6 +23,8 @@ from glassformer.see.activations import Activations, to_numpy
 from glassformer.see.passes import encoder_pass
 from glassformer.see.tokens import find_token
 from glassformer.see.view import Floats
+
+Answers: TypeAlias = tuple[int | str | None, int | str | None]  # the tokens to tell apart; None: what a text leads to
 
 
 def align(first: Sequence[int], second: Sequence[int]) -> dict[int, int]:
@@ -54,11 +56,13 @@ class TextPair:
         *,
         aligned: bool = False,  # whether they may have different numbers of tokens
         aligning: str = "",  # a call that aligns them, for the message where they must not
+        answers: Answers = (None, None),
+        number: int | None = None,  # of many, from 1 on; None: it is the only one
     ) -> None:
         model = first.model
         if not (model.writes or model.head == "masked"):
             raise InputError(f"{model.name} scores no tokens, so there is no answer that a patch could restore.")
-        self.first, self.second = first, second
+        self.first, self.second, self.answers, self.number = first, second, answers, number
         self.in_encoder = first.source is not None
         if self.in_encoder and first.ids != second.ids:
             raise InputError("the two targets differ. Patch two texts that an encoder reads, before the same target.")
@@ -73,7 +77,8 @@ class TextPair:
             raise InputError("the two texts are the same, so there is nothing to carry over.")
         self.causal = model.writes and not self.in_encoder
         shared = common_prefix(ids, other_ids) if self.causal else 0  # where nothing can differ
-        self.origins = {at: origin for at, origin in align(ids, other_ids).items() if at >= shared}  # the second's positions
+        aligned_positions = align(ids, other_ids).items()
+        self.origins = {position: origin for position, origin in aligned_positions if position >= shared}
         if not self.origins:
             raise InputError("one text is the beginning of the other, so no position after it has a counterpart to patch.")
         self.positions = list(self.origins)
@@ -85,12 +90,12 @@ class TextPair:
         named = [positions] if isinstance(positions, (int, str)) else positions
         if not named:
             raise InputError("name at least one position to patch, or leave positions out for all.")
-        numbers = sorted({self._position(position) for position in named})
-        if -1 < max(numbers) < shared:
+        found = sorted({self._position(position) for position in named})
+        if -1 < max(found) < shared:
             raise InputError(f"the texts are the same up to position {shared}, so nothing before it can carry a difference.")
-        if not (chosen := [at for at in numbers if at in self.origins or 0 <= at < shared]):
+        if not (chosen := [position for position in found if position in self.origins or 0 <= position < shared]):
             raise InputError(f"{named[0]!r} has no counterpart in the other text, so it cannot be patched.")
-        self.origins |= {at: at for at in chosen if at < shared}
+        self.origins |= {position: position for position in chosen if position < shared}
         return chosen
 
     @property
@@ -99,8 +104,8 @@ class TextPair:
         lengths = [len(self.ids(text)) for text in (self.first, self.second)]
         aligned = align(self.ids(self.first), self.ids(self.second))
         return (
-            tuple(at for at in range(lengths[0]) if at not in aligned.values()),
-            tuple(at for at in range(lengths[1]) if at not in aligned),
+            tuple(position for position in range(lengths[0]) if position not in aligned.values()),
+            tuple(position for position in range(lengths[1]) if position not in aligned),
         )
 
     def ids(self, text: Activations) -> tuple[int, ...]:
@@ -123,7 +128,7 @@ class TextPair:
         return ENCODER if self.in_encoder else ""
 
     def _position(self, position: int | str) -> int:
-        """A position, by number or by a token of either text."""
+        """A position, by its index or by a token of either text."""
         with suppress(InputError):
             return find_token(position, self.token_texts(self.second))
         origin = find_token(position, self.token_texts(self.first))
@@ -144,7 +149,7 @@ class TextPair:
         return first[0], second[0]
 
 
-LONG_PREFIX = 64  # tokens before the first patch, from which on they are read by themselves
+LONG_PREFIX = 64  # tokens before the first patch that are worth a pass of their own
 BATCH_TOKENS = 2048  # of the patches that go through in one pass, about
 MAX_TOKENS = 1_000_000  # that all patches read
 Place = TypeVar("Place", bound=Hashable)
@@ -183,7 +188,7 @@ class ReadPair:
         size = max(1, BATCH_TOKENS // len(pair.ids(text)))
         for start in dict.fromkeys(run.start for run in runs):
             here = [run for run in runs if run.start == start]
-            for batch in (here[at : at + size] for at in range(0, len(here), size)):
+            for batch in (here[index : index + size] for index in range(0, len(here), size)):
                 if self.second is not None:
                     feeds = [self.second.feed(run) for run in batch]
                 else:

@@ -14,33 +14,17 @@ Shapes: a site's values (…, length, …), without a batch axis; those of a pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Unpack
 
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, SiteError, did_you_mean
-from glassformer.ground.operations import about, operation
-from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch, all_sites, axes, expand
 from glassformer.see.activations import Activations
-from glassformer.see.patching.compute import (
-    AnswerArgument,
-    FirstArgument,
-    OtherArgument,
-    PositionsArgument,
-    SecondArgument,
-    counted,
-    leads,
-    patched_outcome,
-    read_both,
-    recovered,
-)
-from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, check_size, read_pairs
+from glassformer.see.patching.compute import PairOutcome
+from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair
 from glassformer.see.patching.view import PatchedPath, PathPatching
-from glassformer.see.protocols import ModelLike
 from glassformer.see.view import Floats
-from glassformer.text.prompt import PromptKeywords, PromptOptions
 
 SENDERS = ("embedding", "attention.heads", "attention.update", "mlp.update", "residual")
 RECEIVERS = ("attention.input", "attention.query", "attention.key", "attention.value", "mlp.input", "final")
@@ -62,88 +46,8 @@ class PathEnd:
         return self.site if self.head is None else f"{self.site}.{self.head}"
 
 
-@operation(route="patch-path", verb="patch", chosen_by=("sender", "receivers"))
-def patch_path(
-    model: ModelLike,
-    first: FirstArgument,
-    second: SecondArgument,
-    sender: Annotated[
-        str,
-        about(
-            "The site that sends along a path, such as blocks.5.attention.heads.1; a pattern for many.",
-            "--from",
-            served_length=200,
-        ),
-    ] = ALL_HEADS,
-    receivers: Annotated[
-        str | Sequence[str],
-        about(
-            "The site that receives along a path, such as blocks.9.attention.query.6 or final; repeatable.",
-            "--to",
-            typed=list[str],
-            served=Sequence[str],
-            served_default=["final"],
-            served_length=200,
-            served_items=(1, 64),
-        ),
-    ] = "final",
-    positions: PositionsArgument = None,
-    *,
-    answer: AnswerArgument = None,
-    against: OtherArgument = None,
-    freeze_mlps: Annotated[bool, about("MLPs keep their values too.")] = False,
-    progress: Progress | None = None,
-    **prompt_options: Unpack[PromptKeywords],
-) -> PathPatching:
-    """Patch along paths: how much of the first text's answer goes from each sender to the receivers, past all other heads.
-
-    `sender`: each head that it means is patched by itself. `receivers`: 'final', or what some heads or MLPs read.
-    """
-    PromptOptions.of(prompt_options, patch_path)
-    source, goal = read_both(model, first, second, None, prompt_options)
-    ends = [receivers] if isinstance(receivers, str) else receivers
-    return path_patching(
-        source, goal, sender, ends, positions, answer=answer, against=against, freeze_mlps=freeze_mlps, progress=progress
-    )
-
-
-def path_patching(
-    first: Activations,
-    second: Activations,
-    sender: str = ALL_HEADS,
-    receivers: Sequence[str] = ("final",),
-    positions: Sequence[int | str] | int | None = None,
-    *,
-    answer: int | str | None = None,
-    against: int | str | None = None,
-    freeze_mlps: bool = False,
-    progress: Progress | None = None,
-) -> PathPatching:
-    """Patch each sender's value of the first text into the second, as the receivers see it."""
-    pair = TextPair(first, second, positions)
-    if pair.in_encoder:
-        raise InputError(f"{first.model.name} has two stacks. Path patching is for models of one.")
-    paths = Paths(
-        pair, path_ends([sender], first, SENDERS, each_head=True), path_ends(receivers, first, RECEIVERS), freeze_mlps
-    )
-    with read_pairs([pair], paths.sender_sites) as (read,):
-        patched = counted(paths.patched(read), progress, len(paths.senders) * (1 if paths.direct else 2))
-        outcome = patched_outcome(read, patched, recovered, (answer, against))
-    return PathPatching(
-        first.model.name,
-        outcome.texts,
-        outcome.answers,
-        leads(outcome.scored),
-        tuple(map(str, paths.receivers)),
-        ("heads", "mlps") if freeze_mlps else ("heads",),
-        tuple(pair.positions),
-        tuple(PatchedPath(str(end), end.block, end.head, outcome.values[end]) for end in paths.senders),
-        tuple(first.model.changes),
-    )
-
-
 def path_ends(patterns: Sequence[str], text: Activations, parts: Sequence[str], each_head: bool = False) -> list[PathEnd]:
-    """Senders or receivers by their names: sites, perhaps with a head's number behind; `each_head`: without, each by itself.
+    """Senders or receivers by their names: sites, perhaps followed by a head; `each_head`: without one, each by itself.
 
     `blocks.9.attention.query.6` is one head's query, `blocks.*.attention.heads` all heads of all blocks.
     """
@@ -170,46 +74,60 @@ def path_ends(patterns: Sequence[str], text: Activations, parts: Sequence[str], 
 
 
 class Paths:
-    """The paths from each sender to all receivers."""
+    """The paths from each sender to all receivers, in one pair of texts."""
 
-    def __init__(self, pair: TextPair, senders: Sequence[PathEnd], receivers: Sequence[PathEnd], freeze_mlps: bool) -> None:
-        if not receivers:
+    def __init__(self, pair: TextPair, sender: str, receivers: Sequence[str], freeze_mlps: bool) -> None:
+        model, blueprint = pair.first.model, pair.first.model.blueprint
+        if pair.in_encoder:
+            raise InputError(f"{model.name} has two stacks. Path patching is for models of one.")
+        senders = path_ends([sender], pair.first, SENDERS, each_head=True)
+        self.receivers = path_ends(receivers, pair.first, RECEIVERS)
+        if not self.receivers:
             raise InputError("name at least one receiver, such as 'final' or 'blocks.3.attention.query.1'.")
-        if len(receivers) > 1 and PathEnd("final") in receivers:
+        self.direct = PathEnd("final") in self.receivers  # whether the first pass is all there is
+        if self.direct and len(self.receivers) > 1:
             raise InputError("'final' is the end of the model, and hides what other receivers do. Name it alone.")
-        self.pair, self.receivers, self.freeze_mlps = pair, list(receivers), freeze_mlps
-        blueprint = pair.first.model.blueprint
-        self.blocks = blueprint.blocks
+        self.pair, self.freeze_mlps, self.blocks = pair, freeze_mlps, blueprint.blocks
         self.order = {site: index for index, site in enumerate(all_sites(*blueprint.block_counts[:3]))}
-        last = max(self.order[end.site] for end in receivers)
+        last = max(self.order[end.site] for end in self.receivers)
         self.senders = [end for end in senders if self.order[end.site] < last]
         if not self.senders:
             raise InputError(f"no receiver comes after {senders[0]}, so there is no path from it.")
         self.start = min(pair.positions) if pair.causal else 0
-        length = len(pair.ids(pair.second))
-        check_size(len(self.senders), 2, len(self.senders) * 2 * (length - self.start))
-        self.all = list(range(self.start, length))  # the positions of a pass
+        self.all = list(range(self.start, len(pair.ids(pair.second))))  # the positions of a pass
 
-    @property
-    def sender_sites(self) -> list[str]:
-        return list(dict.fromkeys(end.site for end in self.senders))
+    def sites(self, pair: TextPair) -> Collection[str]:
+        return dict.fromkeys(end.site for end in self.senders)
 
-    @property
-    def direct(self) -> bool:
-        """Whether the first pass is all there is."""
-        return PathEnd("final") in self.receivers
+    def size(self, pair: TextPair) -> tuple[int, int, int]:
+        """How many senders and passes there are, and how many tokens those read."""
+        senders, passes = len(self.senders), 1 if self.direct else 2
+        return senders, passes, senders * passes * len(self.all)
 
     def patched(self, read: ReadPair) -> Iterator[tuple[PathEnd, Floats]]:
-        """The second text's scores for each sender: after the first pass, and where that is not all, after the second."""
+        """The second text's logits for each sender: after the first pass, and where that is not all, after the second."""
         frozen = self.pair.second.values(*self._frozen_sites(self.senders))
         second_runs = []
-        for end, scores, sites in read.patched(
+        for end, logits, sites in read.patched(
             [self._sender_run(end, read.values[end.site], frozen) for end in self.senders]
         ):
-            yield end, scores
+            yield end, logits
             if not self.direct:
                 second_runs.append(self._receiver_run(end, sites))
-        yield from ((end, scores) for end, scores, _ in read.patched(second_runs))
+        yield from ((end, logits) for end, logits, _ in read.patched(second_runs))
+
+    def view(self, outcome: PairOutcome[PathEnd]) -> PathPatching:
+        return PathPatching(
+            self.pair.first.model.name,
+            outcome.texts,
+            outcome.scored.answers,
+            outcome.scored.leads,
+            tuple(map(str, self.receivers)),
+            ("heads", "mlps") if self.freeze_mlps else ("heads",),
+            tuple(self.pair.positions),
+            tuple(PatchedPath(str(end), end.block, end.head, outcome.values[end]) for end in self.senders),
+            tuple(self.pair.first.model.changes),
+        )
 
     def _frozen_sites(self, senders: Sequence[PathEnd]) -> list[str]:
         """The sites after the first of these senders that keep their values."""

@@ -25,7 +25,7 @@ from glassformer.see.view import ArrayView, View, flat_data
 
 PatchedPart: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
 MetricName: TypeAlias = Literal["recovered", "logit_difference", "probability", "kl"]
-Numbers: TypeAlias = tuple[tuple[float | None, ...], ...]  # None: there is no such place
+GridValues: TypeAlias = tuple[tuple[float | None, ...], ...]  # None: there is no such place
 MAX_CHARACTERS = 74  # of a text, unless everything is shown
 MAX_PLACES = 10
 MAX_PAIRS = 5
@@ -341,10 +341,10 @@ class PairPatching(PlaceGrid, ArrayView):
     positions: tuple[int, ...]  # of the columns; negative ones count from the end, since lengths differ; none: heads
     heads: int  # how many columns are heads; 0: columns are positions
     sharing: int  # heads per column: several where they share a key and value
-    means: Numbers
-    standard_errors: Numbers  # None: fewer than two pairs
+    means: GridValues
+    standard_errors: GridValues  # None: fewer than two pairs
     counts: tuple[tuple[int, ...], ...]  # pairs that have the place
-    values: tuple[Numbers, ...]
+    values: tuple[GridValues, ...]
     changes: tuple[str, ...]  # sites that were changed throughout
 
     def page(self, everything: bool = False) -> Page:
