@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app, operation_verbs
 from glassformer.ground.errors import InputTypeError, UnknownArgument
-from glassformer.ground.operations import MODEL, OPERATIONS, READING, Operation, operations_on, statements
+from glassformer.ground.operations import MODEL, OPERATIONS, READING, RUN, Operation, operations_on, statements
 from glassformer.runtime.model import Model
+from glassformer.runtime.run import Run
 from glassformer.see.reading import Reading
 from glassformer.serving.http.operation_routes import python_template, request_model, router
 from tests.see.models import TEXT, both
@@ -31,7 +32,7 @@ def test_the_stub_and_the_page_are_not_old() -> None:
 
 
 def test_what_is_read_off_the_files_is_what_they_state() -> None:
-    functions = [operation for operation in ALL if operation.owner in (MODEL, READING)]
+    functions = [operation for operation in ALL if operation.owner in (MODEL, READING, RUN)]
     assert sorted((one.owner, one.name, one.module, one.summary) for one in statements("glassformer.see")) == [
         (one.owner, one.name, one.function.__module__, one.summary) for one in functions
     ]
@@ -52,6 +53,19 @@ def test_an_operation_on_a_text_is_a_method_with_its_help_and_its_checks(operati
     reading = both("gpt2").model.read(TEXT)
     with pytest.raises(UnknownArgument, match=rf"{operation.name}\(\) has no argument 'nonsense'.* It takes: (?!reading)"):
         getattr(reading, operation.name)(nonsense=1)
+
+
+def test_an_operation_on_a_run_or_on_its_text_is_a_method_of_the_run() -> None:
+    run = both("gpt2").model.watch(TEXT, max_new_tokens=2)
+    assert all(hasattr(Run, operation.name) for owner in (READING, RUN) for operation in operations_on(owner))
+    assert run.attention(0).weights.tolist() == run.reading.attention(0).weights.tolist()
+    assert run.attribution(-1).position == run.reading.prompt_length
+    assert run.trace == run.trace
+    assert "one head, a layer's mean" in str(inspect.getdoc(Run.attention))
+    with pytest.raises(UnknownArgument, match=r"heads\(\) has no argument 'knd'. Did you mean 'kind'"):
+        run.heads(knd="self")
+    with pytest.raises(InputTypeError, match=r"sweep\(\): step is '1'; it must be a whole number"):
+        run.sweep("temperature", [1.0], "1")
 
 
 def test_arguments_are_of_their_types() -> None:

@@ -5,37 +5,68 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from glassformer import see
-from glassformer.ground.operations import MODEL, OPERATIONS, READING, Operation, import_operations, operations_on
-from glassformer.see.model_operations import ModelOperations
-from glassformer.see.reading_operations import ReadingOperations
+from glassformer.ground.operations import MODEL, OPERATIONS, READING, RUN, Operation, import_operations, operations_on
+from glassformer.see import model_operations, reading_operations
 
 import_operations(see.__name__)
-CLASSES = {MODEL: ModelOperations, READING: ReadingOperations}  # by what their operations are on
+MODULES = {model_operations: (MODEL, RUN), reading_operations: (READING,)}  # what the operations of their classes are on
+STANDARD = "from collections.abc import Callable\nfrom typing import Concatenate, Generic, ParamSpec, TypeVar\n"
+OF_READING = '''
+P = ParamSpec("P")
+R = TypeVar("R")
+
+class _OfReading(Generic[P, R]):
+    """The reading's method, of what has a reading."""
+
+    def __init__(self, function: Callable[Concatenate[Activations, P], R]) -> None: ...
+    def __get__(self, instance: object, cls: type | None = None) -> Callable[P, R]: ...'''
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEFORE = "| `POST /glass/record` |"  # the row that the operations' rows follow
 
 
 def stubs() -> dict[Path, str]:
-    """For each class its operations as methods: functions whose first parameter is the model or the reading."""
-    return {
-        Path(inspect.getfile(cls)).with_suffix(".pyi"): _stub(cls, operations_on(owner)) for owner, cls in CLASSES.items()
-    }
+    """For each module the classes whose methods are operations: functions whose first parameter is the model, the run, …."""
+    return {Path(str(module.__file__)).with_suffix(".pyi"): _stub(owners) for module, owners in MODULES.items()}
 
 
-def _stub(cls: type, operations: Sequence[Operation]) -> str:
-    imports = [f"from {one.function.__module__} import {one.function.__name__} as _{one.name}" for one in operations]
-    lines = [f'"""Made by tools/{Path(__file__).name}."""', "", *sorted(imports), "", f"class {cls.__name__}:"]
-    return "\n".join([*lines, *map(_method, operations), ""])
+def _stub(owners: Sequence[str]) -> str:
+    operations = {owner: operations_on(owner) for owner in owners}
+    methods = {owner: list(map(_method, stated)) for owner, stated in operations.items()}
+    imports = {line for stated in operations.values() for line in _imports(stated)}
+    before, after = [], []
+    if RUN in owners:
+        known = {operation.name for operation in operations[RUN]}
+        through = [operation for operation in operations_on(READING) if operation.name not in known]
+        methods[RUN] += [f"    {operation.name} = _OfReading({_alias(operation)})" for operation in through]
+        imports |= {*_imports(through), "from glassformer.see.activations import Activations"}
+        before, after = [STANDARD], [OF_READING]
+    classes = ["\n".join(["", f"class {owner.capitalize()}Operations:", *lines]) for owner, lines in methods.items()]
+    made = f'"""Made by tools/{Path(__file__).name}."""\n'
+    return "\n".join([made, *before, *sorted(imports), *after, *classes, ""])
+
+
+def _alias(operation: Operation) -> str:
+    return f"_{operation.owner}_{operation.name}"
+
+
+def _imports(operations: Sequence[Operation]) -> Iterator[str]:
+    for operation in operations:
+        function = operation.function
+        if operation.is_property:
+            view = function.__globals__[operation.view_name]
+            yield f"from {view.__module__} import {view.__name__}"
+        else:
+            yield f"from {function.__module__} import {function.__name__} as {_alias(operation)}"
 
 
 def _method(operation: Operation) -> str:
-    method = f"property(_{operation.name})" if operation.is_property else f"_{operation.name}"
-    return f"    {operation.name} = {method}"
+    if operation.is_property:
+        return f"    @property\n    def {operation.name}(self) -> {operation.view_name}: ..."
+    return f"    {operation.name} = {_alias(operation)}"
 
 
 def page(text: str) -> str:

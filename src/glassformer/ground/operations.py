@@ -11,8 +11,8 @@
 From that come: the method with its checks and its help; with a `route`, `POST /glass/ROUTE` with its schema, the Python line
 that a page offers, the studio's form and the row in docs/serving.md; with an `example`, the verb.
 
-The first parameter says whose method it is: `model` is `Model`'s, `reading` that of a text which a model has read. The
-file in which it is stated is imported when the method is first asked for (`LazyMethod`).
+The first parameter says whose method it is: `model` is `Model`'s, `reading` that of a text which a model has read, `run`
+that of one which it wrote. The file in which it is stated is imported when the method is first asked for (`LazyMethod`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from glassformer.ground.arguments import argument_types, checked
 
 F = TypeVar("F", bound=Callable[..., Any])
-MODEL, READING = "model", "reading"  # the first parameters of operations on a model, and on a text that it has read
+MODEL, READING, RUN = (
+    "model",
+    "reading",
+    "run",
+)  # first parameters: of operations on a model, on a text that it read or wrote
 COMMAND = "model_options"  # that of a view which the command makes by itself: how a model is loaded
 PROGRESS = "progress"  # a parameter that is told how far the work is
 SECTION = "Look inside"  # of the command's help, in which a verb stands unless it says otherwise
@@ -151,11 +155,17 @@ class Operation:
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)
 
-    def method(self) -> Any:
-        """The function as a method or a property, with its checks and all of its help."""
+    def method(self, through: str = "") -> Any:
+        """The function as a method or a property, with its checks and all of its help.
+
+        `through`: the attribute that has what the function takes first, if it is not the object itself.
+        """
         method = checked(self.function, self.name, first_is_self=True)
         method.__name__, method.__doc__ = self.name, self.full_help()
         method.__signature__ = self._plain_signature()  # type: ignore[attr-defined]
+        if through:
+            direct = method
+            method = functools.wraps(direct)(lambda self, *args, **named: direct(getattr(self, through), *args, **named))
         return property(method) if self.is_property else method
 
     def _plain_signature(self) -> inspect.Signature:
@@ -238,21 +248,21 @@ def statements(package: str) -> tuple[Statement, ...]:
 class LazyMethod:
     """An operation as a method or a property of a class, whose file is imported when it is first asked for."""
 
-    def __init__(self, statement: Statement, cls: type) -> None:
-        self.statement, self.cls = statement, cls
+    def __init__(self, statement: Statement, cls: type, through: str) -> None:
+        self.statement, self.cls, self.through = statement, cls, through
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         importlib.import_module(self.statement.module)
-        method = OPERATIONS[self.statement.owner, self.statement.name].method()
+        method = OPERATIONS[self.statement.owner, self.statement.name].method(self.through)
         setattr(self.cls, self.statement.name, method)
         return method.__get__(instance, owner)
 
 
-def attach_operations(cls: type, package: str, owner: str) -> None:
-    """Give a class the operations of a package that are on it."""
+def attach_operations(cls: type, package: str, owner: str, through: str = "") -> None:
+    """Give a class the operations of a package that are on it, or on one of its attributes."""
     for statement in statements(package):
         if statement.owner == owner:
-            setattr(cls, statement.name, LazyMethod(statement, cls))
+            setattr(cls, statement.name, LazyMethod(statement, cls, through))
 
 
 def operations_on(owner: str) -> list[Operation]:

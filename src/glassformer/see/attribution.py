@@ -31,9 +31,10 @@ from glassformer.page.document import Column, Heading, Page, Paragraph, Table, T
 from glassformer.page.format import format_percent, visible
 from glassformer.see.activations import Activations
 from glassformer.see.linear_walk import Doubles, LinearWalk, part_name, stream_values, vocabulary_blocks
-from glassformer.see.protocols import ModelLike
+from glassformer.see.protocols import ModelLike, RunLike
 from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats, View
+from glassformer.see.why import step_index
 
 ScoreMetric: TypeAlias = Literal["lead", "logit"]
 MAX_HEADS = 10  # unless everything is shown
@@ -168,6 +169,22 @@ def attribution(
         model.name, at, reading.texts[at], target.id, target.text, target.score, target.probability, target.rank,
         target.against, centred, tuple(parts), tuple(heads),
     )  # fmt: skip
+
+
+@operation(name="attribution")
+def attribution_of_run(
+    run: RunLike,
+    number: int = 0,
+    token: TokenArgument = None,
+    against: AgainstArgument = None,
+    *,
+    metric: MetricArgument = "lead",
+    centred: CentredArgument = False,
+) -> Attribution:
+    """What each block and head added to the lead of a token of the text, or of another in its place."""
+    index, reading = step_index(run, number), Activations.of_run(run)
+    token, position = run.steps[index].id if token is None else token, reading.prompt_length + index - 1
+    return attribution(reading, position, token, against, metric=metric, centred=centred)
 
 
 def position_to_attribute(reading: Activations, position: int | str) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from glassformer.engine.protocol import Feed
 from glassformer.ground.errors import SettingError
+from glassformer.ground.operations import operation
 from glassformer.ground.progress import Progress
 from glassformer.page.document import Column, Page, PagePart, Paragraph, Table
 from glassformer.page.format import format_bytes, format_seconds, pluralize, visible
@@ -75,8 +76,9 @@ class CacheComparison(View):
         return f"CacheComparison({len(self.steps)} tokens: {self.seconds[0]:.2f} s with, {self.seconds[1]:.2f} s without)"
 
 
+@operation()
 def caching(run: RunLike, progress: Progress | None = None) -> CacheComparison:
-    """A run's text written twice: with the cache, and by reading everything again for each token."""
+    """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""
     model = run.model
     if run.settings.num_beams > 1 or run.negative is not None or run.settings.assistant_model is not None:
         raise SettingError("the cache is compared on one text at a time. Leave out beams, guidance and a model that drafts.")

@@ -28,7 +28,7 @@ from glassformer.ground.progress import Progress
 from glassformer.page.document import Column, Grid, Heading, Line, LineChart, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, format_seconds, pluralize, visible
 from glassformer.see.activations import Activations, residual_sites
-from glassformer.see.protocols import ModelLike
+from glassformer.see.protocols import ModelLike, RunLike
 from glassformer.see.tensor_files import load_tensors, model_metadata, save_maps
 from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats, View, flat_data
@@ -326,6 +326,16 @@ def _best(scores: Floats) -> int:
     if not math.isfinite(scores[best]):
         raise NotNumbers("the scores are not numbers (NaN or infinite), so no layer predicts anything. Change less.")
     return best
+
+
+@operation(name="lens")
+def lens_of_run(run: RunLike, positions: Sequence[int | str] | None = None) -> Lens:
+    """What each layer would have predicted before each of the text's last tokens, or at the positions named."""
+    reading = Activations.of_run(run)
+    if positions is None and run.steps:
+        last = len(reading) - 1
+        positions = range(max(0, last - min(len(run.steps), POSITIONS)), last)
+    return lens(reading, positions)
 
 
 @operation()

@@ -115,7 +115,12 @@ class RunLike(Protocol):
     steps: list[Step]
     text: str
     stop: str | None
+    remedy: str | None
+    seconds_to_first: float
     seconds: float
+
+    @property
+    def tokens_per_second(self) -> float: ...
 
     @property
     def settings(self) -> GenerationConfig: ...

@@ -28,6 +28,7 @@ from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix, option_texts
 from glassformer.ground.changes import Change, change_data, change_from_data
 from glassformer.ground.errors import InputError, InputTypeError, SiteError, reason_of, shortened
+from glassformer.ground.operations import operation
 from glassformer.ground.typecheck import brief, matches_type
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Preformatted, Table, TableRow, elide_middle
 from glassformer.page.format import visible
@@ -156,7 +157,9 @@ class Replay(View):
 BLOCK = 1 << 22
 
 
+@operation(is_property=True)
 def receipt(run: RunLike) -> Receipt:
+    """Everything that is needed to write this text again, and to notice when it is not the same."""
     model, tokenizer = run.model, run.model.tokenizer
     about = model.executor.describe()
     steps = (ReceiptStep(step.id, token_text(tokenizer, step.id), step.draw, step.logprob) for step in run.steps)

@@ -18,6 +18,7 @@ from glassformer.decoding import Step
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import operation
 from glassformer.page.document import Page, Paragraph, TokenStrip
 from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations, residual_sites
@@ -131,16 +132,29 @@ PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
 
 
-def record(run: RunLike, tokens_per_second: float) -> Recording:
-    """A watched run."""
+@operation(is_property=True)
+def recording(run: RunLike) -> Recording:
+    """The run as data that a page can explore without the model: scores, lens and journey."""
     steps = record_steps(run.model.tokenizer, run.steps)
     lenses = record_lenses(run, range(len(steps)))
     return replace(
         start_recording(run),
-        tokens_per_second=tokens_per_second,
+        tokens_per_second=run.tokens_per_second,
         text=run.text,
         steps=tuple(replace(step, lens=lens) for step, lens in zip(steps, lenses, strict=True)),
     )
+
+
+@operation()
+def record(run: RunLike, *, views: bool = False) -> Recording:
+    """`recording`; with `views`, its page and its widget also show every head's attention and the prompt's lens."""
+    return replace(recording(run), slices=record_slices(Activations.of_run(run))) if views else recording(run)
+
+
+@operation()
+def widget(run: RunLike, height: int = 720) -> Any:
+    """The studio with this run, for a notebook's cell: alternatives, sliders, lens, attention; without a server."""
+    return record(run, views=True).widget(height)
 
 
 def record_slices(reading: Activations) -> dict[str, View]:

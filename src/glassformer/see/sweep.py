@@ -140,8 +140,9 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {  # the customary ones, each by i
 }
 
 
-def sweep(run: RunLike, setting: str, values: Any, step: int = 0) -> Sweep:
-    """One step of a run once more, with one of its settings changed: the same scores, other probabilities."""
+@operation()
+def sweep(run: RunLike, setting: str, values: Sequence[Any] | float | str | bool, step: int = 0) -> Sweep:
+    """One step's probabilities under each value of a setting: what each makes of the same scores."""
     if setting in SETTINGS and setting not in RULES:
         rules = ", ".join(SAMPLING_RULES)
         raise SettingError(f"{setting} shapes no scores, so a sweep of it shows nothing. Sweep {rules}, ….")

@@ -231,8 +231,9 @@ def _masked(reading: Activations, best: int, progress: Progress | None) -> Itera
             progress(start + len(group), len(places))
 
 
+@operation(name="trace", is_property=True)
 def trace_run(run: RunLike) -> Trace:
-    """The trace of what a run wrote, from the candidates in its steps."""
+    """Each step's candidates, what was chosen, its surprisal, and the entropy of the choice."""
     tokenizer, ids = (
         run.model.tokenizer,
         list(run.prompt_ids) if run.model.decoder_start_token is None else [run.model.decoder_start_token],

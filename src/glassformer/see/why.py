@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from glassformer.decoding import Step
 from glassformer.decoding.waterfall import Waterfall
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import operation
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
+from glassformer.see.protocols import RunLike
+from glassformer.see.tokens import find_token
 from glassformer.see.view import View
 from glassformer.text import Tokenizer
 from glassformer.text.streaming import shown_bytes
@@ -170,3 +173,26 @@ def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:
     finish = step.finish.value if step.finish else None
     account = (fall.stages[1:], fall.counts, fall.entropies)
     return Why(number, text, *account, candidates, step.draw, step.logprob, finish, beams)
+
+
+def step_index(run: RunLike, step: int | str) -> int:
+    """A step of a run by its index, which may count from the end, or by its token's text."""
+    if isinstance(step, str):
+        return find_token(step, [shown_bytes(run.model.tokenizer.token_bytes(one.id)) for one in run.steps])
+    if not -len(run.steps) <= step < len(run.steps):
+        raise InputError(f"there is no token {step} in a text of {len(run.steps)}.")
+    return step % len(run.steps)
+
+
+@operation(name="why")
+def why_of_run(run: RunLike, number: int | str = 0) -> Why:
+    """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+    index = step_index(run, number)
+    return why(run.model.tokenizer, run.steps[index], index, run.settings.num_beams)
+
+
+@operation(is_property=True)
+def whys(run: RunLike) -> Whys:
+    """Why each token was chosen, and the settings that were in force."""
+    settings = {name: f"{value} ({where})" for name, (value, where) in run.settings.in_force.items()}
+    return Whys(run.model.name, settings, tuple(why_of_run(run, index) for index in range(len(run.steps))))

@@ -110,6 +110,7 @@ def explain_answer(
     return explain_run(run, token, against, progress=progress)
 
 
+@operation(name="explain")
 def explain_run(
     run: RunLike,
     token: int | str | None = None,

@@ -26,7 +26,7 @@ from glassformer.see.journey.prompt_warnings import prompt_warnings
 from glassformer.see.journey.stages import stages
 from glassformer.see.journey.view import Answer, Journey, Phase, Stage
 from glassformer.see.passes import open_row
-from glassformer.see.protocols import ModelLike
+from glassformer.see.protocols import ModelLike, RunLike
 from glassformer.see.tokens import Candidate, candidates, describe_tokens, vocabulary
 from glassformer.see.view import Floats
 from glassformer.text import BatchEncoding, Tokenizer
@@ -65,6 +65,12 @@ def journey(
         tokenizer, model.blueprint, text, ids, timed, name=model.name, pair=pair, start=start, stored=stored_sizes(model),
         warnings=warnings,
     )  # fmt: skip
+
+
+@operation(name="journey", is_property=True)
+def journey_of_run(run: RunLike) -> Journey:
+    """Text → ids → shapes → scores → token, each row with the Python that gives it."""
+    return journey(run.model, run.prompt, run.prompt_ids)
 
 
 @operation(route="look")
