@@ -1,6 +1,7 @@
 """What tests cost: unmarked ones that take long or start processes are named at the end, beside what was left out.
 
-Time is the processor's, of this process and of those it has started and awaited, so that a busy machine changes nothing.
+Time is the processor's, of this process and of those it has started and awaited, so that a busy machine changes nothing. A
+fixture of the whole session is shared, so what it takes is not counted for the test that comes first.
 """
 
 from __future__ import annotations
@@ -16,23 +17,48 @@ from tests import needs
 MOST_SECONDS = 5.0
 STARTED = 0.25  # seconds in processes that count; a compiler asked for its version takes less
 
+Times = tuple[float, float]  # seconds of this process and of its children, and of the latter alone
+
 SLOW, PROCESSES = pytest.StashKey[dict[str, float]](), pytest.StashKey[dict[str, float]]()
 GATHERED = pytest.StashKey[list[dict[str, Any]]]()  # what each worker found
+SHARED = pytest.StashKey[Times]()  # what the session's fixtures have taken so far
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SLOW], config.stash[PROCESSES], config.stash[GATHERED] = {}, {}, []
+    config.stash[SHARED] = (0.0, 0.0)
+
+
+def _times() -> Times:
+    now = os.times()
+    children = now.children_user + now.children_system
+    return children + now.user + now.system, children
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """A fixture that another one asks for is set up before it, so none is counted twice."""
+    before = _times()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope == "session":
+            (taken, in_children), after = request.config.stash[SHARED], _times()
+            request.config.stash[SHARED] = (taken + after[0] - before[0], in_children + after[1] - before[1])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    before = os.times()
+    before, shared_before = _times(), item.config.stash[SHARED]
     try:
         return (yield)
     finally:
-        after = os.times()
-        children = after.children_user + after.children_system - before.children_user - before.children_system
-        seconds = children + after.user + after.system - before.user - before.system
+        shared = (after - earlier for after, earlier in zip(item.config.stash[SHARED], shared_before, strict=True))
+        seconds, children = (
+            after - earlier - others for after, earlier, others in zip(_times(), before, shared, strict=True)
+        )
         if not {mark.name for mark in item.iter_markers()} & {"sweep", needs.ANY}:
             if seconds > MOST_SECONDS:
                 item.config.stash[SLOW][item.nodeid] = seconds

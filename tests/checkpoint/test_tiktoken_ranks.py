@@ -10,10 +10,8 @@ import pytest
 
 from glassformer.checkpoint import open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE, Wheel
-from glassformer.checkpoint.locate import locate
 from glassformer.ground.errors import FetchError
 from tests.checkpoint.files import refused
-from tests.conftest import unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -129,11 +127,8 @@ def test_ranks_are_no_checkpoint(ours: Path) -> None:
     refused(lambda: open_at(ours), ours, "the ranks of a tokenizer, not a model.")
 
 
+@pytest.mark.usefixtures("cl100k")
 def test_tiktoken_reads_the_real_ranks() -> None:
     tiktoken = pytest.importorskip("tiktoken")
-    try:
-        locate(tiktoken_ranks.NAME)
-    except FetchError as error:
-        unavailable(f"the ranks could not be fetched: {error}")
     tiktoken_ranks.copy_to_tiktoken_cache()
     assert tiktoken.get_encoding(tiktoken_ranks.NAME).encode("hello world") == [15339, 1917]

@@ -113,7 +113,7 @@ async def exchange(address: str, request: bytes) -> bytes:
 @sizes(small=60, large=1000)
 def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSource, ...], count: int) -> None:
     queued = count // 4
-    app = create_app(Registry(sources, Limits(queued=queued, running=4, stop_seconds=1)))
+    app = create_app(Registry(sources, Limits(queued=queued, running=4, stop_seconds=1, connections_per_address=count + 1)))
     request = raw_request(body("hi", 8), Connection="close")
 
     async def burst(address: str) -> list[bytes]:

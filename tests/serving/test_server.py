@@ -18,6 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from glassformer.ground.errors import SettingError
+from glassformer.serving.http.answers import ServedAnswer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.server import GlassServer
@@ -34,9 +35,7 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def app(sources: tuple[ModelSource, ...]) -> FastAPI:
-    short = patience(0.5)
-    limits = Limits(header_seconds=short, body_seconds=short, stop_seconds=0, connections=40, new_tokens=10**6)
-    return create_app(Registry(sources, limits))
+    return create_app(Registry(sources, Limits(stop_seconds=0, connections=40, new_tokens=10**6)))
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +77,16 @@ def test_a_client_that_leaves_frees_its_row(app: FastAPI, address: str, stream: 
     wait_until(lambda: running(app) == 0)
 
 
-def test_half_open_connections_are_closed(address: str) -> None:
-    beginnings = [b"", b"G", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Slow: "]
-    clients = [connection(address) for _ in beginnings for _ in range(5)]
-    for number, client in enumerate(clients):
-        client.sendall(beginnings[number % 3])
-    for client in clients:
-        assert client.recv(100) == b""
-        client.close()
-
-
-def test_a_body_that_does_not_come_is_given_up(address: str) -> None:
-    with connection(address) as client:
-        client.sendall(raw_request(LONG)[:-5])
-        assert client.recv(4096).startswith(b"HTTP/1.1 408")
+def test_requests_that_do_not_come_are_given_up(sources: tuple[ModelSource, ...]) -> None:
+    """Half-open connections are closed, and whose body is missing is told so."""
+    beginnings = [b"", b"G", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", raw_request(LONG)[:-5]]
+    app = create_app(Registry(sources, Limits(header_seconds=1, body_seconds=1, stop_seconds=0)))
+    with serving(app) as address, ExitStack() as clients:
+        waiting = [(beginning, clients.enter_context(connection(address))) for beginning in beginnings * 5]
+        for beginning, client in waiting:
+            client.sendall(beginning)
+        for beginning, client in waiting:
+            assert client.recv(4096)[:12] == (b"HTTP/1.1 408" if beginning == beginnings[-1] else b"")
 
 
 def test_headers_without_an_end_are_refused(address: str) -> None:
@@ -132,23 +127,28 @@ def test_a_slow_reader_does_not_stall_others(address: str) -> None:
         assert quick.json()["usage"]["completion_tokens"] == 5
 
 
-def test_a_request_ends_when_its_time_is_over(sources: tuple[ModelSource, ...]) -> None:
-    seconds = round(patience(1))  # in which the first pass is to be done
-    app = create_app(Registry(sources, Limits(seconds=seconds, stop_seconds=0)))
+def test_a_request_ends_when_its_time_is_over(sources: tuple[ModelSource, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(Registry(sources, Limits(stop_seconds=0)))
     registry, deliver = app.state.context.registry, app.state.context.deliveries.deliver
+
+    def set_over(answer: ServedAnswer, *_: object) -> None:
+        answer.deadline = 0.0
+
     with serving(app) as address:
         path = f"{address}/v1/chat/completions"
-        wait_until(lambda: httpx.post(path, json={**LONG, "max_tokens": 1}, timeout=patience(30)).is_success)
         passes = iter([True])
+        receive = ServedAnswer.receive_events
         registry.deliver_to(lambda events: deliver(events) if next(passes, False) else None)  # one pass, and then nothing
+        monkeypatch.setattr(ServedAnswer, "receive_events", lambda answer, events: set_over(answer, receive(answer, events)))
         answer = httpx.post(path, json=LONG, timeout=patience(30)).json()
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] == 1
         wait_until(lambda: running(app) == 0)
-        late = httpx.post(path, json=LONG, timeout=patience(30))  # as if it waited in the queue all the time
+        monkeypatch.setattr(ServedAnswer, "__post_init__", set_over)  # as if it waited in the queue all the time
+        late = httpx.post(path, json=LONG, timeout=patience(30))
         assert late.status_code == 503
         assert late.headers["Retry-After"] == "5"
-        assert late.json()["error"]["message"] == f"the answer did not begin within {seconds} seconds. Try again later."
+        assert late.json()["error"]["message"] == "the answer did not begin within 600 seconds. Try again later."
 
 
 def test_stopping_lets_a_stream_finish(sources: tuple[ModelSource, ...]) -> None:

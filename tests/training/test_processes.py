@@ -88,10 +88,9 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(kills: int, 
     while killed < kills:
         arguments = ["--resume"] if (broken / "training.json").exists() else begin
         process = glass_train(*arguments, "--out", str(broken))
-        before = lines(broken)
-        while process.poll() is None and lines(broken) < before + 1:  # it has begun to train
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.4))
+        enough = lines(broken) + draw.randint(1, 8)  # of the log, so that it has begun to train
+        while process.poll() is None and lines(broken) < enough:
+            time.sleep(0.001)
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
