@@ -61,6 +61,7 @@ bench: .venv/developing ## side by side with transformers
 
 studio: .venv/developing ## the studio's built files, from studio/ (needs Node 18 or newer)
 	$(BIN)/python tools/studio_schema.py studio/openapi.json
+	$(BIN)/python tools/studio_palette.py studio/src/palette.css
 	cd studio && npm ci --ignore-scripts --no-audit --no-fund && npm run types && npm run check && npm run build
 
 wheels: .venv/packaging ## a release's wheels, one for each architecture, in dist/

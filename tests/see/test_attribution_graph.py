@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from glassformer.ground.errors import InputError
+from glassformer.page.format import visible
 from glassformer.see import attribution_graph as graphs
-from glassformer.see.attribution_graph import AttributionGraph
+from glassformer.see.attribution_graph import DRAWN_EDGES, AttributionGraph, diagram, strongest_edges
 from tests.parity.configs import DECODERS
 from tests.see.models import CAUSAL, EXECUTORS, TEXT, WRITERS, both, encoder
 from tests.see.test_reading import TerminalPage, fits, plain_text, valid
@@ -141,6 +142,35 @@ def test_what_comes_from_each_token_and_mlp_is_what_autograd_gives(family: str) 
     for block, (name, values) in zip(blocks, expected.items(), strict=True):
         for position, value in enumerate(values.tolist()):
             assert found.get((block, position), 0.0) == pytest.approx(value, abs=1e-5), (name, position)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_a_drawing_has_the_strongest_edges_and_leads_to_the_score(family: str) -> None:
+    pair = both(family)
+    graph = (pair.reading("the cat", "a dog") if pair.sourced else pair.reading("the cat")).graph(-1, 3, threshold=0)
+    edges = strongest_edges(graph, 10)
+    assert len(edges) == 10
+    for at, edge in enumerate(edges):
+        assert edge.target in {0, *(earlier.source for earlier in edges[:at])}
+    left_out = [edge for edge in graph.edges if edge not in edges]
+    reached = {0, *(edge.source for edge in edges)}
+    assert max(abs(edge.value) for edge in left_out if edge.target in reached) <= min(abs(edge.value) for edge in edges)
+    drawing = diagram(graph, edges)
+    most = max(abs(edge.value) for edge in edges)
+    assert [line.value for line in drawing.edges] == pytest.approx([edge.value / most for edge in edges])
+    for edge, line in zip(edges, drawing.edges, strict=True):
+        for end, place in ((edge.source, line.source), (edge.target, line.target)):
+            node, box = graph.nodes[end], drawing.nodes[place]
+            assert box.note == f"{node.value if end else graph.score:+.2f}"
+            assert drawing.columns[box.column] == visible(node.token)
+            assert drawing.lanes[box.lane] == ("" if node.block is None else f"block {node.block}")
+        assert drawing.nodes[line.source].lane < drawing.nodes[line.target].lane
+        assert drawing.nodes[line.source].column <= drawing.nodes[line.target].column
+    shown, into = (
+        plain_text(TerminalPage(graph.page()), 120),
+        sum(edge.value for edge in strongest_edges(graph, DRAWN_EDGES) if edge.target == 0),
+    )
+    assert f"all others into it come to {graph.score - into:+.2f}" in " ".join(shown.split())
 
 
 def test_json_and_pictures() -> None:

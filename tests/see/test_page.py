@@ -18,6 +18,9 @@ from glassformer.page.document import (
     Branch,
     Collapsible,
     Column,
+    Diagram,
+    DiagramEdge,
+    DiagramNode,
     Grid,
     Heading,
     HoverMap,
@@ -68,6 +71,14 @@ PAGE = Page(
         TokenStrip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
         HoverMap(("the", NASTY), (NASTY, "cat"), ((1.0, None), (0.3, 0.7)), (("99%", ""), (NASTY, "1%"))),
         Branch("root", children=(Branch(NASTY, "50%", "chosen", 0.5, (Branch("leaf", "10%"),)), Branch("other", "20%"))),
+        Diagram(
+            NASTY,
+            ("the", NASTY),
+            ("", NASTY),
+            (DiagramNode(NASTY, 1, 1, 1.0, NASTY), DiagramNode("mlp", 0, 0, -0.5, "-0.5")),
+            (DiagramEdge(1, 0, -0.5, NASTY),),
+        ),
+        Diagram("nothing", (), (), (), ()),
         Collapsible("more", (Paragraph("inside"),)),
     ),
 )
@@ -150,8 +161,8 @@ def test_a_narrow_grid_drops_its_optional_texts() -> None:
     assert "▓-80%" in wide
     assert narrow.splitlines()[-1] == "layer 0 ████▓▓▒▒░░··  -·-░-▒-▓-█"
     html = html_fragment(grid)
-    assert 'rgba(var(--tint), 0.550)" title="layer 0 · token 0 · 120.0%"' in html
-    assert 'rgba(var(--less), 0.550)" title="layer 0 · token 11 · -100.0%"' in html
+    assert 'rgba(var(--positive), 1.000)" title="layer 0 · token 0 · 120.0%"' in html
+    assert 'rgba(var(--negative), 1.000)" title="layer 0 · token 11 · -100.0%"' in html
 
 
 def test_hover_map_holds_each_tokens_targets() -> None:
@@ -161,8 +172,8 @@ def test_hover_map_holds_each_tokens_targets() -> None:
     first, second = html.split('<span class="source" tabindex="0">')[1:]
     assert first.startswith('a<span class="targets">')
     assert '<span class="dim">cat</span>' in first
-    assert 'rgba(var(--tint), 0.275)" title="20%">the</span>' in second
-    assert 'rgba(var(--tint), 0.500)" title="b · the · 20%"' in html
+    assert 'rgba(var(--positive), 0.500)" title="20%">the</span>' in second
+    assert 'rgba(var(--positive), 0.500)" title="b · the · 20%"' in html
     assert plain_text(TerminalPage(Page("", (HoverMap(("a", "b"), *seen),))), 80) == ""
 
 

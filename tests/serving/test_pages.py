@@ -17,6 +17,9 @@ from glassformer.page.document import (
     Branch,
     Collapsible,
     Column,
+    Diagram,
+    DiagramEdge,
+    DiagramNode,
     Grid,
     Heading,
     HoverMap,
@@ -53,6 +56,13 @@ PARTS: tuple[PagePart, ...] = (
     TokenStrip(("a", "b"), (0.0, 1.0), ("", "sure"), ("", "there")),
     HoverMap(("a",), ("b",), ((None,),), (("",),)),
     Branch("root", "all", "strong", 0.5, (Branch("leaf"),)),
+    Diagram(
+        "flow",
+        ("a",),
+        ("0", "1"),
+        (DiagramNode("mlp", 0, 0), DiagramNode("end", 0, 1, 1.0, "all")),
+        (DiagramEdge(0, 1, -0.5),),
+    ),
     Collapsible("more", (Paragraph("inside"), Collapsible("deeper", ())), True, "there"),
 )
 

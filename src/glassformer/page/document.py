@@ -168,6 +168,41 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class DiagramNode:
+    """A box of a diagram."""
+
+    label: str
+    column: int
+    lane: int
+    value: float = 0.0  # its share of what flows, from -1 to 1
+    note: str = ""  # the same in figures
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramEdge:
+    """What flows from one box into another one."""
+
+    source: int  # index among the nodes
+    target: int
+    value: float  # from -1 to 1: the edge's width, and its color by its sign
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagram:
+    """Boxes in columns and lanes, and what flows between them: up a column, and across where it enters another one.
+
+    Each lane names what its boxes have in common, such as a block, and each column what stands below it, such as a token.
+    """
+
+    title: str  # what somebody is told who cannot see it
+    columns: tuple[str, ...]  # from left to right
+    lanes: tuple[str, ...]  # from the bottom upwards
+    nodes: tuple[DiagramNode, ...]
+    edges: tuple[DiagramEdge, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Collapsible:
     """Parts under a heading, which a browser can expand and collapse."""
 
@@ -188,6 +223,7 @@ PagePart: TypeAlias = (
     | TokenStrip
     | HoverMap
     | Branch
+    | Diagram
     | Collapsible
 )
 

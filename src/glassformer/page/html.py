@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.page.chart import svg_chart
+from glassformer.page.diagram import svg_diagram
 from glassformer.page.document import (
     Branch,
     Cell,
     Collapsible,
     ColumnKind,
+    Diagram,
     Grid,
     Heading,
     HoverMap,
@@ -41,6 +43,7 @@ from glassformer.page.document import (
     escape_page,
 )
 from glassformer.page.format import drawable
+from glassformer.page.palette import page_css
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -55,12 +58,11 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     )
 
 
-STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
+STYLE = page_css() + Path(__file__).with_name("style.css").read_text("utf-8")
 FILE_STYLE = "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # the whole window
 BAND_COLUMNS = 12  # of a grid with texts
 LINE_BREAK = "<wbr>"  # a line may end after each token, whose spaces are visible characters
 MIN_SHADE = 0.05  # below, a shade behind a text cannot be seen
-MAX_SHADE = 0.55  # above, the text over a shade cannot be read
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -182,9 +184,7 @@ def _grid_band(part: Grid, columns: range) -> str:
 def _shaded_cell(value: float | None, where: str, text: str, note: str) -> str:
     if value is None:
         return "<td></td>"
-    strength = abs(drawable(value)) * (MAX_SHADE if text else 1)
-    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {strength:.3f})"
-    return f'<td style="{shade}" title="{escape(where)} · {escape(note) or f"{value:.1%}"}">{escape(text)}</td>'
+    return f'<td style="{_shade(value)}" title="{escape(where)} · {escape(note) or f"{value:.1%}"}">{escape(text)}</td>'
 
 
 @render.register
@@ -213,6 +213,11 @@ def _(part: LineChart) -> str:
 
 
 @render.register
+def _(part: Diagram) -> str:
+    return svg_diagram(part)
+
+
+@render.register
 def _(part: TokenStrip) -> str:
     links = part.links or ("",) * len(part.tokens)
     tokens = (_shaded_token(*cells) for cells in zip(part.tokens, part.values, part.notes, links, strict=True))
@@ -221,9 +226,13 @@ def _(part: TokenStrip) -> str:
 
 def _shaded_token(token: str, value: float, note: str, link: str) -> str:
     tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
-    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {abs(drawable(value)):.3f})"
     sign = _class("less") if value < 0 else ""
-    return f'<{tag}{where}{sign} style="{shade}" title="{escape(note)}">{escape(token)}</{tag}>'
+    return f'<{tag}{where}{sign} style="{_shade(value)}" title="{escape(note)}">{escape(token)}</{tag}>'
+
+
+def _shade(value: float) -> str:
+    """The style of what is shaded by a value from -1 to 1; text can be read on any of them."""
+    return f"background: rgba(var(--{'positive' if value >= 0 else 'negative'}), {abs(drawable(value)):.3f})"
 
 
 @render.register
@@ -244,7 +253,7 @@ def _shaded_targets(tokens: Sequence[str], values: Sequence[float | None], notes
     targets = zip(tokens, values, notes, strict=True)
     for kind, group in groupby(targets, lambda target: _target_kind(target[1])):
         if kind == "shaded":
-            yield from (_shaded_token(token, MAX_SHADE * (value or 0), note, "") for token, value, note in group)
+            yield from (_shaded_token(token, value or 0, note, "") for token, value, note in group)
         else:
             yield f"<span{_class(kind)}>{LINE_BREAK.join(escape(token) for token, *_ in group)}</span>"
 

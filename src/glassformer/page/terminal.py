@@ -17,11 +17,13 @@ from rich.segment import Segment
 from rich.text import Text
 
 from glassformer.page.chart import text_chart
+from glassformer.page.diagram import text_diagram, text_layout
 from glassformer.page.document import (
     Branch,
     Cell,
     Collapsible,
     Column,
+    Diagram,
     Grid,
     Heading,
     HoverMap,
@@ -36,10 +38,10 @@ from glassformer.page.document import (
     escape_page,
 )
 from glassformer.page.format import drawable
+from glassformer.page.palette import TERMINAL_NEGATIVE, TERMINAL_POSITIVE
 
 RICH_STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
-KIND_STYLES = {"code": "cyan", "bar": "green", "signed bar": "green"}
-NEGATIVE_STYLE = "red"
+KIND_STYLES = {"code": "cyan", "bar": TERMINAL_POSITIVE, "signed bar": TERMINAL_POSITIVE}
 SHADES = " ·░▒▓█"  # of a value from 0 to 1
 GAP = "  "  # between columns
 LOW_PRIORITY = 3  # columns of at most this priority are dropped before any other is cut
@@ -148,7 +150,7 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
 
 
 def _cell_style(cell: Cell, column: Column) -> str:
-    return NEGATIVE_STYLE if isinstance(cell, float) and cell < 0 else KIND_STYLES.get(column.kind, "")
+    return TERMINAL_NEGATIVE if isinstance(cell, float) and cell < 0 else KIND_STYLES.get(column.kind, "")
 
 
 def wrap_cell(text: str, width: int, column: Column) -> list[str]:
@@ -292,6 +294,37 @@ def _(part: LineChart, width: int) -> Iterator[RenderableType | Spans]:
 
 
 @render.register
+def _(part: Diagram, width: int) -> Iterator[RenderableType | Spans]:
+    """A line for each box below its streams; at its end, where there is room, what it goes into."""
+    layout = text_layout(part, width)
+    for picture, node, name, into in text_diagram(part, layout):
+        color = TERMINAL_POSITIVE if node.value >= 0 else TERMINAL_NEGATIVE
+        size = max(MIN_COLUMN_WIDTH, min(layout.names, width - len(picture) - layout.notes - 4)) if picture else 0
+        line = [
+            (picture, "dim"),
+            (fit_text(name, size or min(cell_len(name), width - layout.notes - 4)) + GAP, ""),
+            (fit_text(node.note, layout.notes, right=True) + GAP, ""),
+            (fit_text("█" * round(abs(drawable(node.value)) * layout.bar), layout.bar), color),
+        ]
+        used = sum(cell_len(text) for text, _ in line)
+        if into and width - used > MIN_COLUMN_WIDTH:
+            more = f" and {len(into) - 1} more" if len(into) > 1 else ""
+            line.append((fit_text(f" → {into[0]}{more}", width - used).rstrip(), "dim"))
+        yield strip_line(_cut(line, width))
+    if layout.cell:
+        yield from _column_labels(part.columns, -1, layout.cell)
+
+
+def _cut(line: Spans, width: int) -> Spans:
+    """As much of a line as fits."""
+    cut: Spans = []
+    for text, style in line:
+        cut.append((text if cell_len(text) <= width else fit_text(text, max(0, width)), style))
+        width -= cell_len(cut[-1][0])
+    return cut
+
+
+@render.register
 def _(part: HoverMap, width: int) -> Iterator[RenderableType | Spans]:
     yield from ()
 
@@ -327,7 +360,7 @@ def _shaded(value: float | None, text: str, cell: int) -> str:
 
 def _shade_style(value: float) -> str:
     strong = "dim" if abs(value) < 0.2 else "" if abs(value) < 0.6 else "bold"
-    return strong if value >= 0 else f"{strong} red".strip()
+    return strong if value >= 0 else f"{strong} {TERMINAL_NEGATIVE}".strip()
 
 
 @render.register
@@ -342,7 +375,7 @@ def _(part: TokenStrip, width: int) -> Iterator[RenderableType | Spans]:
         yield [
             (fit_text(token, labels) + GAP, _shade_style(value)),
             (fit_text(note, notes, right=True) + GAP, "dim"),
-            (cell_text(value, False, room, kind), "green" if value >= 0 else NEGATIVE_STYLE),
+            (cell_text(value, False, room, kind), TERMINAL_POSITIVE if value >= 0 else TERMINAL_NEGATIVE),
         ]
 
 

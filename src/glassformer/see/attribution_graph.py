@@ -11,14 +11,17 @@ Shapes: g (rows, heads, head_size); values (positions, width).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
 
 from glassformer.ground.errors import InputError
 from glassformer.ground.operations import about, operation
-from glassformer.page.document import Branch, Heading, Page, PagePart, Paragraph, Style
+from glassformer.page.document import Diagram, DiagramEdge, DiagramNode, Heading, Page, PagePart, Paragraph
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.see.activations import Activations
 from glassformer.see.attribution import (
@@ -36,7 +39,8 @@ from glassformer.see.attribution import (
 from glassformer.see.linear_walk import STREAM_SITES, Arrival, Doubles, LinearWalk, part_name, stream_values
 from glassformer.see.view import View
 
-MAX_SOURCES, MAX_CHILDREN, MAX_DEPTH = 12, 4, 4  # unless everything is shown
+MAX_SOURCES = 12  # unless everything is shown
+DRAWN_EDGES, MAX_DRAWN_EDGES = 24, 80  # by default, and where everything is shown: more lie over one another
 PartName = Literal["score", "embedding", "attention", "cross", "mlp"]
 
 
@@ -98,6 +102,7 @@ class AttributionGraph(View):
         rows = [(node_label(node), node.value) for node in shown]
         rows += [(f"{len(ends) - len(shown)} weaker sources (--all)", rest)] if len(shown) < len(ends) else []
         rows += [("pruned edges", self.pruned), ("biases", self.biases), ("rounding", self.rounding)]
+        drawn = strongest_edges(self, MAX_DRAWN_EDGES if everything else DRAWN_EDGES)
         parts: list[PagePart] = [
             Paragraph(
                 "a linear attribution graph, in logits: patterns and norms are held at what they were; MLPs are sources\n"
@@ -108,7 +113,8 @@ class AttributionGraph(View):
                 "dim",
             ),
             Heading(f"through which heads it came: the strongest edges into the {quantity}, and into them"),
-            _tree(self, everything),
+            diagram(self, drawn),
+            Paragraph(_drawn_text(self, drawn, quantity), "dim"),
             Heading(f"where it came from: together the {quantity}, {self.score:.2f}"),
             additions_table("source", rows),
         ]
@@ -125,32 +131,77 @@ def node_label(node: GraphNode) -> str:
     return f"block {node.block} {node.name}" + ("" if node.head is None else f" head {node.head}") + f" {where}"
 
 
-def _tree(view: AttributionGraph, everything: bool) -> Branch:
+def _drawn_text(view: AttributionGraph, drawn: Sequence[GraphEdge], quantity: str) -> str:
+    """How a drawing is read, and what of the score does not stand in it."""
+    rest = view.score - sum(edge.value for edge in drawn if edge.target == 0)
+    return (
+        "up a column flows what parts wrote for their token; heads carry it across from the tokens that they read.\n"
+        f"{len(drawn)} of {pluralize(len(view.edges), 'edge')}, the strongest on their way to the {quantity}; "
+        f"all others into it come to {rest:+.2f}"
+    )
+
+
+def strongest_edges(view: AttributionGraph, count: int) -> list[GraphEdge]:
+    """The edges of most worth, best first, each of which leads on to the score through others of them."""
     incoming: dict[int, list[GraphEdge]] = {}
-    for edge in sorted(view.edges, key=lambda edge: -abs(edge.value)):
+    for edge in view.edges:
         incoming.setdefault(edge.target, []).append(edge)
-    most = max((abs(edge.value) for edge in view.edges), default=1.0) or 1.0
-    drawn: set[int] = set()
+    found: list[GraphEdge] = []
+    reached: set[int] = set()
+    waiting: list[tuple[float, int, int]] = []  # the edge's worth, less first; its ends
 
-    def branches(number: int, depth: int) -> tuple[Branch, ...]:
-        edges = incoming.get(number, [])
-        shown = edges if everything else edges[:MAX_CHILDREN]
-        children = []
-        for edge in shown:
-            node, note = view.nodes[edge.source], f"{edge.value:+.2f}"
-            below: tuple[Branch, ...] = ()
-            if node.followed and edge.source in drawn:
-                note += ", see above"
-            elif node.followed and (everything or depth < MAX_DEPTH):
-                drawn.add(edge.source)
-                below = branches(edge.source, depth + 1)
-            style: Style = "dim" if edge.value < 0 else ""
-            children.append(Branch(node_label(node), note, style, abs(edge.value) / most, below))
-        if rest := edges[len(shown) :]:
-            children.append(Branch("…", f"{sum(edge.value for edge in rest):+.2f} by {len(rest)} more (--all)", "dim"))
-        return tuple(children)
+    def reach(number: int) -> None:
+        reached.add(number)
+        for edge in incoming.get(number, []):
+            heapq.heappush(waiting, (-abs(edge.value), edge.target, edge.source))
 
-    return Branch(visible(view.text), f"{view.score:+.2f}", "strong", None, branches(0, 1))
+    values = {(edge.target, edge.source): edge for edge in view.edges}
+    reach(0)
+    while waiting and len(found) < count:
+        _, target, source = heapq.heappop(waiting)
+        found.append(values[target, source])
+        if source not in reached:
+            reach(source)
+    return found
+
+
+def diagram(view: AttributionGraph, edges: Sequence[GraphEdge]) -> Diagram:
+    """Some edges as a drawing: a column for each token, a lane for each block, and the score on top."""
+    numbers = list(dict.fromkeys([0, *(end for edge in edges for end in (edge.target, edge.source))]))
+    nodes = [replace(view.nodes[0], value=view.score), *(view.nodes[number] for number in numbers[1:])]
+    positions = sorted({node.position for node in nodes})
+    heights = sorted({_height(node) for node in nodes})
+    most = max((abs(edge.value) for edge in edges), default=1.0) or 1.0
+    largest = max((abs(node.value) for node in nodes), default=1.0) or 1.0
+    texts = {node.position: visible(node.token) for node in nodes}
+    boxes = tuple(
+        DiagramNode(
+            _box_label(view, node), positions.index(node.position), heights.index(_height(node)), node.value / largest,
+            f"{node.value:+.2f}",
+        )
+        for node in nodes
+    )  # fmt: skip
+    places = {number: place for place, number in enumerate(numbers)}
+    lines = tuple(
+        DiagramEdge(places[edge.source], places[edge.target], edge.value / most, f"{edge.value:+.2f}") for edge in edges
+    )
+    lanes = {_height(node): "" if node.block is None else f"block {node.block}" for node in nodes}
+    columns = tuple(texts[position] for position in positions)
+    title = f"through which parts and heads the score of {visible(view.text)} came"
+    return Diagram(title, columns, tuple(lanes[height] for height in heights), boxes, lines)
+
+
+def _height(node: GraphNode) -> float:
+    """Of its lane: embeddings lie below all blocks, the score above."""
+    return math.inf if node.name == "score" else -1 if node.block is None else node.block
+
+
+def _box_label(view: AttributionGraph, node: GraphNode) -> str:
+    if node.name == "score":
+        return visible(view.text)
+    if node.head is None:
+        return node.name
+    return f"head {node.head}" if node.name == "attention" else f"{node.name} head {node.head}"
 
 
 THRESHOLD = 0.02

@@ -3700,7 +3700,7 @@ export interface components {
             expanded: boolean;
             /** @constant */
             kind: "collapsible";
-            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageCollapsible"])[];
+            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageDiagram"] | components["schemas"]["PageCollapsible"])[];
             title: string;
         };
         PageColumn: {
@@ -3711,6 +3711,28 @@ export interface components {
             name: string;
             priority: number;
             wraps: boolean;
+        };
+        PageDiagram: {
+            columns: string[];
+            edges: components["schemas"]["PageDiagramEdge"][];
+            /** @constant */
+            kind: "diagram";
+            lanes: string[];
+            nodes: components["schemas"]["PageDiagramNode"][];
+            title: string;
+        };
+        PageDiagramEdge: {
+            note: string;
+            source: number;
+            target: number;
+            value: number | null;
+        };
+        PageDiagramNode: {
+            column: number;
+            label: string;
+            lane: number;
+            note: string;
+            value: number | null;
         };
         PageGrid: {
             all_columns: boolean;
@@ -3739,7 +3761,7 @@ export interface components {
         };
         /** glassformer.page/1 */
         PageJson: {
-            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageCollapsible"])[];
+            parts: (components["schemas"]["PageHeading"] | components["schemas"]["PageParagraph"] | components["schemas"]["PagePreformatted"] | components["schemas"]["PageTable"] | components["schemas"]["PageGrid"] | components["schemas"]["PageThumbnailGrid"] | components["schemas"]["PageLineChart"] | components["schemas"]["PageTokenStrip"] | components["schemas"]["PageHoverMap"] | components["schemas"]["PageBranch"] | components["schemas"]["PageDiagram"] | components["schemas"]["PageCollapsible"])[];
             python: string;
             /** @constant */
             schema: "glassformer.page/1";

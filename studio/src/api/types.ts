@@ -37,6 +37,7 @@ export type PageThumbnails = Schemas["PageThumbnailGrid"];
 export type PageTokenStrip = Schemas["PageTokenStrip"];
 export type PageHoverMap = Schemas["PageHoverMap"];
 export type PageBranch = Schemas["PageBranch"];
+export type PageDiagram = Schemas["PageDiagram"];
 export type PageLineChart = Schemas["PageLineChart"];
 export type Tree = Schemas["TreeJson"];
 export type TreeNode = Schemas["Node"];
