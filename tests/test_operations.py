@@ -102,7 +102,7 @@ def test_verbs_are_those_of_the_operations_with_an_example() -> None:
         said = "".join(shown.split())  # lines are broken anywhere
         helps = {one.named()[0]: one.info.help for one in reversed(arguments)}  # the first view's, of what several have
         options = [name for argument in arguments for name in argument.named()]
-        assert all("".join(text.split())[1:] in said for text in (main.summary, *helps.values(), *options))
+        assert all("".join(text.split())[1:] in said for text in (main.verb_help or main.summary, *helps.values(), *options))
         assert "Examples:\n  glass " in shown
 
 

@@ -26,7 +26,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
         "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
         "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
-        "attention": "Show which tokens each token attended to: one map, one token's row, or all heads at once.",
     },
     "Change and compare": {
         "compare": "Compare two texts, two settings, or two models on one text: where they diverge, and how far.",
@@ -88,7 +87,7 @@ class LazyVerbs(VerbGroup):
         listed = {heading: dict(verbs) for heading, verbs in SECTIONS.items()}
         for name, views in operation_verbs().items():
             (main,) = [view for view in views if view.section is not None]
-            listed[main.section or ""][name] = main.summary
+            listed[main.section or ""][name] = main.verb_help
         return listed
 
     def suggestion(self, ctx: click.Context, word: str) -> str:

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
@@ -23,7 +22,7 @@ from glassformer.cli.command import command, excludes_other, needs_other, option
 from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.errors import InputError
-from glassformer.ground.operations import COMMAND, MODEL, OPERATIONS, Operation, OperationArgument, Statement
+from glassformer.ground.operations import COMMAND, OPERATIONS, Operation, OperationArgument, Statement
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 TEXT_KINDS = (str, float, int, bool)  # what is typed for a value of some types: the first of these among them
 PROMPT = "prompt"
+FILES = "tuple[Path, ...]"  # what a view gives that writes files
 
 
 class OperationVerb:
@@ -41,7 +41,7 @@ class OperationVerb:
             importlib.import_module(each.module)
         self.name = str(stated[0].verb)
         views = [one for one in OPERATIONS.values() if one.verb == self.name]
-        self.views = sorted(views, key=lambda view: bool(view.chosen_by))  # first what is shown if nothing is chosen
+        self.views = sorted(views, key=lambda view: (bool(view.chosen_by), len(view.line)))  # what is shown by default first
         self.main = next(one for one in self.views if one.example is not None)
         self.words: dict[str, str] = {}  # as typed, by parameter
         self.hints: dict[str, Any] = {}
@@ -50,9 +50,10 @@ class OperationVerb:
         if any(map(_reads_prompt, self.views)):
             self._add(PROMPT, "PROMPT", common.PromptArgument, None)
         for view in self.views:
-            names = [argument.name for argument in view.arguments]
-            for flag in set(view.chosen_by) - {*names, PROMPT}:
-                self._add(flag, f"--{flag}", Annotated[bool, option(f"--{flag}", help=view.summary)], False)
+            names = [PROMPT, *(argument.name for argument in view.arguments)]
+            for flag in (chooser for chooser in view.chosen_by if chooser not in names):
+                help_text = view.flags.get(flag, view.summary)
+                self._add(flag, f"--{flag}", Annotated[bool, option(f"--{flag}", help=help_text)], False)
             for argument in view.arguments:
                 self.parameters[view][self._parameter(view, argument)] = argument
         if any(view.on_text for view in self.views):
@@ -96,7 +97,7 @@ class OperationVerb:
         ]
         verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         verb.__annotations__ = hints
-        verb.__doc__ = self.main.summary
+        verb.__doc__ = self.main.verb_help or self.main.summary
         return command(verb, self.name, self.main.example or "")
 
     def show(
@@ -112,23 +113,28 @@ class OperationVerb:
             return
         text = read_prompt(values[PROMPT]) if _reads_prompt(view) else ""
         rows = _read_rows(view, arguments)
+        if view.view_name == FILES:
+            self._refuse_output(view)
         model = model_options.load()
-        subject: Any = model if view.owner == MODEL else None
+        subject: Any = model
         if view.on_text:
             subject = prompt_options.read(model, text, values["target"], values["new"])
-        elif subject is None:  # such as model.circuits
-            subject = attrgetter(view.owner.partition(".")[2])(model)
         whole = (one.name for one in view.arguments if one.info.every_position and output.everything)
         more = {**{name: range(len(subject)) for name in whole}, **_opened(view, arguments, model)}
         if view.makes_prompts:
             more |= prompt_options.keywords()
+        if view.takes_prompt:
+            more[PROMPT] = text
         with ExitStack() as stack:
             if rows:
                 stack.enter_context(_rows_named(rows))
             if view.reports_progress:
                 more["progress"] = stack.enter_context(bars.counter_bar(f"{model_options.model} reads"))
-            shown = getattr(subject, view.name)(*([text] if view.takes_prompt else ()), **more)
-        output.show(shown)
+            shown = view.call(subject, more)
+        if view.view_name == FILES:
+            common.print_line("\n".join(map(str, shown)))
+        else:
+            output.show(shown)
 
     def _value(self, name: str, argument: OperationArgument, value: Any) -> Any:
         """A value as the chosen view takes it; another view may take several."""
@@ -141,7 +147,10 @@ class OperationVerb:
     def chosen(self, given: set[str]) -> Operation:
         """The view that is asked for; an error where an option is not for it, or one is missing."""
         default = next((view for view in self.views if not view.chosen_by), self.main)
-        view = next((view for view in self.views if given.intersection(view.chosen_by)), default)
+        asked = [view for view in self.views if given.intersection(view.chosen_by)]
+        fitting = [view for view in asked if given <= self._known(view)]
+        view = next(iter(fitting or sorted(asked, key=lambda view: len(self._known(view)))), default)
+        self._check_flags(view, given)
         for name in self.words:
             if name in given and name not in self._known(view):
                 self._refuse(name, view, given)
@@ -152,6 +161,19 @@ class OperationVerb:
             are, them = ("are", "them") if missing[1:] else ("is", "it")
             raise InputError(f"{' and '.join(missing)} {are} missing. Give {', or '.join([them, *shown])}.")
         return view
+
+    def _check_flags(self, view: Operation, given: set[str]) -> None:
+        """Refuse what has no use beside a flag that asks for a view as it is by default."""
+        for one in view.line:
+            for flag in given.intersection(one.flags):
+                if others := [name for name in one.chosen_by if name in given and name != flag]:
+                    raise InputError(excludes_other(self.words[flag], self.words[others[0]]))
+
+    def _refuse_output(self, view: Operation) -> None:
+        """Refuse options for what is shown: files are written."""
+        words, given = typed_parameters(click.get_current_context())
+        if unused := [name for name in OutputGroup.options() if name in given]:
+            raise InputError(excludes_other(words[unused[0]], self.words[view.chosen_by[0]]))
 
     def _refuse(self, name: str, view: Operation, given: set[str]) -> NoReturn:
         """An option that the view does not have: what chooses the one that has it, or what it cannot stand beside."""
@@ -167,7 +189,7 @@ class OperationVerb:
     def _known(self, view: Operation) -> set[str]:
         """The parameters of a view."""
         shared = {PROMPT, "target", "new"} if view.on_text else {PROMPT} if view.takes_prompt else set[str]()
-        return {*self.parameters[view], *view.chosen_by, *shared}
+        return {*self.parameters[view], *(name for one in view.line for name in one.chosen_by), *shared}
 
 
 def _within(sentence: str) -> str:

@@ -21,7 +21,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -36,6 +36,7 @@ MODEL, READING, RUN = (
     "run",
 )  # first parameters: of operations on a model, on a text that it read or wrote
 COMMAND = "model_options"  # that of a view which the command makes by itself: how a model is loaded
+ON_TEXT = (READING, "command.reading")  # owners of operations on a text; the second: of those that the command alone has
 PROGRESS = "progress"  # a parameter that is told how far the work is
 SECTION = "Look inside"  # of the command's help, in which a verb stands unless it says otherwise
 STATEMENT = re.compile(  # what a file has for each operation: its arguments, its function, the first parameter, the help
@@ -98,7 +99,7 @@ class OperationArgument:
         return self.info.named(self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """A function that is offered everywhere."""
 
@@ -107,14 +108,27 @@ class Operation:
     route: str | None  # under /glass/
     verb: str | None  # of the command, perhaps with other operations
     chosen_by: tuple[str, ...]  # the arguments or flags that ask the verb for this one of them
+    flags: Mapping[str, str]  # those of them that are no arguments and mean no more than the defaults, with their help
     example: str | None  # of the verb, at the operation that says what it is for
-    owner: str  # whose method it is, as Python spells it: reading, model, model.circuits
+    verb_help: str | None  # what the verb is for, if that is more than this operation
+    owner: str  # whose method it is, as Python spells it: reading, model, model.circuits, reading.attention
     is_property: bool
     passes: bool  # whether it runs the model, and does not just read files or weights
 
     @property
     def on_text(self) -> bool:
-        return self.owner == READING
+        return (self.owner if self.subject is None else self.subject.owner) in ON_TEXT
+
+    @property
+    def subject(self) -> Operation | None:
+        """The operation whose result it is a method of: `model.circuits`, `reading.attention`."""
+        owner, _, name = self.owner.rpartition(".")
+        return OPERATIONS.get((owner, name))
+
+    @property
+    def line(self) -> tuple[Operation, ...]:
+        """It and the operations that lead to it, which come first."""
+        return (self,) if self.subject is None else (*self.subject.line, self)
 
     @property
     def takes_prompt(self) -> bool:
@@ -128,7 +142,7 @@ class Operation:
 
     @property
     def reports_progress(self) -> bool:
-        return PROGRESS in inspect.signature(self.function).parameters
+        return any(PROGRESS in inspect.signature(one.function).parameters for one in self.line)
 
     @property
     def help(self) -> str:
@@ -146,7 +160,14 @@ class Operation:
 
     @functools.cached_property
     def arguments(self) -> tuple[OperationArgument, ...]:
-        """Those that somebody chooses: not the text or the model, not how a text becomes a prompt, not the progress."""
+        """Those that somebody chooses: not the text or the model, not how a text becomes a prompt, not the progress.
+
+        Also those of the operations that lead to it.
+        """
+        return tuple(argument for one in self.line for argument in one.own_arguments)
+
+    @functools.cached_property
+    def own_arguments(self) -> tuple[OperationArgument, ...]:
         hints = argument_types(self.function)
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         chosen = [p for p in parameters if p.name not in ("prompt", PROGRESS) and p.kind is not p.VAR_KEYWORD]
@@ -154,6 +175,17 @@ class Operation:
 
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)
+
+    def call(self, owner: Any, values: Mapping[str, Any]) -> Any:
+        """What it gives of a model or of a text; `values`: by name, also those for the operations that lead to it."""
+        if self.subject is not None:
+            taken = inspect.signature(self.function).parameters
+            owner = self.subject.call(owner, {name: value for name, value in values.items() if name not in taken})
+            values = {name: value for name, value in values.items() if name in taken}
+        if self.owner.startswith("command."):
+            return self.function(owner, **values)
+        member = getattr(owner, self.name)
+        return member if self.is_property else member(**values)
 
     def method(self, through: str = "") -> Any:
         """The function as a method or a property, with its checks and all of its help.
@@ -177,7 +209,7 @@ class Operation:
     def full_help(self) -> str:
         described = [
             fill(f"{argument.name}: {argument.info.help}", WIDTH, initial_indent="    ", subsequent_indent="        ")
-            for argument in self.arguments
+            for argument in self.own_arguments
             if argument.info.help
         ]
         return "\n".join([self.help, "", "Args:", *described]) if described else inspect.getdoc(self.function) or ""
@@ -188,8 +220,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {}  # by owner and name
 
 def operation(
     *, name: str | None = None, route: str | None = None, verb: str | None = None, chosen_by: tuple[str, ...] = (),
-    example: str | None = None, section: str = SECTION, owner: str | None = None, is_property: bool = False,
-    passes: bool = True,
+    flags: Mapping[str, str] | None = None, example: str | None = None, verb_help: str | None = None,
+    section: str = SECTION, owner: str | None = None, is_property: bool = False, passes: bool = True,
 ) -> Callable[[F], F]:  # fmt: skip
     """The decorator of a function that is an operation; the function stays what it is.
 
@@ -198,7 +230,9 @@ def operation(
         route: under which it is served, below /glass/.
         verb: of the command, which it may share with others; with an example by default its name.
         chosen_by: arguments of which each asks a shared verb for this operation; what is no argument becomes a flag.
+        flags: further flags that ask for it as it is by default, and their help.
         example: of its verb, `glass NAME`; several are separated by three blanks, a middle dot and three blanks.
+        verb_help: what that verb is for, in a sentence; by default what this operation is for.
         section: of the command's help in which its verb stands (`cli/app.py`).
         owner: whose method it is; by default as the first parameter says.
         is_property: whether Python gets it without a call.
@@ -209,7 +243,10 @@ def operation(
         whose = owner or next(iter(inspect.signature(function).parameters))
         called = name or function.__name__
         word = verb or (None if example is None else called.replace("_", "-"))
-        OPERATIONS[whose, called] = Operation(function, called, route, word, chosen_by, example, whose, is_property, passes)
+        more = flags or {}
+        OPERATIONS[whose, called] = Operation(
+            function, called, route, word, (*chosen_by, *more), more, example, verb_help, whose, is_property, passes
+        )  # fmt: skip
         return function
 
     return register
@@ -224,6 +261,7 @@ class Statement:
     name: str
     summary: str
     verb: str | None
+    verb_help: str  # its summary, if nothing else is said
     section: str | None  # of the command's help, at the operation that says what the verb is for
 
 
@@ -236,12 +274,13 @@ def statements(package: str) -> tuple[Statement, ...]:
             module = ".".join([package, *file.relative_to(folder).with_suffix("").parts])
             for match in STATEMENT.finditer(file.read_bytes()):
                 decorator, function, first, text = (part.decode() for part in match.groups())
-                given = dict(re.findall(r'\b(name|owner|verb|section)="([\w. -]+)"', decorator))
+                given = dict(re.findall(r'\b(name|owner|verb|verb_help|section)="([^"]+)"', decorator))
                 owner, name = given.get("owner", first), given.get("name", function)
                 explains = "example=" in decorator
                 verb = given.get("verb", name.replace("_", "-") if explains else None)
                 section = given.get("section", SECTION) if explains else None
-                found.append(Statement(module, owner, name, summary(text), verb, section))
+                verb_help = given.get("verb_help", summary(text))
+                found.append(Statement(module, owner, name, summary(text), verb, verb_help, section))
     return tuple(found)
 
 

@@ -208,7 +208,11 @@ class AttentionMap(ArrayView):
             return f"{kind}mean of all layers and heads"
         return f"{kind}layer {self.layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
 
-    def of(self, token: int | str) -> AttentionRow:
+    @operation(owner="reading.attention", verb="attention", chosen_by=("token",))
+    def of(
+        self,
+        token: Annotated[int | str, about("What this token attended to; its position or its text.", "--token", "-t")],
+    ) -> AttentionRow:
         """What one token attended to: by its position (-1 is the last), or by its text."""
         at = find_token(token, self.queries)
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
@@ -401,10 +405,15 @@ MAX_MAPS_BYTES = 16_000_000  # of all heads' maps, a byte for each weight
 KindArgument = Annotated[AttentionKind, about("self; for an encoder-decoder also cross or encoder.")]
 
 
-@operation(route="attention")
+@operation(
+    route="attention",
+    verb="attention",
+    chosen_by=("layer", "head", "rollout"),
+    flags={"mean": "The mean of all layers and heads."},
+)
 def attention(
     reading: Activations,
-    layer: Annotated[int | None, about("Which layer; -1 is the last. By default the mean of all.", "--layer", "-l")] = None,
+    layer: Annotated[int | None, about("Which layer; -1 is the last.", "--layer", "-l")] = None,
     head: Annotated[int | None, about("Which of its heads; by default their mean.")] = None,
     *,
     kind: KindArgument = "self",
@@ -473,7 +482,12 @@ def _across_layers(
     return product
 
 
-@operation()
+@operation(
+    verb="attention",
+    example='glass attention --raw "The cat sat because it was tired." --layer 3 --head 1   ·   '
+    'glass attention --raw "The cat sat because it was tired." --token it --rollout',
+    verb_help="Show which tokens each token attended to: one map, one token's row, or all heads at once.",
+)
 def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progress | None = None) -> Heads:
     """Show all heads of all layers, each in a few numbers: where it mostly looks, and how widely."""
     layers, count = layers_and_heads(reading, kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -166,25 +165,17 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if isinstance(value, BaseModel) else value
 
 
-def _owner(operation: Operation, model: Model) -> Any:
-    """Whose method it is: the model, or a part of it such as `model.circuits`."""
-    _, *parts = operation.owner.split(".")
-    return attrgetter(".".join(parts))(model) if parts else model
-
-
 def endpoint(operation: Operation) -> Callable[..., Any]:
     """The function behind an operation's route."""
 
     async def respond(request: Request, body: Any) -> Json:
         def look(model: Model) -> Any:
-            subject: Any = body.reading(model) if operation.on_text else _owner(operation, model)
+            subject: Any = body.reading(model) if operation.on_text else model
             if (check := LIMITS.get(str(operation.route))) is not None:
                 check(request, subject, body)
-            if operation.is_property:
-                return getattr(subject, operation.name)
-            prompt = (body.prompt_of(model),) if operation.takes_prompt else ()
+            prompt = {"prompt": body.prompt_of(model)} if operation.takes_prompt else {}
             options = body.prompt_options if operation.makes_prompts else {}
-            return getattr(subject, operation.name)(*prompt, **_arguments(operation, body, model), **options)
+            return operation.call(subject, {**prompt, **_arguments(operation, body, model), **options})
 
         python = python_template(operation, body.python_reading if operation.on_text else "")
         return await respond_with_view(request, body, look, python, passes=operation.passes)
