@@ -17,7 +17,7 @@ Shapes: scores (vocabulary,); g (hidden,).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -51,37 +51,57 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Attribution(View):
-    """A token's score as the sum of what each part added to it."""
-
-    SCHEMA = "glassformer.attribution/3"
+class AttributedScore:
+    """The score that a view attributes: a token's lead over another, or its logit."""
 
     model: str
     position: int
     before: str  # the token at the position
     id: int
     text: str
-    score: float  # in logits: its own; if it is compared with another token, its lead over that
+    score: float  # in logits: the token's; if it is compared with another token, its lead over that
     probability: float
     rank: int  # 1: the model's first choice
     against: str | None  # the token that it is compared with
     centred: bool  # whether the mean over the vocabulary was subtracted from the score, and each part's share of it
+
+    @property
+    def quantity(self) -> str:
+        return "score" if self.against is None else f"lead over {visible(self.against)}"
+
+    @property
+    def place(self) -> str:
+        return f"after {visible(self.before)} (position {self.position})"
+
+    @property
+    def about(self) -> str:
+        """What the score is held against, and what the token's chances are."""
+        convention = "uncentred: the logit itself, as the model computes it"
+        if self.against is not None:
+            convention = "a lead: what both tokens got alike is not counted"
+        elif self.centred:
+            convention = "centred: the mean over the vocabulary is subtracted"
+        chances = f"probability {format_percent(self.probability)}, rank {self.rank:,}"
+        return f"{convention}\n{visible(self.text)}: {chances}"
+
+
+@dataclass(frozen=True)
+class Attribution(AttributedScore, View):
+    """A token's score as the sum of what each part added to it."""
+
+    SCHEMA = "glassformer.attribution/3"
+
     contributions: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
     heads: tuple[Contribution, ...]  # attention's contributions again: head by head, and then the biases behind the heads
 
     def page(self, everything: bool = False) -> Page:
-        token, quantity = visible(self.text), "score" if self.against is None else f"lead over {visible(self.against)}"
-        target = f"the score of {token}" if self.against is None else f"{token}'s {quantity}"
-        title = f"{self.model}: which parts wrote {target} after {visible(self.before)} (position {self.position})"
+        token = visible(self.text)
+        target = f"the score of {token}" if self.against is None else f"{token}'s {self.quantity}"
         heads = sorted(self.heads, key=lambda head: -abs(head.value))
+        added = f"what each part added directly, in logits; together the {self.quantity}, {self.score:.2f}"
         return Page.titled(
-            title,
-            Paragraph(
-                f"what each part added directly, in logits; together the {quantity}, {self.score:.2f}\n"
-                f"{convention(self.centred, self.against)}\n"
-                f"{token}: probability {format_percent(self.probability)}, rank {self.rank:,}",
-                "dim",
-            ),
+            f"{self.model}: which parts wrote {target} {self.place}",
+            Paragraph(f"{added}\n{self.about}", "dim"),
             _table(self.contributions),
             Heading("the heads that added or subtracted most"),
             _table(heads if everything else heads[:MAX_HEADS]),
@@ -90,15 +110,6 @@ class Attribution(View):
 
     def __repr__(self) -> str:
         return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.contributions)} parts)"
-
-
-def convention(centred: bool, against: str | None) -> str:
-    """What a score is held against, in words."""
-    if against is not None:
-        return "a lead: what both tokens got alike is not counted"
-    if centred:
-        return "centred: the mean over the vocabulary is subtracted"
-    return "uncentred: the logit itself, as the model computes it"
 
 
 def additions_table(first: str, rows: Sequence[tuple[str, float]]) -> Table:
@@ -144,16 +155,14 @@ def attribution(
     centred: CentredArgument = False,
 ) -> Attribution:
     """Show what each block and head added to a token's lead: the best one's after a position, or another's."""
-    at, model = position_to_attribute(reading, position), reading.model
-    values = stream_values(reading, [at])
-    target = score_target(model, final_scores(model, values, 0), token, against, metric=metric, centred=centred)
-    walk = LinearWalk(model, values)
-    row = walk.start(model.blueprint.ops[-1].inputs[0], 0, target.g)
+    target = score_target(reading, position, token, against, metric=metric, centred=centred)
+    walk, score = target.walk, target.score
+    row = walk.start(walk.ops[-1].inputs[0], target.index, target.g)
     parts, heads = list[Contribution](), list[Contribution]()
     for arrival in walk.arrivals():
         op = walk.ops[arrival.op_index]
         if arrival.kind == "heads":
-            shares = (arrival.g[0] * values[op.inner_site("heads")][0]).sum(-1).tolist()
+            shares = (arrival.g[0] * walk.values[op.inner_site("heads")][0]).sum(-1).tolist()
             name = "cross" if op.options["cross"] else "attention"
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:
@@ -161,14 +170,11 @@ def attribution(
             parts.append(Contribution(name, op.block, None, float(arrival.g[0] @ walk.value(arrival.op_index)[0])))
     parts.reverse()
     parts.append(Contribution("biases", None, None, target.constant + walk.constants[row]))
-    parts.append(Contribution("rounding", None, None, target.score - sum(part.value for part in parts)))
+    parts.append(Contribution("rounding", None, None, score.score - sum(part.value for part in parts)))
     heads.reverse()
-    for number, value in sorted(walk.update_constants[row].items()):
-        heads.append(Contribution(f"{part_name(walk.ops[number])} bias", walk.ops[number].block, None, value))
-    return Attribution(
-        model.name, at, reading.texts[at], target.id, target.text, target.score, target.probability, target.rank,
-        target.against, centred, tuple(parts), tuple(heads),
-    )  # fmt: skip
+    for index, value in sorted(walk.update_constants[row].items()):
+        heads.append(Contribution(f"{part_name(walk.ops[index])} bias", walk.ops[index].block, None, value))
+    return Attribution(**vars(score), contributions=tuple(parts), heads=tuple(heads))
 
 
 @operation(name="attribution")
@@ -187,49 +193,39 @@ def attribution_of_run(
     return attribution(reading, position, token, against, metric=metric, centred=centred)
 
 
-def position_to_attribute(reading: Activations, position: int | str) -> int:
-    """The position's number; refused where nothing is scored."""
-    if not reading.model.writes:
-        raise InputError(f"{reading.model.name} does not score the next token, so its parts have no share in one.")
-    return find_token(position, reading.texts)
-
-
-def final_scores(model: ModelLike, values: Mapping[str, Floats], at: int) -> Floats:
-    """The scores at one of the positions whose values were read."""
-    scores: Floats = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][at : at + 1])[0]
-    return scores
-
-
 @dataclass(frozen=True)
 class ScoreTarget:
-    """The score that is attributed, and what each direction of the final state is worth to it."""
+    """The score that is attributed, what each direction of the final state is worth to it, and the walk back from it."""
 
-    id: int
-    text: str
-    against: str | None
-    score: float
-    probability: float
-    rank: int
+    score: AttributedScore
     g: Doubles
     constant: float  # what biases of the head add
+    walk: LinearWalk
+    index: int  # of the position among the walk's values
 
 
 def score_target(
-    model: ModelLike, scores: Floats, token: int | str | None, against: int | str | None, *, metric: ScoreMetric,
-    centred: bool,
+    reading: Activations, position: int | str, token: int | str | None, against: int | str | None, *,
+    metric: ScoreMetric, centred: bool, all_positions: bool = False,
 ) -> ScoreTarget:  # fmt: skip
-    """A token's lead over another's, or its score, as it is or less the mean over the vocabulary."""
+    """A token's lead over another's after a position, or its score, as it is or less the mean over the vocabulary."""
+    model = reading.model
+    if not model.writes:
+        raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
+    place = find_token(position, reading.texts)
     if against is not None and metric == "logit":
         raise SettingError(f"a logit has no rival: that is for a lead. Leave out {spell('against')}.")
-    number = resolve_token_id(model, token, scores)
+    values, index = stream_values(reading, range(len(reading)) if all_positions else [place]), place * all_positions
+    scores = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][index : index + 1])[0]
+    chosen = resolve_token_id(model, token, scores)
     rival = None if against is None else resolve_token_id(model, against, scores)
     if against is None and metric == "lead" and not centred:
-        rival = runner_up(scores, number)
-    text, rival_text = (None if token is None else token_text(model.tokenizer, token) for token in (number, rival))
-    if rival == number:
+        rival = runner_up(scores, chosen)
+    text, rival_text = token_text(model.tokenizer, chosen), None if rival is None else token_text(model.tokenizer, rival)
+    if rival == chosen:
         raise InputError(f"a token has no lead over itself. Hold {text!r} against another one.")
     head = model.blueprint.ops[-1]
-    weights = {number: 1.0} | ({} if rival is None else {rival: -1.0})
+    weights = {chosen: 1.0} | ({} if rival is None else {rival: -1.0})
     factors = float(head.options.get("scale", 1.0)) * cap_factors(head, scores)
     biases = [bias for weight in head.weights[1:] if (bias := model.weight(weight.name)) is not None]
     table = head.weights[0].name
@@ -245,15 +241,17 @@ def score_target(
             g -= factors[rows.start : rows.stop] @ block / len(scores)
         constant -= sum(float(factors @ bias.reshape(-1)) for bias in biases) / len(scores)
         score -= float(scores.mean(dtype=np.float64))
-    probability, rank = float(np.exp(log_softmax(scores)[number])), int((scores > scores[number]).sum()) + 1
-    assert text is not None
-    return ScoreTarget(number, text, rival_text, score, probability, rank, g, constant)
+    probability, rank = float(np.exp(log_softmax(scores)[chosen])), int((scores > scores[chosen]).sum()) + 1
+    attributed = AttributedScore(
+        model.name, place, reading.texts[place], chosen, text, score, probability, rank, rival_text, centred
+    )
+    return ScoreTarget(attributed, g, constant, LinearWalk(model, values), index)
 
 
-def runner_up(scores: Floats, number: int) -> int:
+def runner_up(scores: Floats, index: int) -> int:
     """The best of the other tokens or labels."""
     others = scores.copy()
-    others[number] = -np.inf
+    others[index] = -np.inf
     second = int(others.argmax())  # stops at the first NaN
     if np.isnan(others[second]):
         raise NotNumbers("the model's scores are not numbers (NaN), so there is no runner-up. Look for what changed them.")
@@ -261,7 +259,7 @@ def runner_up(scores: Floats, number: int) -> int:
 
 
 def resolve_token_id(model: ModelLike, token: int | str | None, scores: Floats) -> int:
-    """The id of a token named by its text or its number (as text: #57); None is the best one."""
+    """The id of a token, named by its text or its id (as text: #57); None is the best one."""
     if token is None:
         return int(scores.argmax())
     if isinstance(token, str):
@@ -269,8 +267,8 @@ def resolve_token_id(model: ModelLike, token: int | str | None, scores: Floats) 
             ids = model.tokenizer.encode(text, add_special_tokens=False)
             if len(ids) == 1:
                 return int(ids[0])
-        if (number := token.removeprefix("#")).isdecimal():
-            return resolve_token_id(model, int(number), scores)
+        if (digits := token.removeprefix("#")).isdecimal():
+            return resolve_token_id(model, int(digits), scores)
         raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id, as in #57.")
     if not 0 <= token < scores.size:
         raise InputError(f"token id {token} is outside the vocabulary of {scores.size}.")

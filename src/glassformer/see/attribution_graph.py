@@ -2,7 +2,7 @@
 
 Direct attribution says what each head added to a score, and stops there. But a head only moves what earlier parts wrote: its
 output is a sum over tokens, with the pattern's weights, of a linear map of each token's stream, which is a sum itself. With
-patterns and norms frozen, each edge of this is a number, those into a node add up to those out of it, and the score is the
+patterns and norms frozen, each edge of this is a value, those into a node add up to those out of it, and the score is the
 sum of where they all come from: embeddings of tokens, MLPs, biases (Elhage et al. 2021). MLPs are not linear, so they are
 sources of their own. An edge below a threshold is not followed further, and counted as pruned.
 
@@ -21,22 +21,21 @@ import numpy as np
 
 from glassformer.ground.errors import InputError
 from glassformer.ground.operations import about, operation
-from glassformer.page.document import Diagram, DiagramEdge, DiagramNode, Heading, Page, PagePart, Paragraph
-from glassformer.page.format import format_percent, pluralize, visible
+from glassformer.page.document import Diagram, DiagramEdge, DiagramNode, Heading, Page, Paragraph
+from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations
 from glassformer.see.attribution import (
     AgainstArgument,
+    AttributedScore,
     CentredArgument,
     MetricArgument,
     PositionArgument,
+    ScoreTarget,
     TokenArgument,
     additions_table,
-    convention,
-    final_scores,
-    position_to_attribute,
     score_target,
 )
-from glassformer.see.linear_walk import STREAM_SITES, Arrival, Doubles, LinearWalk, part_name, stream_values
+from glassformer.see.linear_walk import STREAM_SITES, Arrival, Doubles, part_name
 from glassformer.see.view import View
 
 MAX_SOURCES = 12  # unless everything is shown
@@ -63,27 +62,17 @@ class GraphNode:
 class GraphEdge:
     """How much of the score went from one node into another."""
 
-    source: int  # its place among the nodes
+    source: int  # its index among the nodes
     target: int
     value: float
 
 
 @dataclass(frozen=True)
-class AttributionGraph(View):
+class AttributionGraph(AttributedScore, View):
     """A token's score, followed back through attention heads to where it came from."""
 
     SCHEMA = "glassformer.attribution-graph/1"
 
-    model: str
-    position: int
-    before: str  # the token at the position
-    id: int
-    text: str
-    score: float  # its own; if it is compared with another token, its lead over that
-    probability: float
-    rank: int
-    against: str | None
-    centred: bool  # whether the mean over the vocabulary was subtracted from the score
     threshold: float  # edges below this share of the score (or of 1, if that is more) are pruned
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
@@ -93,9 +82,7 @@ class AttributionGraph(View):
     rounding: float
 
     def page(self, everything: bool = False) -> Page:
-        token, quantity = visible(self.text), "score" if self.against is None else f"lead over {visible(self.against)}"
-        where = f"after {visible(self.before)} (position {self.position})"
-        title = f"{self.model}: where {token}'s {quantity} {where} came from"
+        quantity = self.quantity
         ends = sorted((node for node in self.nodes if not node.followed), key=lambda node: -abs(node.value))
         shown = ends if everything else ends[:MAX_SOURCES]
         rest = sum(node.value for node in ends[len(shown) :])
@@ -103,12 +90,11 @@ class AttributionGraph(View):
         rows += [(f"{len(ends) - len(shown)} weaker sources (--all)", rest)] if len(shown) < len(ends) else []
         rows += [("pruned edges", self.pruned), ("biases", self.biases), ("rounding", self.rounding)]
         drawn = strongest_edges(self, MAX_DRAWN_EDGES if everything else DRAWN_EDGES)
-        parts: list[PagePart] = [
+        return Page.titled(
+            f"{self.model}: where {visible(self.text)}'s {quantity} {self.place} came from",
             Paragraph(
                 "a linear attribution graph, in logits: patterns and norms are held at what they were; MLPs are sources\n"
-                f"{convention(self.centred, self.against)}\n"
-                f"{token}: probability {format_percent(self.probability)}, rank {self.rank:,}; "
-                f"{pluralize(len(self.nodes), 'node')}, {pluralize(len(self.edges), 'edge')} of at least "
+                f"{self.about}; {pluralize(len(self.nodes), 'node')}, {pluralize(len(self.edges), 'edge')} of at least "
                 f"{self.threshold:.3g} of the {quantity}",
                 "dim",
             ),
@@ -117,8 +103,7 @@ class AttributionGraph(View):
             Paragraph(_drawn_text(self, drawn, quantity), "dim"),
             Heading(f"where it came from: together the {quantity}, {self.score:.2f}"),
             additions_table("source", rows),
-        ]
-        return Page.titled(title, *parts)
+        )
 
     def __repr__(self) -> str:
         return f"AttributionGraph({self.text!r}: {self.score:.2f} in {len(self.nodes)} nodes and {len(self.edges)} edges)"
@@ -150,9 +135,9 @@ def strongest_edges(view: AttributionGraph, count: int) -> list[GraphEdge]:
     reached: set[int] = set()
     waiting: list[tuple[float, int, int]] = []  # the edge's worth, less first; its ends
 
-    def reach(number: int) -> None:
-        reached.add(number)
-        for edge in incoming.get(number, []):
+    def reach(node: int) -> None:
+        reached.add(node)
+        for edge in incoming.get(node, []):
             heapq.heappush(waiting, (-abs(edge.value), edge.target, edge.source))
 
     values = {(edge.target, edge.source): edge for edge in view.edges}
@@ -230,27 +215,24 @@ def graph(
     ] = THRESHOLD,
 ) -> AttributionGraph:
     """Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from."""
-    at, model = position_to_attribute(reading, position), reading.model
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold is {threshold}; it is a share of the score, from 0 to 1.")
-    held = [site for site in model.blueprint.sites if site.endswith((*STREAM_SITES, "attention.value", "attention.pattern"))]
+    extra = ("attention.value", "attention.pattern")
+    held = [site for site in reading.model.blueprint.sites if site.endswith((*STREAM_SITES, *extra))]
     if (size := reading.cost(*held).bytes) > MAX_BYTES:
         raise InputError(
             f"a graph over {len(reading)} tokens needs {size / 1e9:.1f} GB of values; {MAX_BYTES / 1e9:.0f} GB is the most. "
             "Shorten the text."
         )
-    values = stream_values(reading, range(len(reading)))
-    target = score_target(model, final_scores(model, values, at), token, against, metric=metric, centred=centred)
-    extra = reading.values("blocks.*.attention.value", "blocks.*.attention.pattern")
-    search = GraphSearch(LinearWalk(model, values), extra, threshold * max(abs(target.score), 1.0))
-    search.run(at, target.g)
+    target = score_target(reading, position, token, against, metric=metric, centred=centred, all_positions=True)
+    attention, score = reading.values(*(f"blocks.*.{site}" for site in extra)), target.score
+    search = GraphSearch(target, attention, threshold * max(abs(score.score), 1.0))
     nodes = search.nodes(reading.texts)
     sources = sum(node.value for node in nodes if not node.followed)
     pruned, biases = sum(node.pruned for node in nodes), target.constant + sum(node.biases for node in nodes)
     return AttributionGraph(
-        model.name, at, reading.texts[at], target.id, target.text, target.score, target.probability, target.rank,
-        target.against, centred, threshold, tuple(nodes), tuple(search.edges), sources, pruned, biases,
-        target.score - sources - pruned - biases,
+        **vars(score), threshold=threshold, nodes=tuple(nodes), edges=tuple(search.edges), sources=sources, pruned=pruned,
+        biases=biases, rounding=score.score - sources - pruned - biases,
     )  # fmt: skip
 
 
@@ -258,18 +240,19 @@ def graph(
 class GraphSearch:
     """A walk back from a score that goes on through each head with a share in it."""
 
-    walk: LinearWalk
+    target: ScoreTarget
     attention: dict[str, np.ndarray]  # values and patterns, by site
-    least: float  # an edge that counts
+    threshold: float  # the smallest edge that counts
     keys: list[NodeKey] = field(default_factory=list)
     edges: list[GraphEdge] = field(default_factory=list)
     pruned: dict[int, float] = field(default_factory=dict)  # by node, of those that are followed
     readers: list[int] = field(default_factory=list)  # of each row of the walk: the node that reads
-    _numbers: dict[NodeKey, int] = field(default_factory=dict)
+    indices: dict[NodeKey, int] = field(default_factory=dict)
 
-    def run(self, position: int, g: Doubles) -> None:
-        score = self._number(("score", None, None, position))
-        self._follow(score, self.walk.ops[-1].inputs[0], position, g)
+    def __post_init__(self) -> None:
+        self.walk, position = self.target.walk, self.target.index
+        score = self._index(("score", None, None, position))
+        self._follow(score, self.walk.ops[-1].inputs[0], position, self.target.g)
         for arrival in self.walk.arrivals():
             op = self.walk.ops[arrival.op_index]
             if arrival.kind == "heads":
@@ -307,17 +290,17 @@ class GraphSearch:
         shares = (arrival.g * self.walk.values[op.inner_site("heads")][positions]).sum(-1)  # (rows, heads)
         name: PartName = "cross" if op.options["cross"] else "attention"
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
-        for at, head in np.ndindex(*shares.shape):
-            key: NodeKey = (name, op.block, head, int(positions[at]))
-            if (number := self._edge(key, self.readers[arrival.rows[at]], float(shares[at, head]))) is not None:
-                sums[number] = sums.get(number, 0.0) + arrival.g[at, head]
+        for row, head in np.ndindex(*shares.shape):
+            key: NodeKey = (name, op.block, head, int(positions[row]))
+            if (node := self._edge(key, self.readers[arrival.rows[row]], float(shares[row, head]))) is not None:
+                sums[node] = sums.get(node, 0.0) + arrival.g[row, head]
         if name == "attention":
-            for number, g in sums.items():
-                self._read_tokens(number, arrival.op_index, g)
+            for node, g in sums.items():
+                self._read_tokens(node, arrival.op_index, g)
 
-    def _read_tokens(self, number: int, attend: int, g: Doubles) -> None:
+    def _read_tokens(self, node: int, attend: int, g: Doubles) -> None:
         """What a head read: from each token its pattern's weight times the token's value."""
-        op, (_, _, head, position) = self.walk.ops[attend], self.keys[number]
+        op, (_, _, head, position) = self.walk.ops[attend], self.keys[node]
         assert head is not None
         value_op = op.inputs[2]
         groups, size = self.walk.ops[value_op].head_shape
@@ -325,12 +308,12 @@ class GraphSearch:
         (site,) = (site for site in op.inner_sites if site.endswith(".pattern"))
         pattern = self.attention[site][head, position].astype(np.float64)
         shares = pattern * (self.attention[site.replace("pattern", "value")][group].astype(np.float64) @ g)
-        counted = (np.abs(shares) >= self.least) & (shares != 0)
-        self.pruned[number] = float(shares[~counted].sum())
+        counted = (np.abs(shares) >= self.threshold) & (shares != 0)
+        self.pruned[node] = float(shares[~counted].sum())
         for token in np.flatnonzero(counted).tolist():
             worth = np.zeros((groups, size))
             worth[group] = pattern[token] * g
-            self._follow(number, value_op, token, worth.reshape(-1))
+            self._follow(node, value_op, token, worth.reshape(-1))
 
     def _follow(self, reader: int, op: int, position: int, g: Doubles) -> None:
         self.pruned.setdefault(reader, 0.0)
@@ -341,16 +324,16 @@ class GraphSearch:
         self.readers.append(reader)
 
     def _edge(self, source: NodeKey, target: int, value: float) -> int | None:
-        """Note what went from a part into a node; gives the part's number, or None where it is too little to count."""
-        if abs(value) < self.least or not value:
+        """Note what went from a part into a node; gives the part's index, or None where it is too little to count."""
+        if abs(value) < self.threshold or not value:
             self.pruned[target] += value
             return None
-        number = self._number(source)
-        self.edges.append(GraphEdge(number, target, value))
-        return number
+        index = self._index(source)
+        self.edges.append(GraphEdge(index, target, value))
+        return index
 
-    def _number(self, key: NodeKey) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self.keys)
+    def _index(self, key: NodeKey) -> int:
+        if key not in self.indices:
+            self.indices[key] = len(self.keys)
             self.keys.append(key)
-        return self._numbers[key]
+        return self.indices[key]
