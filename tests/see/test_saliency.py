@@ -154,6 +154,7 @@ def test_a_padding_token_as_the_baseline() -> None:
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_computed_twice_it_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long text's activations are not kept; under a change too."""
+    monkeypatch.setattr(module, "_compare", lambda *arguments: (None, None))  # reads shorter texts
     calls: list[str] = []
 
     def double(value: Tensor, where: Any) -> Tensor:
@@ -434,7 +435,8 @@ def test_the_loss_and_functions_of_the_logits_without_a_token() -> None:
         assert view.tokens[2].value == pytest.approx(view.value - shorter.saliency(metric=metric).value, abs=1e-4)
 
 
-def test_gradients_say_how_often_their_sign_is_that_of_leaving_the_token_out() -> None:
+def test_gradients_stand_beside_leaving_tokens_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank correlation with it on this text, and how often the sign is that of leaving the token out."""
     for pair in (both("llama"), both("t5")):
         reading = pair.reading("the cat", "a dog")
         left_out = {(token.in_source, token.position): token.value for token in reading.saliency(3, 5).tokens}
@@ -442,16 +444,33 @@ def test_gradients_say_how_often_their_sign_is_that_of_leaving_the_token_out() -
             view = reading.saliency(3, 5, method=method)
             assert view.signs is not None
             able = [token for token in view.strongest if (token.in_source, token.position) in left_out]
-            agree = sum(token.value * left_out[token.in_source, token.position] > 0 for token in able[: view.signs.checked])
+            losses = [left_out[token.in_source, token.position] for token in able]
+            agree = sum(token.value * loss > 0 for token, loss in zip(able[: view.signs.checked], losses, strict=False))
             assert (view.signs.checked, view.signs.agree) == (min(8, len(able)), agree)
-            assert f"{agree} have the sign of leaving the token out" in plain_text(TerminalPage(view.page()), 120)
-        assert reading.saliency(3, 5, method="gradient-norm").signs is None
+            correlation = np.corrcoef(*(np.argsort(np.argsort(x)) for x in ([token.value for token in able], losses)))[0, 1]
+            assert view.agreement is not None
+            assert (view.agreement.tokens, view.agreement.correlation) == (len(able), pytest.approx(correlation, abs=1e-6))
+            shown = " ".join(plain_text(TerminalPage(view.page()), 120).split())
+            assert f"{agree} have the sign of leaving the token out" in shown
+            assert f"The rank correlation with leaving the token out is {correlation:+.2f} on this text" in shown
+        norms = reading.saliency(3, 5, method="gradient-norm")
+        assert norms.signs is None
+        assert norms.agreement is not None
+        assert "with what leaving the token out changes is" in " ".join(str(norms).split())
+        assert reading.saliency(3, 5).agreement is None
+    reading = both("llama").reading()
+    monkeypatch.setattr(module, "COMPARED_TOKENS", 40)
+    view = reading.saliency(3, 5, method="input-x-gradient")
+    assert view.agreement is not None
+    assert 1 < view.agreement.tokens < len(view.tokens)
+    assert f"on this text, over {view.agreement.tokens} tokens." in " ".join(str(view).split())
 
 
 def test_what_cannot_be_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no token can be left out of a text that has only one"):
         both("gpt2").model.read("a").saliency()
-    assert both("gpt2").model.read("a").saliency(method="input-x-gradient").signs is None
+    alone = both("gpt2").model.read("a").saliency(method="input-x-gradient")
+    assert (alone.signs, alone.agreement) == (None, None)
     monkeypatch.setattr(module, "MAX_TOKENS", 30)
-    with pytest.raises(InputError, match="to leave each of 22 tokens out, 253 are read in all; 30 is the most"):
+    with pytest.raises(InputError, match="to leave each of 22 tokens out, 232 tokens are read in all; 30 is the most"):
         both("gpt2").reading().saliency()

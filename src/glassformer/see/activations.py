@@ -66,14 +66,15 @@ class Activations:
     ids: tuple[int, ...]  # of an encoder-decoder: the target, from its start token on
     source: tuple[int, ...] | None = None  # what an encoder-decoder's encoder reads
     prompt_length: int = 0  # how many of the ids the model did not write
+    contents: tuple[str, ...] | None = None  # the texts in the prompt, around which its template stands; None: no template
 
     @classmethod
     def of_run(cls, run: RunLike) -> Self:
         """Of a run's prompt and text together."""
         model, ids = run.model, tuple(step.id for step in run.steps)
         if model.decoder_start_token is None:
-            return cls(model, (*run.prompt_ids, *ids), None, len(run.prompt_ids))
-        return cls(model, (model.decoder_start_token, *ids), run.prompt_ids, 1)
+            return cls(model, (*run.prompt_ids, *ids), None, len(run.prompt_ids), run.contents)
+        return cls(model, (model.decoder_start_token, *ids), run.prompt_ids, 1, run.contents)
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:

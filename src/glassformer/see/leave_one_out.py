@@ -1,26 +1,42 @@
-"""Leave-one-out: what a metric loses when a token is left out of the text. One pass without gradients for each token.
+"""Leaving out: what a metric is without some tokens of a text. One pass without gradients for each shorter text.
 
-The texts without a token begin alike: a model that writes reads the text once, and each row goes on from the place where its
-token would stand, many rows in a pass. A token after the place where the answer is read has no say in it; one that must be
+The shorter texts begin alike: a model that writes reads the text once, and each row goes on from the first place where a
+token is missing, many rows in a pass. A token after the place where the answer is read has no say in it; one that must be
 there, since the answer is read in its place or nothing would be left, cannot be left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.errors import InputError, spell
 from glassformer.ground.progress import Progress
 from glassformer.see.activations import Activations
+from glassformer.see.explain.words import Word, words_of
 from glassformer.see.metrics import Target
 from glassformer.see.passes import grouped, open_row
 
 BATCH_TOKENS = 1024  # that go through in one pass
 BATCH_ROWS = 64
 Place: TypeAlias = tuple[bool, int]  # whether it is in an encoder-decoder's source, and the position there
+Places: TypeAlias = Collection[Place]
+UnitKind: TypeAlias = Literal["tokens", "words"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is left out together: a token, or a word with all of its places."""
+
+    text: str
+    places: tuple[Place, ...]
+
+
+def token_units(reading: Activations, places: Iterable[Place]) -> list[Unit]:
+    texts = {True: [token.text for token in reading.source_tokens], False: reading.texts}
+    return [Unit(texts[in_source][at], ((in_source, at),)) for in_source, at in places]
 
 
 class LeaveOneOut:
@@ -29,7 +45,7 @@ class LeaveOneOut:
     def __init__(self, reading: Activations, target: Target) -> None:
         self.reading, self.target = reading, target
         self.end = len(reading.ids) if target.position is None or not reading.model.writes else target.position + 1
-        self.value: float = self._values([None])[0]  # of the whole text
+        (self.value,) = self._read([()])  # of the whole text
 
     def places(self, allow_none: bool = False) -> list[Place]:
         """The tokens that can be left out; an error if there is none, unless that is allowed."""
@@ -46,19 +62,79 @@ class LeaveOneOut:
             )
         return places
 
-    def losses(self, places: Sequence[Place], progress: Progress | None = None) -> list[float]:
-        """What leaving each of some tokens out takes off the metric."""
-        heard = [place for place in places if place[0] or place[1] < self.end]
-        values = dict(zip(heard, self._values(heard, progress), strict=True))
-        return [self.value - values[place] if place in values else 0.0 for place in places]
+    def units(self, by: UnitKind) -> list[Unit]:
+        """What is left out one by one. What a template or a tokenizer puts around a text is no word, nor is punctuation."""
+        places = self.places()
+        if by == "tokens":
+            return token_units(self.reading, places)
+        return self._words(set(places))
 
-    def cost(self, places: Sequence[Place]) -> int:
+    def players(self, by: UnitKind) -> list[Unit]:
+        """What can be left out in any combination, and then something remains to be read.
+
+        What a template or a tokenizer puts around a text stays, and so does the token at which the answer is read.
+        """
+        places = [place for place in self.places() if place[0] or place[1] < self.end]
+        template = [(in_source, word) for in_source, word in self._all_words() if word.origin == "template"]
+        kept = {(in_source, position) for in_source, word in template for position in word.positions}
+        for in_source, length in ((True, len(self.reading.source or ())), (False, self.end)):
+            stays = any((in_source, at) in kept or (in_source, at) not in places for at in range(length))
+            if not stays or (self.reading.model.writes and not in_source):
+                kept.add((in_source, length - 1))
+        free = [place for place in places if place not in kept]
+        if not free:
+            raise InputError(
+                "nothing of this text can be left out in every combination. Take more text, or "
+                f"{spell('method', 'leave-one-out')}."
+            )
+        return token_units(self.reading, free) if by == "tokens" else self._words(set(free))
+
+    def _words(self, places: set[Place]) -> list[Unit]:
+        """Words as far as all of a place's tokens can be left out."""
+        found = []
+        for in_source, word in self._all_words():
+            whole = [place for place in word.places if all((in_source, at) in places for at in place)]
+            if whole and word.origin != "template":
+                found.append(Unit(word.text, tuple((in_source, at) for place in whole for at in place)))
+        if not found:
+            raise InputError(f"no word can be left out of this text. Leave tokens out: {spell('by', 'tokens')}.")
+        return found
+
+    def _all_words(self) -> list[tuple[bool, Word]]:
+        reading = self.reading
+        words = [(False, word) for word in words_of(reading, self.end, reading.contents)]
+        if reading.source is None:
+            return words
+        source = replace(reading, ids=reading.source, source=None, prompt_length=len(reading.source))
+        return [*((True, word) for word in words_of(source, len(reading.source), reading.contents)), *words]
+
+    def losses(self, gone: Sequence[Places], progress: Progress | None = None) -> list[float]:
+        """What leaving out each of some sets of places takes off the metric."""
+        return [self.value - value for value in self.values(gone, progress)]
+
+    def values(self, gone: Sequence[Places], progress: Progress | None = None) -> list[float]:
+        """The metric without each of some sets of places."""
+        heard = [frozenset(place for place in places if place[0] or place[1] < self.end) for places in gone]
+        values = iter(self._read([places for places in heard if places], progress))
+        return [next(values) if places else self.value for places in heard]
+
+    def _read(self, gone: Sequence[Places], progress: Progress | None = None) -> list[float]:
+        values: list[float] = []
+        for value in self._rows(gone) if self._in_rows else map(self._alone, gone):
+            values.append(value)
+            if progress is not None:
+                progress(len(values), len(gone))
+        return values
+
+    def cost(self, gone: Sequence[Places]) -> int:
         """How many tokens are read for that."""
-        whole = self.end + len(self.reading.source or ())
-        return sum(whole if in_source or not self._in_rows else self.end - at for in_source, at in places)
+        return sum(map(self._row_cost, gone))
 
-    def _row_cost(self, place: Place | None) -> int:
-        return self.cost([(False, self.end - 1) if place is None else place])
+    def _row_cost(self, gone: Places) -> int:
+        whole = self.end + len(self.reading.source or ())
+        if not self._in_rows or any(in_source for in_source, _ in gone):
+            return whole - len(gone)
+        return max(1, self.end - min((at for _, at in gone), default=self.end) - len(gone))
 
     @property
     def dtype(self) -> str:
@@ -71,59 +147,43 @@ class LeaveOneOut:
         """Whether the executor can run it, which has the scores of places and no more."""
         return self.reading.model.writes and self.target.position is not None
 
-    def _values(self, places: Sequence[Place | None], progress: Progress | None = None) -> list[float]:
-        """The metric without each of some tokens; None: of the whole text."""
-        values: list[float] = []
-        for value in self._rows(places) if self._in_rows else map(self._alone, places):
-            values.append(value)
-            if progress is not None:
-                progress(len(values), len(places))
-        return values
-
-    def _rows(self, places: Sequence[Place | None]) -> Iterator[float]:
+    def _rows(self, gone: Sequence[Places]) -> Iterator[float]:
         """Rows of an executor, some in each pass."""
         executor, reading = self.reading.model.executor, self.reading
-        ids = reading.ids[: self.end]
         with open_row(executor, reading.source) as whole:
-            executor.run([Feed(whole, ids, Want.NONE)])
-            for batch in grouped(places, self._row_cost, BATCH_TOKENS, BATCH_ROWS):
-                feeds = []
-                for place in batch:
-                    if place is not None and place[0]:
-                        assert reading.source is not None
-                        feeds.append(Feed(executor.open(_without(reading.source, place[1])), ids, Want.LAST))
-                        continue
-                    at = len(ids) if place is None else place[1]
-                    rest, start = ids[at + 1 :], at
-                    if not rest:  # the last token: the one before it is read once more, for its scores
-                        start = min(at, len(ids)) - 1
-                        rest = ids[start : start + 1]
-                    feeds.append(Feed(executor.fork(whole, start), rest, Want.LAST))
+            executor.run([Feed(whole, reading.ids[: self.end], Want.NONE)])
+            for batch in grouped(gone, self._row_cost, BATCH_TOKENS, BATCH_ROWS):
+                feeds: list[Feed] = []
                 try:
+                    for places in batch:
+                        source, text = self._without(places)
+                        if source != reading.source:
+                            feeds.append(Feed(executor.open(source), text, Want.LAST))
+                            continue
+                        shared = min([len(text) - 1, *(at for _, at in places)])  # the last token is read for its logits
+                        feeds.append(Feed(executor.fork(whole, shared), text[shared:], Want.LAST))
                     for output in executor.run(feeds):
                         yield self.target.value(output.host())
                 finally:
                     for feed in feeds:
                         executor.close(feed.row)
 
-    def _alone(self, place: Place | None) -> float:
+    def _without(self, gone: Places) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+        """The source and the text that remain."""
+        source, text = self.reading.source, self.reading.ids[: self.end]
+        if source is not None:
+            source = tuple(token for at, token in enumerate(source) if (True, at) not in gone)
+        return source, tuple(token for at, token in enumerate(text) if (False, at) not in gone)
+
+    def _alone(self, gone: Places) -> float:
         """A text by itself in PyTorch, where other heads, the loss and functions of all logits are known."""
         from glassformer.see.differentiation import Differentiation
 
-        reading, target = self.reading, self.target
-        if place is not None:
-            in_source, at = place
-            if in_source:
-                assert reading.source is not None
-                reading = replace(reading, source=_without(reading.source, at))
-            else:
-                reading = replace(reading, ids=_without(reading.ids, at), prompt_length=0)
-                if target.position is not None and at < target.position:
-                    target = replace(target, position=target.position - 1)
+        source, ids = self._without(gone)
+        reading, target = replace(self.reading, ids=ids, source=source, prompt_length=0), self.target
+        if (position := target.position) is not None:
+            before = sum(not in_source and at < position for in_source, at in gone)
+            target = replace(target, position=position - before)
         text = Differentiation(reading)
         values, _ = text.run(target, tuple(stack.requires_grad_() for stack in text.vectors()))  # as a function expects it
         return float(values[0].detach())
-
-
-def _without(ids: tuple[int, ...], at: int) -> tuple[int, ...]:
-    return ids[:at] + ids[at + 1 :]

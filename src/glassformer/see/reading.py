@@ -20,14 +20,16 @@ class Reading(Activations, ReadingOperations):
 @operation()
 def read(model: ModelLike, prompt: Prompt, target: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Reading:
     """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
-    _, ids = encode(model, prompt, PromptOptions.of(prompt_options, read))
+    options = PromptOptions.of(prompt_options, read)
+    _, ids = encode(model, prompt, options)
+    contents = options.contents(model.tokenizer, prompt)
     check_context(len(ids), model.config.context)
     if model.decoder_start_token is None:
         if target is not None:
             raise InputError(f"{model.name} is no encoder-decoder, so it has no target. Put both into one text.")
-        return Reading(model, ids, None, len(ids))
+        return Reading(model, ids, None, len(ids), contents)
     after = () if target is None else tuple(model.tokenizer(text_target=target)["input_ids"])
-    return Reading(model, (model.decoder_start_token, *after), ids, 1 + len(after))
+    return Reading(model, (model.decoder_start_token, *after), ids, 1 + len(after), contents)
 
 
 @operation()

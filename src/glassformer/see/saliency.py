@@ -1,8 +1,10 @@
 """Saliency: how much each token of a text matters to one number of the model's output.
 
-By default each token is left out in turn (`leave_one_out`): what that takes off the number is what the token adds. Gradients
-at the tokens' vectors need no pass for each token, and only estimate that: often enough the sign is another. So they say of
-how many of the strongest tokens it is the same.
+By default each token is left out in turn (`leave_one_out`): what that takes off the number is what the token adds. A word
+that another one repeats then seems to be worth nothing; Shapley values (`shapley`) are what it adds on average to any part
+of the text. Gradients at the tokens' vectors need no pass for each token, and only estimate what leaving it out does: often
+enough the sign is another. So the rank correlation with leaving out stands beside them, and of how many of the strongest
+tokens the sign is the same.
 
 `input-x-gradient` and `gradient-norm` need one backward pass. Integrated gradients (https://arxiv.org/abs/1703.01365) go
 from a baseline to the text in a straight line; what they give the tokens should sum to the difference of the metric at both
@@ -15,7 +17,7 @@ Shapes: vectors (rows, length, hidden); values (tokens,), an encoder-decoder's s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -23,16 +25,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.ground.errors import InputError, SettingError, spell
+from glassformer.ground.errors import InputError, SettingError, SiteError, spell
 from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.page.document import Heading, Page, PagePart, Paragraph, TokenStrip
 from glassformer.page.format import abbreviate_list, pluralize, visible
 from glassformer.see.activations import Activations
-from glassformer.see.leave_one_out import LeaveOneOut, Place
+from glassformer.see.leave_one_out import LeaveOneOut, Place, Unit, UnitKind, token_units
 from glassformer.see.metrics import MetricFunction, Target, TargetName, resolve_metric
 from glassformer.see.patching.view import AnswerToken
+from glassformer.see.shapley import MAX_PAIRS, MIN_PAIRS, Coalition, is_exact, shapley_values
 from glassformer.see.view import ArrayView, Floats
 
 if TYPE_CHECKING:
@@ -40,11 +43,13 @@ if TYPE_CHECKING:
 
     from glassformer.see.differentiation import Differentiation, Vectors
 
-SaliencyMethod: TypeAlias = Literal["leave-one-out", "input-x-gradient", "gradient-norm", "integrated"]
+SaliencyMethod: TypeAlias = Literal["leave-one-out", "shapley", "input-x-gradient", "gradient-norm", "integrated"]
 Baseline: TypeAlias = Literal["zero", "pad", "mean"]
+LEAVING_OUT = ("leave-one-out", "shapley")  # methods without gradients
 SHOWN_TOKENS = 64  # unless everything is shown
 METHODS = {
     "leave-one-out": "leave one out: what it loses when a token is left out of the text",
+    "shapley": "Shapley values: what it adds on average, whichever of the others are in the text",
     "input-x-gradient": "input × gradient: a token's vector times the gradient at it",
     "gradient-norm": "the norm of the gradient at a token's vector: how much a small change of it could do",
     "integrated": "integrated gradients: the gradient, gathered on the way from the baseline to the text",
@@ -60,13 +65,16 @@ UNRELIABLE = (
 
 @dataclass(frozen=True)
 class SalientToken:
-    """A token, and how much it matters."""
+    """A token, or a word, and how much it matters."""
 
-    position: int
+    position: int  # of a word: that of its first token, and so is the id
     id: int
     text: str
     in_source: bool  # of an encoder-decoder: whether the encoder reads it
     value: float
+    positions: tuple[int, ...] = ()  # of all tokens of a word, wherever it stands
+    error: float | None = None  # the standard error, where orders were drawn
+    interval: tuple[float, float] | None = None  # 95%
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,24 @@ class SignCheck:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """How near a gradient's values are to leaving tokens out."""
+
+    tokens: int  # that were left out: all, or of a long text as many as can be, evenly spread
+    correlation: float | None  # of their ranks (Spearman's); None: there is nothing to rank
+
+
+@dataclass(frozen=True)
+class ShapleySampling:
+    """How Shapley values were computed: their sum is the metric less its value without all of them."""
+
+    permutations: int  # orders that were drawn, each with its reverse; 0: exact
+    seed: int | None  # None: exact
+    texts: int  # that were read
+    empty: float  # the metric where all of them are left out
+
+
+@dataclass(frozen=True)
 class Saliency(ArrayView):
     """How much each token of a text matters to one number of the model's output."""
 
@@ -104,18 +130,23 @@ class Saliency(ArrayView):
     path: PathSum | None  # of integrated gradients
     changes: tuple[str, ...]  # sites that were changed
     signs: SignCheck | None = None  # of a gradient times a vector, whose sign can be another than that of leaving it out
+    agreement: Agreement | None = None  # of gradients
+    by: UnitKind = "tokens"
+    sampling: ShapleySampling | None = None  # of Shapley values
 
     def page(self, everything: bool = False) -> Page:
-        title = f"{self.model}: how much each token matters to {_metric(self)}"
+        title = f"{self.model}: how much each {self.by.removesuffix('s')} matters to {_metric(self)}"
         parts: list[PagePart] = [Paragraph(METHODS[self.method], "dim")]
         if self.changes:
             parts.append(Paragraph(f"under a change of {abbreviate_list(self.changes)}"))
-        parts.append(Paragraph(f"the metric: {self.value:.4f}{_path(self)}"))
+        parts.append(Paragraph(f"the metric: {self.value:.4f}{_path(self)}{_sampling(self)}"))
         shown = self.tokens if everything or len(self.tokens) <= SHOWN_TOKENS else _first(self, SHOWN_TOKENS)
         if len(shown) < len(self.tokens):
-            parts.append(Paragraph(f"the {len(shown)} strongest of {len(self.tokens):,} tokens (--all)", "dim"))
+            parts.append(Paragraph(f"the {len(shown)} strongest of {len(self.tokens):,} {self.by} (--all)", "dim"))
         if any(token.value < 0 for token in shown):
-            parts.append(Paragraph("A token with a minus lowers it.", "dim"))
+            parts.append(Paragraph(f"A {self.by.removesuffix('s')} with a minus lowers it.", "dim"))
+        if self.agreement is not None:
+            parts.append(Paragraph(_agreement(self), "dim"))
         if self.signs is not None:
             strongest = f"Of the {pluralize(self.signs.checked, 'strongest token')}, {self.signs.agree}"
             parts.append(
@@ -146,8 +177,13 @@ def _strip(view: Saliency, tokens: list[SalientToken]) -> TokenStrip:
     return TokenStrip(
         tuple(visible(token.text) for token in tokens),
         tuple(token.value / most for token in tokens),
-        tuple(f"{token.value:.4f}" if view.method == "gradient-norm" else f"{token.value:+.4f}" for token in tokens),
+        tuple(_note(view, token) for token in tokens),
     )
+
+
+def _note(view: Saliency, token: SalientToken) -> str:
+    value = f"{token.value:.4f}" if view.method == "gradient-norm" else f"{token.value:+.4f}"
+    return value if token.interval is None else f"{value} ±{(token.interval[1] - token.interval[0]) / 2:.4f}"
 
 
 def _first(view: Saliency, count: int) -> tuple[SalientToken, ...]:
@@ -179,6 +215,29 @@ def _path(view: Saliency) -> str:
     )
 
 
+def _sampling(view: Saliency) -> str:
+    if view.sampling is None:
+        return ""
+    how = view.sampling
+    what = f"; {how.empty:.4f} where all of these {view.by} are left out\nthe {view.by}' values sum to the difference"
+    if not how.permutations:
+        return f"{what}; they are exact, from {how.texts:,} texts"
+    return (
+        f"{what}; {how.permutations} orders were drawn with the seed {how.seed} ({how.texts:,} texts), and ± is half of a "
+        "95% interval"
+    )
+
+
+def _agreement(view: Saliency) -> str:
+    assert view.agreement is not None
+    number = view.agreement.correlation
+    among = "" if view.agreement.tokens == len(view.tokens) else f", over {pluralize(view.agreement.tokens, 'token')}"
+    if number is None:
+        return f"There is no rank correlation with leaving tokens out, since nothing differs{among}."
+    what = "what leaving the token out changes" if view.method == "gradient-norm" else "leaving the token out"
+    return f"The rank correlation with {what} is {number:+.2f} on this text{among}."
+
+
 Numbers = npt.NDArray[np.float64]
 TOLERANCE = 0.05  # of the difference that integrated gradients explain
 NODES = 3  # of a piece of the path, at which gradients are taken
@@ -186,12 +245,15 @@ MAX_STEPS = 256
 MAX_TOKENS = 500_000  # that all steps together read
 TABLE_ROWS = 4096  # of the embedding, of which a mean is taken at once
 CHECKED_SIGNS = 8  # of the strongest tokens
+COMPARED_TOKENS = 8192  # that are read to compare gradients with leaving tokens out
+MIN_DRAWN = 2  # pairs of orders, of which a spread can be seen
 BATCH_TOKENS = 1024  # of the steps that go through in one pass
 
 
 @operation(
     route="saliency",
     example='glass saliency --raw "The capital of France is"   ·   '
+    'glass saliency "What is the capital of France?" --method shapley --by words   ·   '
     'glass saliency --raw "The capital of France is" --of " Paris" --against " Rome" --method integrated',
 )
 def saliency(
@@ -218,8 +280,9 @@ def saliency(
         ),
     ] = "lead",
     method: Annotated[
-        SaliencyMethod, about("leave-one-out; by gradients input-x-gradient, gradient-norm, or integrated.")
+        SaliencyMethod, about("leave-one-out, shapley; by gradients input-x-gradient, gradient-norm, or integrated.")
     ] = "leave-one-out",
+    by: Annotated[UnitKind, about("Whether tokens or words are left out, each word with all of its places.")] = "tokens",
     baseline: Annotated[
         Baseline | None, about("Of integrated gradients: mean (the default), pad or zero.", default_shown=False)
     ] = None,
@@ -227,30 +290,46 @@ def saliency(
         int | None,
         about("Of integrated gradients; by default as many as are needed.", minimum=1, served_maximum=64),
     ] = None,
+    permutations: Annotated[
+        int | None,
+        about(
+            "Of Shapley values: how many orders are drawn, an even number; by default as many as are needed.",
+            minimum=4,
+            served_minimum=4,
+            served_maximum=64,
+        ),
+    ] = None,
+    seed: Annotated[int, about("Of Shapley values: of the orders.", minimum=0, served_minimum=0)] = 0,
     progress: Progress | None = None,
 ) -> Saliency:
     """Show how much each token of a text matters to the next one, to a label or to the loss.
 
     It is what that number loses without the token. `metric` may also be a function of the logits that returns a tensor.
     """
-    if method != "integrated" and (baseline is not None or steps is not None):
+    _check_settings(method, by, baseline, steps, permutations, seed)
+    if method == "shapley" and metric == "loss":
         raise SettingError(
-            f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
+            "a loss needs two tokens, which not every part of a text has, so it has no Shapley values. Take "
+            f"{spell('metric', 'log-probability')}, or {spell('method', 'leave-one-out')}."
         )
     _check_steps(steps, len(reading) + len(reading.source or ()))
     resolved = resolve_metric(reading, metric, token, against, position)
     whole = partial(Saliency, reading.model.name, method, resolved.name, resolved.position, resolved.token, resolved.against)
     changes = tuple(reading.model.changes)
-    if method == "leave-one-out":
+    if method in LEAVING_OUT:
         left_out = LeaveOneOut(reading, resolved.target)
-        if (cost := left_out.cost(places := left_out.places())) > MAX_TOKENS:
+        if method == "shapley":
+            tokens, sampling = _shapley(left_out, by, permutations, seed, progress)
+            return whole(left_out.value, tokens, None, changes, by=by, sampling=sampling)
+        units = left_out.units(by)
+        if (cost := left_out.cost([unit.places for unit in units])) > MAX_TOKENS:
             raise InputError(
-                f"to leave each of {len(places):,} tokens out, {cost:,} are read in all; {MAX_TOKENS:,} is the most. Take a "
-                f"part of the text, or {spell('method', 'input-x-gradient')}."
+                f"to leave each of {len(units):,} {by} out, {cost:,} tokens are read in all; {MAX_TOKENS:,} is the most. "
+                f"Take a part of the text, or {spell('method', 'input-x-gradient')}."
             )
-        losses = np.array(left_out.losses(places, progress))
-        _check_finite(losses, left_out.dtype)
-        return whole(left_out.value, _tokens(reading, dict(zip(places, losses, strict=True))), None, changes)
+        losses = left_out.losses([unit.places for unit in units], progress)
+        _check_finite(np.array(losses), left_out.dtype)
+        return whole(left_out.value, _tokens(reading, units, losses), None, changes, by=by)
     from glassformer.see.differentiation import Differentiation
 
     text = Differentiation(reading)
@@ -268,9 +347,8 @@ def saliency(
         else:
             values = _joined(_products(vectors, gradients))[0]
     _check_finite(values, str(text.module.dtype).removeprefix("torch."))
-    tokens = _tokens(reading, dict(zip(_places(reading), values, strict=True)))
-    signs = None if method == "gradient-norm" else _check_signs(reading, resolved.target, tokens)
-    return whole(value, tokens, path, changes, signs)
+    tokens = _tokens(reading, token_units(reading, _places(reading)), values.tolist())
+    return whole(value, tokens, path, changes, *_compare(reading, resolved.target, method, tokens))
 
 
 @operation()
@@ -300,23 +378,123 @@ def _places(reading: Activations) -> list[Place]:
     return [*((True, at) for at in range(len(reading.source or ()))), *((False, at) for at in range(len(reading.ids)))]
 
 
-def _tokens(reading: Activations, values: Mapping[Place, float]) -> tuple[SalientToken, ...]:
+def _tokens(
+    reading: Activations,
+    units: Sequence[Unit],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    half_widths: Sequence[float] | None = None,
+) -> tuple[SalientToken, ...]:
     found = []
-    for (in_source, at), value in values.items():
+    for index, (unit, value) in enumerate(zip(units, values, strict=True)):
+        in_source, at = unit.places[0]
         token = (reading.source_tokens if in_source else reading.tokens)[at]
-        found.append(SalientToken(at, token.id, token.text, in_source, float(value)))
+        error = interval = None
+        if errors is not None and half_widths is not None:
+            error, interval = float(errors[index]), (value - half_widths[index], value + half_widths[index])
+        positions = tuple(position for _, position in unit.places)
+        found.append(SalientToken(at, token.id, unit.text, in_source, float(value), positions, error, interval))
     return tuple(found)
 
 
-def _check_signs(reading: Activations, target: Target, tokens: Sequence[SalientToken]) -> SignCheck | None:
-    """Leave out the strongest tokens, as far as they can be."""
-    left_out = LeaveOneOut(reading, target)
-    if not (places := set(left_out.places(allow_none=True))):
+def _shapley(
+    left_out: LeaveOneOut, by: UnitKind, permutations: int | None, seed: int, progress: Progress | None
+) -> tuple[tuple[SalientToken, ...], ShapleySampling]:
+    """The game in which the tokens, or words, join the text that remains without all of them."""
+    players = left_out.players(by)
+    length = left_out.end + len(left_out.reading.source or ())
+    pair = 2 * len(players) * max(1, length - len(players) // 2)  # tokens that a pair of orders reads
+    pairs = MAX_PAIRS if permutations is None else permutations // 2
+    if not is_exact(len(players), pairs) and pair * (pairs if permutations else MIN_PAIRS) > MAX_TOKENS:
+        raise InputError(
+            f"each two orders of {len(players):,} {by} read {pair:,} tokens; {MAX_TOKENS:,} in all is the most. Draw fewer, "
+            f"take words or a part of the text, or {spell('method', 'leave-one-out')}."
+        )
+
+    def worth(coalitions: Sequence[Coalition]) -> list[float]:
+        return left_out.values([
+            [place for index, unit in enumerate(players) if not coalition >> index & 1 for place in unit.places]
+            for coalition in coalitions
+        ])  # fmt: skip
+
+    most = pairs if permutations else min(pairs, max(MIN_PAIRS, MAX_TOKENS // pair))
+    found = shapley_values(len(players), worth, most, seed, precise=permutations is None, progress=progress)
+    _check_finite(found.values, left_out.dtype)
+    tokens = _tokens(
+        left_out.reading, players, found.values.tolist(),
+        None if found.errors is None else found.errors.tolist(),
+        None if found.half_widths is None else found.half_widths.tolist(),
+    )  # fmt: skip
+    drawn = None if found.permutations == 0 else seed
+    return tokens, ShapleySampling(found.permutations, drawn, found.coalitions, found.empty)
+
+
+def _compare(
+    reading: Activations, target: Target, method: SaliencyMethod, tokens: Sequence[SalientToken]
+) -> tuple[SignCheck | None, Agreement | None]:
+    """A gradient's values beside leaving the tokens out, as far as they can be: of a long text, evenly spread ones.
+
+    A change that fits this text alone, such as a function that adds to each position, leaves nothing to compare.
+    """
+    try:
+        return _compared(LeaveOneOut(reading, target), method, tokens)
+    except SiteError:
+        return None, None
+
+
+def _compared(
+    left_out: LeaveOneOut, method: SaliencyMethod, tokens: Sequence[SalientToken]
+) -> tuple[SignCheck | None, Agreement | None]:
+    values = {(token.in_source, token.position): token.value for token in tokens}
+    if not (places := left_out.places(allow_none=True)):
+        return None, None
+    signed = method != "gradient-norm"
+    strongest = sorted(places, key=lambda place: -abs(values[place]))[: CHECKED_SIGNS if signed else 0]
+    spread = places[:: -(-left_out.cost([[place] for place in places]) // COMPARED_TOKENS)]
+    read = list(dict.fromkeys([*strongest, *spread]))
+    losses = dict(zip(read, left_out.losses([[place] for place in read]), strict=True))
+    correlation = spearman(
+        [values[place] for place in spread], [losses[place] if signed else abs(losses[place]) for place in spread]
+    )
+    agree = sum(values[place] * losses[place] > 0 for place in strongest)
+    return SignCheck(len(strongest), agree) if signed else None, Agreement(len(spread), correlation)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """The correlation of two lists' ranks; None where one of them has no order."""
+    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
+    if any(rank.size < 2 or rank.std() == 0 for rank in ranks):
         return None
-    able = [token for token in tokens if (token.in_source, token.position) in places]
-    strongest = sorted(able, key=lambda token: -abs(token.value))[:CHECKED_SIGNS]
-    losses = left_out.losses([(token.in_source, token.position) for token in strongest])
-    return SignCheck(len(losses), sum(token.value * loss > 0 for token, loss in zip(strongest, losses, strict=True)))
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: Numbers) -> Numbers:
+    """What is equal shares its mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Numbers = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _check_settings(
+    method: SaliencyMethod, by: UnitKind, baseline: Baseline | None, steps: int | None, permutations: int | None, seed: int
+) -> None:
+    if method != "integrated" and (baseline is not None or steps is not None):
+        raise SettingError(
+            f"baseline and steps are for integrated gradients. Leave them out, or take {spell('method', 'integrated')}."
+        )
+    if method != "shapley" and (permutations is not None or seed):
+        raise SettingError(
+            f"permutations and seed are for Shapley values. Leave them out, or take {spell('method', 'shapley')}."
+        )
+    if permutations is not None and (permutations < 2 * MIN_DRAWN or permutations % 2):
+        raise SettingError(f"permutations is {permutations}; it must be an even number from {2 * MIN_DRAWN} on.")
+    if seed < 0:
+        raise SettingError(f"seed is {seed}; it must be 0 or more.")
+    if by == "words" and method not in LEAVING_OUT:
+        raise SettingError(
+            f"gradients are those of tokens, not of words. Take {spell('method', 'leave-one-out')} or "
+            f"{spell('method', 'shapley')}."
+        )
 
 
 def _check_finite(values: Numbers, dtype: str) -> None:

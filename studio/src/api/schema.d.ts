@@ -1521,6 +1521,10 @@ export interface components {
             texts: number;
             tokens: number;
         };
+        Agreement: {
+            correlation: (number | null) | null;
+            tokens: number;
+        };
         Answer: {
             about: string;
             candidates: components["schemas"]["Candidate"][];
@@ -4676,14 +4680,18 @@ export interface components {
         /** glassformer.saliency/1 */
         SaliencyJson: {
             against: components["schemas"]["AnswerToken"] | null;
+            agreement: components["schemas"]["Agreement"] | null;
+            /** @enum {unknown} */
+            by: "tokens" | "words";
             changes: string[];
             /** @enum {unknown} */
-            method: "leave-one-out" | "input-x-gradient" | "gradient-norm" | "integrated";
+            method: "leave-one-out" | "shapley" | "input-x-gradient" | "gradient-norm" | "integrated";
             /** @enum {unknown} */
             metric: "lead" | "logit" | "log-probability" | "loss" | "function";
             model: string;
             path: components["schemas"]["PathSum"] | null;
             position: number | null;
+            sampling: components["schemas"]["ShapleySampling"] | null;
             /** @constant */
             schema: "glassformer.saliency/1";
             signs: components["schemas"]["SignCheck"] | null;
@@ -4712,6 +4720,13 @@ export interface components {
              */
             baseline?: ("zero" | "pad" | "mean") | null;
             /**
+             * By
+             * @description Whether tokens or words are left out, each word with all of its places.
+             * @default tokens
+             * @enum {string}
+             */
+            by: "tokens" | "words";
+            /**
              * Change
              * @default {}
              */
@@ -4724,11 +4739,11 @@ export interface components {
             } | null;
             /**
              * Method
-             * @description leave-one-out; by gradients input-x-gradient, gradient-norm, or integrated.
+             * @description leave-one-out, shapley; by gradients input-x-gradient, gradient-norm, or integrated.
              * @default leave-one-out
              * @enum {string}
              */
-            method: "leave-one-out" | "input-x-gradient" | "gradient-norm" | "integrated";
+            method: "leave-one-out" | "shapley" | "input-x-gradient" | "gradient-norm" | "integrated";
             /**
              * Metric
              * @description lead, logit, log-probability, or loss: that of the whole text.
@@ -4738,6 +4753,11 @@ export interface components {
             metric: "lead" | "logit" | "log-probability" | "loss";
             /** Model */
             model?: string | null;
+            /**
+             * Permutations
+             * @description Of Shapley values: how many orders are drawn, an even number; by default as many as are needed.
+             */
+            permutations?: number | null;
             /**
              * Position
              * @description After this token, or in this gap: its position or its text.
@@ -4750,6 +4770,12 @@ export interface components {
              * @default false
              */
             raw: boolean;
+            /**
+             * Seed
+             * @description Of Shapley values: of the orders.
+             * @default 0
+             */
+            seed: number;
             /**
              * Steer
              * @default []
@@ -4771,9 +4797,15 @@ export interface components {
             token?: number | string | null;
         };
         SalientToken: {
+            error: (number | null) | null;
             id: number;
             in_source: boolean;
+            interval: [
+                number | null,
+                number | null
+            ] | null;
             position: number;
+            positions: number[];
             text: string;
             value: number | null;
         };
@@ -4798,6 +4830,12 @@ export interface components {
             left: number;
             probabilities: (number | null)[];
             value: string;
+        };
+        ShapleySampling: {
+            empty: number | null;
+            permutations: number;
+            seed: number | null;
+            texts: number;
         };
         /**
          * ShowRequest
