@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glassformer.features.files import read_dictionary, write_dictionary
-from glassformer.ground.errors import GlassError
+from glassformer.ground.errors import GlassError, InputError
 from glassformer.see.activation_rows import TextRows, activation_rows
 from glassformer.see.fit_features import FeatureTrainingSettings, train_features
 from glassformer.see.schema import schema
@@ -56,6 +56,56 @@ def test_planted_features_are_found(kind: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.encode(unseen[:5]), dictionary.encode(unseen[:5]))
     jsonschema.validate(json.loads(view.save(tmp_path / "view.json").read_text("utf-8")), schema(type(view)))
     assert "of the variance" in " ".join(str(view).split())
+
+
+@pytest.mark.parametrize("kind", ["topk", "batchtopk"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_transcoder_finds_what_makes_what(kind: Any, packed: bool, tmp_path: Path) -> None:
+    """Rows of two sites, of different sizes and widths: each planted feature reads a direction and writes another."""
+    directions, inputs = planted()
+    written = np.random.default_rng(5).normal(size=(PLANTED, WIDTH - 8))
+    written /= np.linalg.norm(written, axis=1, keepdims=True)
+    strengths = np.linalg.lstsq(directions.T, (inputs - 15).T / 40, rcond=None)[0].T  # exact: as many rows as it takes
+    outputs = np.maximum(strengths, 0) @ written * 3 + 1
+    rows = np.concatenate([inputs, outputs], axis=1).astype(np.float32)
+    settings = FeatureTrainingSettings(features=128, kind=kind, k=8, steps=600, batch_size=128, learning_rate=5e-3)
+    dictionary, view = train_features(
+        [rows], settings, site="blocks.0.mlp.input", site_out="blocks.0.mlp.update", predicted=WIDTH - 8
+    )
+    assert dictionary.is_transcoder
+    assert (dictionary.encoder.shape, dictionary.decoder.shape) == ((WIDTH, 128), (128, WIDTH - 8))
+    predicted = dictionary.decode(dictionary.encode(rows[:, :WIDTH]), rows[:, :WIDTH])
+    explained = 1 - ((outputs - predicted) ** 2).sum() / ((outputs - outputs.mean(0)) ** 2).sum()
+    assert explained > 0.8
+    assert 1 - view.points[-1].unexplained == pytest.approx(explained, abs=0.05)
+    np.testing.assert_allclose(np.linalg.norm(dictionary.decoder, axis=1), 1, atol=1e-5)
+    again = read_dictionary(write_dictionary(dictionary, tmp_path / "transcoder", packed=packed))
+    assert (again.site, again.site_out, again.subtracts_bias) == (dictionary.site, dictionary.site_out, False)
+    if packed:
+        error = again.decode(again.encode(rows[:, :WIDTH]), rows[:, :WIDTH]) - predicted
+        assert (error**2).mean() < 0.02 * outputs.var()
+    else:
+        np.testing.assert_array_equal(again.encode(rows[:5, :WIDTH]), dictionary.encode(rows[:5, :WIDTH]))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "gpt_oss"])
+def test_a_transcoder_of_a_models_mlp(family: str, tmp_path: Path) -> None:
+    model = both(family).model
+    text = "the cat sat on the mat. a dog ran. " * 12
+    reads, writes = "blocks.0.mlp.input", "blocks.0.mlp.update"
+    rows = activation_rows(model, text, reads, writes, length=16)
+    first = next(iter(rows))
+    np.testing.assert_array_equal(first, np.concatenate([next(iter(activation_rows(model, text, site, length=16)))
+                                                         for site in (reads, writes)], axis=1))  # fmt: skip
+    dictionary, _ = model.train_features(text, reads, writes, features=64, k=4, steps=80, batch_size=64, length=16)
+    again = model.dictionary(write_dictionary(dictionary, tmp_path / "transcoder"))
+    assert (again.site, again.site_out) == (reads, writes)
+    for name in ("encoder", "encoder_bias", "decoder", "decoder_bias"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(dictionary, name))
+    seen = model.read("the cat sat").features(again)
+    assert (seen.site_out, seen.reconstruction.active) == (writes, 4)
+    with pytest.raises(InputError, match="blocks.0.mlp.input"):
+        model.train_features(text, reads, reads, features=64)
 
 
 def test_dead_features_are_counted_and_revived() -> None:

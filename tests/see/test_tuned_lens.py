@@ -93,9 +93,35 @@ def test_ridge_regression_finds_an_affine_map() -> None:
     random = np.random.default_rng(0)
     own = torch.from_numpy(random.normal(size=(400, 6)) + 3)
     weight, bias = torch.from_numpy(random.normal(size=(6, 6))), torch.from_numpy(random.normal(size=6))
-    fitted = _ridge(own, own @ weight.T + bias, torch.ones(400, dtype=torch.float64))
-    np.testing.assert_allclose(fitted[0], weight, atol=0.1)
-    np.testing.assert_allclose(own.float() @ fitted[0].T + fitted[1], own @ weight.T + bias, atol=0.3)
+    ones = torch.ones(400, dtype=torch.float64)
+    fitted, found = _ridge(own, own @ weight.T + bias, ones, None)
+    np.testing.assert_allclose(found, weight, atol=0.1)
+    np.testing.assert_allclose(own.float() @ found.T + fitted, own @ weight.T + bias, atol=0.3)
+    low = torch.outer(weight[0], weight[1])  # of rank 1, and so found in full by two factors
+    fitted, down, up = _ridge(own, own @ low.T + bias, ones, 1)
+    assert (down.shape, up.shape) == ((1, 6), (6, 1))
+    np.testing.assert_allclose(up @ down, low, atol=0.1 * float(low.abs().max()) + 0.05)
+
+
+@pytest.mark.parametrize(("family", "packed"), [("gemma2", False), ("gpt2", True)])
+def test_a_lens_of_a_low_rank_is_kept_as_it_is(family: str, packed: bool, tmp_path: Path) -> None:
+    model = both(family).model
+    trained = model.read_many(TEXTS).train_lens(steps=3, rank=2)
+    assert all(each.weight.shape[0] == 2 and each.up.shape[1] == 2 for each in trained.translators.values())
+    loaded = model.load_lens(trained.save(tmp_path / "lens.safetensors", packed=packed))
+    reading = model.read(TEXT)
+    if not packed:
+        assert reading.lens(tuned=loaded) == reading.lens(tuned=trained)
+    for layer, each in trained.translators.items():
+        for name, array in each.arrays().items():
+            bound = float(np.abs(array).max()) / 254 if packed and array.ndim == 2 else 0.0  # half of a step of 8 bits
+            np.testing.assert_allclose(loaded.translators[layer].arrays()[name], array, rtol=1e-6, atol=bound)
+
+
+@pytest.mark.parametrize(("settings", "word"), [({"rank": 0}, "rank is 0"), ({"tokens": 0}, "tokens is 0")])
+def test_ranks_and_tokens_have_bounds(settings: dict[str, int], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        both("gpt2").model.read_many(TEXTS).train_lens(**settings)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert"])

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from glassformer.blueprints.synonyms import IN_BLOCK
 from glassformer.checkpoint.folder import read_safetensors
+from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
 from glassformer.features.dictionary import FeatureDictionary, FeatureGate, Normalization
 from glassformer.ground.errors import CheckpointError, InputError, reason_of, shortened
 from glassformer.ground.files import open_regular, read_regular, write_bytes, write_text
@@ -139,10 +140,8 @@ def read_dictionary(path: Path, site: str | None = None, site_out: str | None = 
     if weights is None:
         raise CheckpointError(f"{path}: holds none of {', '.join(WEIGHT_FILES)}. Name the folder of an autoencoder.")
     config = _read_config(weights.parent / CONFIG) if (weights.parent / CONFIG).is_file() else {}
-    if weights.suffix == ".npz":
-        tensors = read_npz(weights)
-    else:
-        tensors = {name: tensor.in_memory().to_float32() for name, tensor in read_safetensors(weights).items()}
+    from_npz = weights.suffix == ".npz"
+    tensors = read_npz(weights) if from_npz else unpack_matrices(read_safetensors(weights), weights)
     name = path.name if path.is_dir() else path.stem
     return _Tensors(weights, tensors, config).dictionary(name, site, site_out)
 
@@ -329,11 +328,18 @@ class _Tensors:
         return CheckpointError(f"{self.path}: {why}. Fetch it again, or choose another.")
 
 
-def write_dictionary(dictionary: FeatureDictionary, folder: Path, about: Mapping[str, Any] | None = None) -> Path:
-    """Write an autoencoder as SAELens reads it; `about`: more fields of the metadata."""
+def write_dictionary(
+    dictionary: FeatureDictionary, folder: Path, about: Mapping[str, Any] | None = None, *, packed: bool = False
+) -> Path:
+    """Write an autoencoder or a transcoder as SAELens reads it; `about`: more fields of the metadata.
+
+    `packed`: with matrices in 8 bits, which only we read, in a quarter of the space.
+    """
     from safetensors.numpy import save
 
     kind = "topk" if dictionary.k is not None else "jumprelu" if dictionary.threshold is not None else "standard"
+    if dictionary.is_transcoder:
+        kind = {"standard": "transcoder"}.get(kind, f"{kind}_transcoder")
     config: dict[str, Any] = {
         "architecture": kind, "d_in": dictionary.encoder.shape[0], "d_sae": dictionary.size, "dtype": "float32",
         "device": "cpu", "apply_b_dec_to_input": dictionary.subtracts_bias,
@@ -344,12 +350,16 @@ def write_dictionary(dictionary: FeatureDictionary, folder: Path, about: Mapping
         "W_enc": dictionary.encoder, "b_enc": dictionary.encoder_bias, "W_dec": dictionary.decoder,
         "b_dec": dictionary.decoder_bias,
     }  # fmt: skip
+    if dictionary.is_transcoder:
+        config |= {"d_out": dictionary.decoder.shape[1]}
+        config["metadata"] |= {"hook_name_out": hook_of_site(dictionary.site_out)}
     if dictionary.k is not None:
         config |= {"k": dictionary.k, "rescale_acts_by_decoder_norm": dictionary.rescaled}
     if dictionary.threshold is not None:
         tensors["threshold"] = dictionary.threshold
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / WEIGHTS, save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
+    arrays = pack_matrices(tensors) if packed else tensors
+    write_bytes(folder / WEIGHTS, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     return folder
 

@@ -1,19 +1,22 @@
-"""Activations at one site, a row for each token, as a stream: what features are learned from.
+"""Activations at one site, or at two side by side, a row for each token, as a stream: what features are learned from.
 
 A text is read and encoded as far as rows are asked for, so that a short training on a long text is short.
 
-Shapes: rows (tokens, width).
+Shapes: rows (tokens, width), the width of both sites together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.typecheck import brief
@@ -28,8 +31,36 @@ WINDOWS = 8  # that are read together
 CHUNK = 1024  # recorded rows that are given at once
 
 
+class SiteRows(ABC):
+    """Rows of one site; or of two, what a transcoder reads and what it predicts."""
+
+    site: str
+    site_out: str | None
+
+    @abstractmethod
+    def shape(self, site: str) -> tuple[int, ...]:
+        """The shape of one token's numbers."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Floats]: ...
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return (self.site,) if self.site_out is None else (self.site, self.site_out)
+
+    @property
+    def width(self) -> int:
+        """How many numbers are read of each token."""
+        return math.prod(self.shape(self.site))
+
+    @property
+    def predicted(self) -> int:
+        """How many numbers of each row are to be predicted from those before them: 0 of an autoencoder."""
+        return 0 if self.site_out is None else math.prod(self.shape(self.site_out))
+
+
 @dataclass(frozen=True)
-class TextRows:
+class TextRows(SiteRows):
     """The rows of a text in windows of so many tokens, read anew each time that they are iterated over.
 
     The first token of each window is left out: in most decoders its numbers are huge whatever it is.
@@ -38,12 +69,11 @@ class TextRows:
     model: ModelLike
     pieces: Iterable[str]  # of the text, in order
     site: str
+    site_out: str | None = None
     length: int = LENGTH
 
-    @property
-    def width(self) -> int:
-        """How many numbers a row has."""
-        return math.prod(token_sites(self.model, [self.site])[self.site])
+    def shape(self, site: str) -> tuple[int, ...]:
+        return token_sites(self.model, [site])[site]
 
     def windows(self) -> Iterator[tuple[int, ...]]:
         """The ids of each window; a text is encoded piece by piece."""
@@ -58,56 +88,76 @@ class TextRows:
         yield from (last for last in windows(ids, bos, size) if len(last) > 1)
 
     def __iter__(self) -> Iterator[Floats]:
-        sites, spans = token_sites(self.model, [self.site]), self.windows()
+        sites, spans = token_sites(self.model, self.sites), self.windows()
         while group := list(islice(spans, WINDOWS)):
             for part in sorted(read_texts(self.model, group, sites), key=attrgetter("number", "start")):
-                rows: Floats = part.values[self.site].reshape(len(part.values[self.site]), -1)
+                rows = _side_by_side([part.values[site] for site in self.sites])
                 yield rows if part.start else rows[1:]
 
 
 @dataclass(frozen=True)
-class RecordedRows:
-    """The rows of recorded activations at a site, without the first token of each text; no model is needed for them."""
+class RecordedRows(SiteRows):
+    """The rows of recorded activations, without the first token of each text; no model is needed for them."""
 
     recorded: RecordedActivations
     site: str
+    site_out: str | None = None
 
     def __post_init__(self) -> None:
-        self.recorded.check_site(self.site)
+        for site in self.sites:
+            self.recorded.check_site(site)
 
-    @property
-    def width(self) -> int:
-        return math.prod(self.recorded.index.sites[self.site])
+    def shape(self, site: str) -> tuple[int, ...]:
+        return self.recorded.index.sites[site]
 
     def __iter__(self) -> Iterator[Floats]:
         for index in range(len(self.recorded.index.shards)):
             shard = self.recorded.shard(index)
-            values = shard.arrays[self.site]
-            kept = np.ones(len(values), bool)
+            values = [shard.arrays[site] for site in self.sites]
+            kept = np.ones(len(values[0]), bool)
             if not shard.last_only:
                 lengths = shard.arrays["lengths"]
                 kept[(shard.token_ends - lengths)[lengths > 0]] = False
             rows = np.flatnonzero(kept)
             for at in range(0, len(rows), CHUNK):
-                yield values[rows[at : at + CHUNK]].reshape(-1, self.width).astype(np.float32)
+                yield _side_by_side([array[rows[at : at + CHUNK]] for array in values])
 
 
 def activation_rows(
-    model: ModelLike, source: str | Iterable[str] | RecordedActivations, site: str, length: int | None = None
-) -> TextRows | RecordedRows:
-    """The rows of a text, of a text that comes in pieces, or of what this model's activations were recorded as."""
-    names = list(token_sites(model, [site]))  # which refuses a site that has no rows, and knows other libraries' names
-    if len(names) != 1:
-        raise InputError(f"{site!r} stands for {len(names)} sites. Name one of them, such as {names[0]!r}.")
-    (site,) = names
+    model: ModelLike,
+    source: str | Iterable[str] | RecordedActivations,
+    site: str,
+    site_out: str | None = None,
+    length: int | None = None,
+) -> SiteRows:
+    """The rows of a text, of a text that comes in pieces, or of what this model's activations were recorded as.
+
+    With `site_out`, what a transcoder is to predict stands behind what it reads.
+    """
+    sites = [_one_site(model, name) for name in (site, site_out) if name is not None]
+    if len(set(sites)) < len(sites):
+        raise InputError(f"a transcoder predicts another site than {sites[0]}, which it reads. Name another, or none.")
     if not isinstance(source, RecordedActivations):
         if isinstance(source, bytes) or not isinstance(source, Iterable):
             raise InputTypeError(f"source is {brief(source)}; it must be a text, pieces of one, or recorded activations.")
         if length is not None and length < 2:
             raise InputError(f"length is {length}; a window has at least 2 tokens, since its first is left out.")
-        return TextRows(model, [source] if isinstance(source, str) else source, site, length or LENGTH)
+        return TextRows(model, [source] if isinstance(source, str) else source, *sites, length=length or LENGTH)
     if length is not None:
         raise InputError("recorded activations have the lengths that they were recorded with. Leave length out.")
     if source.index.fingerprint.get("weights") != model.weights_digest:
         raise InputError(f"{source.folder} was recorded with other weights than {model.name}'s. Record it again.")
-    return RecordedRows(source, site)
+    return RecordedRows(source, *sites)
+
+
+def _one_site(model: ModelLike, name: str) -> str:
+    names = list(token_sites(model, [name]))  # which refuses a site that has no rows, and knows other libraries' names
+    if len(names) != 1:
+        raise InputError(f"{name!r} stands for {len(names)} sites. Name one of them, such as {names[0]!r}.")
+    return names[0]
+
+
+def _side_by_side(values: Sequence[npt.NDArray[Any]]) -> Floats:
+    """The sites' numbers of each token in one row."""
+    rows = [np.asarray(array, np.float32).reshape(len(array), -1) for array in values]
+    return rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)

@@ -228,6 +228,7 @@ def train_features(
     model: ModelLike,
     source: Annotated[str | Iterable[str] | RecordedActivations, OWN_CHECK],
     site: str,
+    site_out: str | None = None,
     *,
     features: int | None = None,
     kind: FeatureKind = "topk",
@@ -241,11 +242,12 @@ def train_features(
     name: str = "features",
     progress: NamedProgress | None = None,
 ) -> tuple[FeatureDictionary, FeatureTraining]:
-    """A sparse autoencoder of the activations at a site, and how it learned.
+    """A sparse autoencoder of the activations at a site, or a transcoder between two sites, and how it learned.
 
     Args:
         source: a text, the pieces of a long one, or what `read_many(…).record(…)` gave. No more is read than is needed.
         site: whose activations, such as 'blocks.8.residual'.
+        site_out: what a transcoder predicts from them: 'blocks.8.mlp.update' from 'blocks.8.mlp.input'.
         features: how many; by default 8 for each number at the site.
         kind: 'topk'; 'batchtopk', a JumpReLU in the end; or 'l1'.
         k: active features of a token.
@@ -259,12 +261,15 @@ def train_features(
     from glassformer.see.fit_features import FeatureTrainingSettings
     from glassformer.see.fit_features import train_features as train
 
-    rows = activation_rows(model, source, site, length)
+    rows = activation_rows(model, source, site, site_out, length)
     settings = FeatureTrainingSettings(
         features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
         batch_size=batch_size, learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
-    return train(rows, settings, site=rows.site, model=model.name, name=name, progress=progress)
+    return train(
+        rows, settings, site=rows.site, site_out=rows.site_out or "", predicted=rows.predicted, model=model.name, name=name,
+        progress=progress,
+    )  # fmt: skip
 
 
 @operation(route="features")

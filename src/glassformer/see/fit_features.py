@@ -1,4 +1,4 @@
-"""Training a sparse autoencoder on rows of activations, in minutes for small ones.
+"""Training a sparse autoencoder or a transcoder on rows of activations, in minutes for small ones.
 
 Three kinds: `topk` keeps each row's k largest activations (https://arxiv.org/abs/2406.04093); `batchtopk` keeps k for a row
 on average, and is written as a JumpReLU with the threshold that this comes to (https://arxiv.org/abs/2412.06410); `l1` pays
@@ -6,7 +6,7 @@ for the sum of activations (https://transformer-circuits.pub/2023/monosemantic-f
 1. A feature that no row has activated for a while is dead: it begins anew as what a badly explained row lacks.
 
 Rows come from anywhere, in batches of any size: they are mixed in a buffer, and the first of them are held out. No more
-are read than the steps need.
+are read than the steps need. A row of a transcoder has what it reads, and behind that what it is to predict.
 
 Shapes: rows (batch, width), activations (batch, features).
 """
@@ -78,21 +78,26 @@ def train_features(
     settings: FeatureTrainingSettings,
     *,
     site: str = "",
+    site_out: str = "",
+    predicted: int = 0,
     model: str = "",
     name: str = "features",
     progress: NamedProgress | None = None,
 ) -> tuple[FeatureDictionary, FeatureTraining]:
     """Features of rows, and how they were learned. `rows` are read again where they end before the training does.
 
-    `progress`: called as (what, done so far, in all), while the first rows are read and then after each step.
+    Args:
+        site_out: what a transcoder predicts; by default `site`, as an autoencoder does.
+        predicted: how many numbers at the end of each row are those of `site_out`; of an autoencoder 0.
+        progress: called as (what, done so far, in all), while the first rows are read and then after each step.
     """
     started = time.perf_counter()
-    training = _FeatureFit(rows, settings, progress)
+    training = _FeatureFit(rows, settings, predicted, progress)
     told = None if progress is None else partial(progress, "training")
     fit(training.optimizer, training.losses, settings.steps, rate=training.rate, after=training.after, progress=told)
-    width, seconds = training.batches.width, time.perf_counter() - started
+    width, seconds = training.encoder.shape[0], time.perf_counter() - started
     view = FeatureTraining(model, site, settings.kind, settings.features, width, seconds, tuple(training.points))
-    return training.dictionary(site, model, name), view
+    return training.dictionary(site, site_out or site, model, name), view
 
 
 class _Batches:
@@ -170,22 +175,23 @@ class _Batches:
 class _FeatureFit:
     """The weights and their optimizer. Rows are scaled to the mean square 1, and the weights are scaled back at the end."""
 
-    def __init__(self, rows: Iterable[Floats], settings: FeatureTrainingSettings, progress: NamedProgress | None) -> None:
-        self.settings, steps = settings, settings.steps
+    def __init__(
+        self, rows: Iterable[Floats], settings: FeatureTrainingSettings, predicted: int, progress: NamedProgress | None
+    ) -> None:
+        self.settings, self.predicted, steps = settings, predicted, settings.steps
         self.report_after = {round(steps * index / POINTS) for index in range(1, POINTS + 1)}
         self.revive_after = {round(0.75 * steps * index / REVIVALS) for index in range(1, REVIVALS + 1)} - {0}
         self.batches = _Batches(rows, settings, steps + len(self.revive_after), progress)
-        held_out = self.batches.held_out
         self.generator = torch.Generator().manual_seed(settings.seed)
-        power = float((held_out**2).mean())
-        self.scale = 1 / math.sqrt(power) if power > 0 else 1.0
-        self.held_out = torch.from_numpy(held_out) * self.scale
-        width = held_out.shape[1]
-        directions = torch.randn(settings.features, width, generator=self.generator)
-        self.decoder = (directions / directions.norm(dim=1, keepdim=True)).requires_grad_()
-        self.encoder = self.decoder.detach().T.clone().requires_grad_()
+        self.scales = (1.0, 1.0)  # of what is read, and of what is predicted
+        inputs, targets = self.split(self.batches.held_out)
+        self.scales = (_scale(inputs), _scale(targets))
+        self.held_out = inputs, targets = self.split(self.batches.held_out)
+        self.decoder = self._directions(targets.shape[1]).requires_grad_()
+        first = self._directions(inputs.shape[1]) if predicted else self.decoder.detach()
+        self.encoder = first.T.clone().requires_grad_()
         self.encoder_bias = torch.zeros(settings.features, requires_grad=True)
-        self.decoder_bias = self.held_out.mean(0).requires_grad_()
+        self.decoder_bias = targets.mean(0).requires_grad_()
         self.parameters = (self.encoder, self.encoder_bias, self.decoder, self.decoder_bias)
         self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=(0.9, 0.999))
         self.idle = torch.zeros(settings.features, dtype=torch.int64)  # rows since each feature was last active
@@ -193,6 +199,17 @@ class _FeatureFit:
         self.points: list[FeatureTrainingPoint] = []
         self.recent: list[float] = []  # losses since the last of them
         self.threshold = 0.0  # of the kind batchtopk: the smallest activation that is kept, on average
+
+    def _directions(self, width: int) -> torch.Tensor:
+        """A random row of the length 1 for each feature."""
+        drawn = torch.randn(self.settings.features, width, generator=self.generator)
+        return drawn / drawn.norm(dim=1, keepdim=True)
+
+    def split(self, rows: Floats) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is read and what it should predict: an autoencoder, the same."""
+        width, whole = rows.shape[1] - self.predicted, torch.from_numpy(rows)
+        inputs = whole[:, :width] * self.scales[0]
+        return inputs, whole[:, width:] * self.scales[1] if self.predicted else inputs
 
     # One step ---------------------------------------------------------------------------------------------------
 
@@ -203,11 +220,11 @@ class _FeatureFit:
 
     def losses(self, step: int) -> Iterator[torch.Tensor]:
         """The loss of a step; what its gradient would do to the lengths of the decoder's rows is taken off."""
-        settings, rows = self.settings, torch.from_numpy(next(self.batches)) * self.scale
-        activations = self.activations(rows, learning=True)
-        loss = self._unexplained(rows, activations)
+        settings, (inputs, targets) = self.settings, self.split(next(self.batches))
+        activations = self.activations(inputs, learning=True)
+        loss = self._unexplained(targets, activations)
         if settings.kind == "l1":
-            loss = loss + settings.l1 * activations.sum(1).mean() / rows.shape[1]
+            loss = loss + settings.l1 * activations.sum(1).mean() / targets.shape[1]
         if not torch.isfinite(loss):
             raise SettingError(f"the loss is no number after step {step + 1}. Take a smaller learning rate.")
         yield loss
@@ -216,22 +233,23 @@ class _FeatureFit:
         with torch.no_grad():
             gradient -= (gradient * self.decoder).sum(1, keepdim=True) * self.decoder
         self.recent.append(loss.item())
-        self.rows += len(rows)
+        self.rows += len(inputs)
         active = (activations > 0).any(0)
-        self.idle = torch.where(active, 0, self.idle + len(rows))
+        self.idle = torch.where(active, 0, self.idle + len(inputs))
 
     @torch.no_grad()
     def after(self, step: int) -> None:
         """Keep the lengths of the decoder's rows, and now and then revive features and report."""
         self.decoder /= self.decoder.norm(dim=1, keepdim=True).clamp_min(1e-8)
         if step + 1 in self.revive_after:
-            self.revive(torch.from_numpy(next(self.batches)))
+            self.revive(*self.split(next(self.batches)))
         if step + 1 in self.report_after:
             self.points.append(self.point(step + 1))
 
-    def activations(self, rows: torch.Tensor, *, learning: bool = False) -> torch.Tensor:
+    def activations(self, inputs: torch.Tensor, *, learning: bool = False) -> torch.Tensor:
         settings = self.settings
-        before: torch.Tensor = ((rows - self.decoder_bias) @ self.encoder + self.encoder_bias).relu()
+        centred = inputs if self.predicted else inputs - self.decoder_bias
+        before: torch.Tensor = (centred @ self.encoder + self.encoder_bias).relu()
         if settings.kind == "l1":
             return before
         if settings.kind == "topk":
@@ -239,14 +257,14 @@ class _FeatureFit:
             return torch.zeros_like(before).scatter(1, kept.indices, kept.values)
         if not learning:
             return before * (before > self.threshold)
-        smallest = before.flatten().topk(min(before.numel(), settings.k * len(rows))).values[-1].detach()
+        smallest = before.flatten().topk(min(before.numel(), settings.k * len(inputs))).values[-1].detach()
         self.threshold += 0.01 * (smallest.item() - self.threshold) if self.threshold else smallest.item()
         return before * (before >= smallest)
 
-    def _unexplained(self, rows: torch.Tensor, activations: torch.Tensor) -> torch.Tensor:
+    def _unexplained(self, targets: torch.Tensor, activations: torch.Tensor) -> torch.Tensor:
         """The share of the variance that the reconstruction leaves."""
-        errors: torch.Tensor = (rows - activations @ self.decoder - self.decoder_bias).pow(2).sum()
-        return errors / (rows - rows.mean(0)).pow(2).sum().clamp_min(1e-12)
+        errors: torch.Tensor = (targets - activations @ self.decoder - self.decoder_bias).pow(2).sum()
+        return errors / (targets - targets.mean(0)).pow(2).sum().clamp_min(1e-12)
 
     # Dead features ----------------------------------------------------------------------------------------------
 
@@ -256,21 +274,21 @@ class _FeatureFit:
         patience = self.settings.batch_size * max(1, self.settings.steps // (2 * REVIVALS))
         return (self.idle >= min(patience, max(self.rows, 1))).nonzero().flatten()
 
-    def revive(self, rows: torch.Tensor) -> None:
+    def revive(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Let dead features begin anew in the direction of what is badly explained, with fresh moments of the optimizer."""
         dead = self.dead
         if not len(dead):
             return
-        rows = rows * self.scale
-        errors = rows - self.activations(rows) @ self.decoder - self.decoder_bias
+        errors = targets - self.activations(inputs) @ self.decoder - self.decoder_bias
         chances = errors.pow(2).sum(1) + 1e-12
         drawn = torch.multinomial(chances, len(dead), replacement=True, generator=self.generator)
-        directions = errors[drawn] / errors[drawn].norm(dim=1, keepdim=True).clamp_min(1e-8)
+        directions = _unit_rows(errors[drawn])
+        read = _unit_rows(inputs[drawn] - inputs.mean(0)) if self.predicted else directions
         alive = torch.ones(self.settings.features, dtype=torch.bool)
         alive[dead] = False
         length = self.encoder[:, alive].norm(dim=0).mean() if alive.any() else torch.tensor(1.0)
         self.decoder[dead] = directions
-        self.encoder[:, dead] = directions.T * length
+        self.encoder[:, dead] = read.T * length
         self.encoder_bias[dead] = 0
         places: Any = ((self.decoder, dead), (self.encoder, (slice(None), dead)), (self.encoder_bias, dead))
         for parameter, index in places:
@@ -282,23 +300,35 @@ class _FeatureFit:
     # What came out ----------------------------------------------------------------------------------------------
 
     def point(self, step: int) -> FeatureTrainingPoint:
-        activations = self.activations(self.held_out)
+        inputs, targets = self.held_out
+        activations = self.activations(inputs)
         recent, self.recent = self.recent, []
         revived, self.revived = self.revived, 0
         return FeatureTrainingPoint(
-            step, self.rows, sum(recent) / len(recent), float(self._unexplained(self.held_out, activations)),
+            step, self.rows, sum(recent) / len(recent), float(self._unexplained(targets, activations)),
             float((activations > 0).sum(1).float().mean()), len(self.dead), revived,
         )  # fmt: skip
 
-    def dictionary(self, site: str, model: str, name: str) -> FeatureDictionary:
-        """The weights for rows as they come, not scaled."""
-        scales = (1.0, self.scale, 1.0, self.scale)
+    def dictionary(self, site: str, site_out: str, model: str, name: str) -> FeatureDictionary:
+        """The weights for rows as they come, not scaled; activations count lengths of what is added."""
+        read, written = self.scales
+        scales = (written / read, written, 1.0, written)
         encoder, encoder_bias, decoder, decoder_bias = (
             np.array((parameter.detach() / scale).numpy()) for parameter, scale in zip(self.parameters, scales, strict=True)
         )
-        settings, threshold = self.settings, np.float32(self.threshold / self.scale)
+        settings, threshold = self.settings, np.float32(self.threshold / written)
         return FeatureDictionary(
-            encoder, encoder_bias, decoder, decoder_bias, site=site, site_out=site, name=name, model=model,
+            encoder, encoder_bias, decoder, decoder_bias, site=site, site_out=site_out, name=name, model=model,
             threshold=np.full(settings.features, threshold) if settings.kind == "batchtopk" else None,
-            k=settings.k if settings.kind == "topk" else None,
+            k=settings.k if settings.kind == "topk" else None, subtracts_bias=not self.predicted,
         )  # fmt: skip
+
+
+def _scale(rows: torch.Tensor) -> float:
+    """What gives rows the mean square 1."""
+    power = float(rows.pow(2).mean())
+    return 1 / math.sqrt(power) if power > 0 else 1.0
+
+
+def _unit_rows(rows: torch.Tensor) -> torch.Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-8)

@@ -9,6 +9,9 @@ since a vocabulary's head costs far more than the maps.
 
 States are recorded to a temporary folder first, so that memory does not grow with texts and layers.
 
+With a rank, a map is the product of two matrices. The regression of that rank has a closed form, too: what the full one
+predicts, projected on its strongest directions (Izenman 1975).
+
 Shapes: states (rows, hidden); logits (rows, vocabulary), or (rows, some of it).
 """
 
@@ -46,7 +49,9 @@ LIKELIEST = 48  # of the vocabulary, at each token of a step
 SAMPLED = 2048  # of all others
 RATE = 1e-3  # of Adam, falling to 0
 RIDGE = 0.01  # of the mean variance
-Map: TypeAlias = tuple[Tensor, Tensor]  # a weight and a bias, added to a layer's states
+Map: TypeAlias = tuple[
+    Tensor, ...
+]  # a bias and a weight, or the two of a low rank; what they give is added to a layer's states
 
 
 def train_lens(
@@ -56,21 +61,32 @@ def train_lens(
     length: int | None = None,
     steps: int = 150,
     seed: int = 0,
+    rank: int | None = None,
+    tokens: int = TOKENS,
     progress: Progress | None = None,
 ) -> TunedLens:
-    """A map for each layer but the last, and how far its predictions diverge on held-out texts, before and after."""
+    """A map for each layer but the last, and how far its predictions diverge on held-out texts, before and after.
+
+    Args:
+        rank: of each map, by default the full one: a lens of a low rank is a smaller file.
+        tokens: that are read, at most.
+    """
     if model.decoder_start_token is not None:
         raise InputError(f"{model.name} is an encoder-decoder; a tuned lens is trained for models of one stack.")
     model.unembed(np.zeros((0, model.config.hidden_size), np.float32))  # raises now if this model scores no tokens
     if steps < 0:
         raise InputError(f"steps is {steps}; it must be 0 or more.")
+    if rank is not None and not 1 <= rank <= model.config.hidden_size:
+        raise InputError(f"rank is {rank}; it must be from 1 to {model.config.hidden_size}, the width of the stream.")
+    if tokens < 1:
+        raise InputError(f"tokens is {tokens}; it must be 1 or more.")
     started = perf_counter()
     stream = residual_sites(model.blueprint)
     with tempfile.TemporaryDirectory() as folder:
-        chosen = list(_some_texts(model, texts, length or LENGTH))
+        chosen = list(_some_texts(model, texts, length or LENGTH, tokens))
         write_activations(model, chosen, list(stream.values()), Path(folder), length=length or LENGTH)
         states = RecordedStates(RecordedActivations(folder), [*stream.values()])
-        training = _LensFit(model, states, np.random.default_rng(seed))
+        training = _LensFit(model, states, np.random.default_rng(seed), rank)
         before = training.divergences(training.measured)
         training.start()
         training.run(steps, progress)
@@ -84,13 +100,13 @@ def train_lens(
     return TunedLens(model, dict(zip(stream, training.translators(), strict=False)), view)
 
 
-def _some_texts(model: ModelLike, texts: Iterable[str], length: int) -> Iterator[str]:
+def _some_texts(model: ModelLike, texts: Iterable[str], length: int, enough: int) -> Iterator[str]:
     """As many texts as have enough tokens."""
     tokens = 0
     for text in texts:
         yield text
         tokens += min(length, len(model.tokenizer(text)["input_ids"])) if isinstance(text, str) else 0
-        if tokens >= TOKENS:
+        if tokens >= enough:
             return
 
 
@@ -119,13 +135,15 @@ class RecordedStates:
 
 
 class _LensFit:
-    def __init__(self, model: ModelLike, states: RecordedStates, random: np.random.Generator) -> None:
+    def __init__(self, model: ModelLike, states: RecordedStates, random: np.random.Generator, rank: int | None) -> None:
         self.model = model
         self.states = states
         self.random = random
+        self.rank = rank
         self.layers = range(len(states.sites) - 1)
         hidden = model.config.hidden_size
-        self.maps = [(torch.zeros(hidden, hidden), torch.zeros(hidden)) for _ in self.layers]
+        shapes = [(hidden, hidden)] if rank is None else [(rank, hidden), (hidden, rank)]
+        self.maps: list[Map] = [(torch.zeros(hidden), *map(torch.zeros, shapes)) for _ in self.layers]
         order = random.permutation(len(states.held_out))
         choosing = min(CHOOSING, len(order) // 2)
         self.measured = states.held_out[np.sort(order[choosing:][:MEASURED])]
@@ -133,7 +151,8 @@ class _LensFit:
         self.head = _Unembedding(model)
 
     def translators(self) -> list[Translator]:
-        return [Translator(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self.maps]
+        arrays = [[tensor.detach().numpy() for tensor in found] for found in self.maps]
+        return [Translator(weight, bias, *up) for bias, weight, *up in arrays]
 
     @torch.no_grad()
     def divergences(self, numbers: Any) -> list[float]:
@@ -158,8 +177,11 @@ class _LensFit:
 
     def _translated(self, layer: int, numbers: Any) -> Tensor:
         rows = self.states.rows(layer, numbers)
-        weight, bias = self.maps[layer]
-        return rows + rows @ weight.T + bias
+        bias, *weights = self.maps[layer]
+        change = rows
+        for weight in weights:
+            change = change @ weight.T
+        return rows + change + bias
 
     @torch.no_grad()
     def start(self) -> None:
@@ -169,14 +191,14 @@ class _LensFit:
         logit_lens, self.maps = self.maps, []
         for layer in self.layers:
             states = self.states.rows(layer, self.states.train).double()
-            self.maps.append(_ridge(states, last - states, weights))
+            self.maps.append(_ridge(states, last - states, weights, self.rank))
         self._keep_better(logit_lens)
 
     def run(self, steps: int, progress: Progress | None) -> None:
         if not steps:
             return
-        started = [(weight.clone(), bias.clone()) for weight, bias in self.maps]
-        parameters = [tensor.requires_grad_() for pair in self.maps for tensor in pair]
+        started = [tuple(tensor.clone() for tensor in found) for found in self.maps]
+        parameters = [tensor.requires_grad_() for found in self.maps for tensor in found]
         optimizer = torch.optim.Adam(parameters)
         fit(optimizer, self._losses, steps, rate=lambda step: RATE * (1 - step / steps), progress=progress)
         self._keep_better(started)
@@ -238,7 +260,7 @@ class _Unembedding:
         return selected
 
 
-def _ridge(states: Tensor, difference: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _ridge(states: Tensor, difference: Tensor, weights: Tensor, rank: int | None) -> Map:
     """The map that takes states nearest to the last layer's, by weighted least squares with a penalty on its matrix."""
     shares = (weights / weights.sum())[:, None]
     mean, target = (shares * states).sum(0), (shares * difference).sum(0)
@@ -246,4 +268,8 @@ def _ridge(states: Tensor, difference: Tensor, weights: Tensor) -> tuple[Tensor,
     covariance = centered.T @ (shares * centered)
     penalty = RIDGE * covariance.diagonal().mean().clamp(min=1e-12) * torch.eye(len(covariance), dtype=states.dtype)
     weight = torch.linalg.solve(covariance + penalty, centered.T @ (shares * (difference - target))).T
-    return weight.float().contiguous(), (target - weight @ mean).float()
+    bias = (target - weight @ mean).float()
+    if rank is None:
+        return bias, weight.float().contiguous()
+    strongest = torch.linalg.eigh(weight @ covariance @ weight.T).eigenvectors[:, -rank:]  # of what it predicts
+    return bias, (strongest.T @ weight).float().contiguous(), strongest.float().contiguous()

@@ -187,14 +187,20 @@ FORMAT = "glassformer.tuned-lens/1"
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """The map of one layer."""
+    """The map of one layer: what is added to its states, in full or of a low rank."""
 
-    weight: Floats
-    bias: Floats
+    weight: Floats  # (hidden, hidden); of a low rank (rank, hidden)
+    bias: Floats  # (hidden)
+    up: Floats | None = None  # of a low rank (hidden, rank)
 
     def __call__(self, states: Floats) -> Floats:
-        translated: Floats = states + states @ self.weight.T + self.bias
+        change = states @ self.weight.T
+        translated: Floats = states + (change if self.up is None else change @ self.up.T) + self.bias
         return translated
+
+    def arrays(self) -> dict[str, Floats]:
+        """Its parts, as files name them."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
 
 @checked_class
@@ -218,26 +224,31 @@ class TunedLens:
         if model is not self.model and model.weights_digest != self.model.weights_digest:
             raise InputError(f"the tuned lens was trained with {self.model.name}, not with {model.name}. Train one with it.")
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as safetensors, with the digest of the model's weights."""
-        return save_maps(path, self.translators, model_metadata(self.model, FORMAT))
+    def save(self, path: str | os.PathLike[str], *, packed: bool = False) -> Path:
+        """Write it as safetensors, with the digest of the model's weights; `packed`: matrices in 8 bits."""
+        maps = {layer: translator.arrays() for layer, translator in self.translators.items()}
+        return save_maps(path, maps, model_metadata(self.model, FORMAT), packed=packed)
 
 
 def load_tuned_lens(path: str | os.PathLike[str], model: ModelLike) -> TunedLens:
     """A tuned lens that `save` wrote, for the model that it was trained with."""
     file = Path(path)
     arrays, _ = load_tensors(file, FORMAT, model)
-    hidden = model.config.hidden_size
     *layers, _ = residual_sites(model.blueprint)
-    shapes = {
-        f"{layer}.{name}": shape for layer in layers for name, shape in (("weight", (hidden, hidden)), ("bias", (hidden,)))
-    }
-    if {name: array.shape for name, array in arrays.items()} != shapes:
+    maps: dict[str, dict[str, Floats]] = {layer: {} for layer in layers}
+    for name, array in arrays.items():
+        layer, _, part = name.rpartition(".")
+        maps.setdefault(layer, {})[part] = np.ascontiguousarray(array)
+    if list(maps) != layers or not all(_is_map(parts, model.config.hidden_size) for parts in maps.values()):
         raise InputError(f"{file}: does not have a map for each layer of {model.name}. Train it again.")
-    return TunedLens(
-        model,
-        {layer: Translator(np.ascontiguousarray(arrays[f"{layer}.weight"]), arrays[f"{layer}.bias"]) for layer in layers},
-    )
+    return TunedLens(model, {layer: Translator(**parts) for layer, parts in maps.items()})
+
+
+def _is_map(parts: Mapping[str, Floats], hidden: int) -> bool:
+    """Whether these are a layer's map: a matrix and a bias, or two matrices of a low rank and a bias."""
+    rank = math.prod(parts["up"].shape[1:]) if "up" in parts else hidden
+    shapes = {"weight": (rank, hidden), "bias": (hidden,), **({"up": (hidden, rank)} if "up" in parts else {})}
+    return {name: array.shape for name, array in parts.items()} == shapes
 
 
 POSITIONS = 12  # the last ones, unless others are named

@@ -205,7 +205,8 @@ class TrainedProbes:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as safetensors, with the digest of the model's weights."""
         more = {"labels": json.dumps(self.labels), "position": self.position}
-        return save_maps(path, self.probes, model_metadata(self.model, FORMAT, **more))
+        maps = {site: {"weight": probe.weight, "bias": probe.bias} for site, probe in self.probes.items()}
+        return save_maps(path, maps, model_metadata(self.model, FORMAT, **more))
 
 
 @operation()

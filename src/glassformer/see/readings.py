@@ -107,14 +107,25 @@ class Readings:
             held_out=held_out, penalty=penalty, seed=seed, progress=progress,
         )  # fmt: skip
 
-    def train_lens(self, *, steps: int = 150, seed: int = 0, progress: Progress | None = None) -> TunedLens:
+    def train_lens(
+        self, *, steps: int = 150, seed: int = 0, rank: int | None = None, tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> TunedLens:  # fmt: skip
         """A tuned lens of the model, trained on these texts: pass it to `reading.lens(tuned=…)`, or save it.
 
-        `steps`: more of them lower the divergence further. `seed`: of which tokens each step sees.
+        Args:
+            steps: more of them lower the divergence further.
+            seed: of which tokens each step sees.
+            rank: of each layer's map, by default the full one: a lens of a low rank is a smaller file.
+            tokens: how many are read, at most; by default 10,000.
+            progress: called as (steps so far, total).
         """
-        from glassformer.see.fit_lens import train_lens
+        from glassformer.see.fit_lens import TOKENS, train_lens
 
-        return train_lens(self.model, self.texts, length=self.length, steps=steps, seed=seed, progress=progress)
+        return train_lens(
+            self.model, self.texts, length=self.length, steps=steps, seed=seed, rank=rank,
+            tokens=TOKENS if tokens is None else tokens, progress=progress,
+        )  # fmt: skip
 
 
 @operation()

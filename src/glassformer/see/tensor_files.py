@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.folder import read_safetensors
+from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
 from glassformer.ground.changes import Change, ComputedChange, change_data, parts_of
 from glassformer.ground.errors import CheckpointError, InputError, SettingError, reason_of
 from glassformer.ground.files import atomic_file, write_error
@@ -105,13 +106,16 @@ def save_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
         raise InputError(f"{str(path)!r} cannot be written: {reason_of(error)}.") from error
 
 
-def save_maps(path: str | os.PathLike[str], maps: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
-    """Linear maps by name, each with a weight and a bias; returns the path."""
+def save_maps(
+    path: str | os.PathLike[str], maps: Mapping[str, Mapping[str, Floats]], metadata: Mapping[str, str], *,
+    packed: bool = False,
+) -> Path:  # fmt: skip
+    """Linear maps by name, each with a weight, a bias and perhaps more; returns the path. `packed`: matrices in 8 bits."""
     target = Path(path)
     if target.suffix != ".safetensors":
         raise InputError(f"{target} must end in .safetensors.")
-    parts = ("weight", "bias")
-    save_tensors(target, {f"{name}.{part}": getattr(each, part) for name, each in maps.items() for part in parts}, metadata)
+    arrays = {f"{name}.{part}": array for name, parts in maps.items() for part, array in parts.items()}
+    save_tensors(target, pack_matrices(arrays) if packed else arrays, metadata)
     return target
 
 
@@ -140,9 +144,9 @@ def load_tensors(path: Path, kind: str, model: ModelLike) -> tuple[dict[str, Flo
             f"{path}: was trained with other weights ({metadata.get('model')}) than {model.name}'s. "
             "Train one with this model."
         )
-    if wrong := [name for name, tensor in tensors.items() if tensor.kind not in ("F32", "F16")]:
+    if wrong := [name for name, tensor in tensors.items() if tensor.kind not in ("F32", "F16", "I8")]:
         raise InputError(f"{path}: {wrong[0]!r} is of {tensors[wrong[0]].kind}, and not of F32. Train it again.")
-    values = {name: tensor.to_float32() for name, tensor in tensors.items()}
+    values = unpack_matrices(tensors, path)
     if wrong := [name for name, value in values.items() if not np.isfinite(value).all()]:
         raise InputError(f"{path}: {wrong[0]!r} has values that are no numbers. Train it again.")
     return values, metadata
