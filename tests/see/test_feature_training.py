@@ -93,7 +93,7 @@ def test_a_transcoder_of_a_models_mlp(family: str, tmp_path: Path) -> None:
     model = both(family).model
     text = "the cat sat on the mat. a dog ran. " * 12
     reads, writes = "blocks.0.mlp.input", "blocks.0.mlp.update"
-    rows = activation_rows(model, text, reads, writes, length=16)
+    rows = activation_rows(model, text, reads, length=16, site_out=writes)
     first = next(iter(rows))
     np.testing.assert_array_equal(first, np.concatenate([next(iter(activation_rows(model, text, site, length=16)))
                                                          for site in (reads, writes)], axis=1))  # fmt: skip

@@ -46,7 +46,7 @@ def train_features(
     from glassformer.cli.text_files import TextPieces
     from glassformer.features.files import write_dictionary
     from glassformer.see import fit_features
-    from glassformer.see.activation_rows import RecordedRows, TextRows, activation_rows
+    from glassformer.see.activation_rows import RecordedRows, SiteRows, activation_rows
     from glassformer.see.recorded_activations import RecordedActivations
 
     if text is None and recorded is None:
@@ -54,7 +54,7 @@ def train_features(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
     with prepared_target(out / "training.json"):
-        rows: TextRows | RecordedRows
+        rows: SiteRows
         if recorded is not None:
             folder = RecordedActivations(recorded)
             rows, name = RecordedRows(folder, site), folder.index.model

@@ -127,27 +127,27 @@ def activation_rows(
     model: ModelLike,
     source: str | Iterable[str] | RecordedActivations,
     site: str,
-    site_out: str | None = None,
     length: int | None = None,
+    site_out: str | None = None,
 ) -> SiteRows:
     """The rows of a text, of a text that comes in pieces, or of what this model's activations were recorded as.
 
     With `site_out`, what a transcoder is to predict stands behind what it reads.
     """
-    sites = [_one_site(model, name) for name in (site, site_out) if name is not None]
-    if len(set(sites)) < len(sites):
-        raise InputError(f"a transcoder predicts another site than {sites[0]}, which it reads. Name another, or none.")
+    site, site_out = _one_site(model, site), None if site_out is None else _one_site(model, site_out)
+    if site == site_out:
+        raise InputError(f"a transcoder predicts another site than {site}, which it reads. Name another, or none.")
     if not isinstance(source, RecordedActivations):
         if isinstance(source, bytes) or not isinstance(source, Iterable):
             raise InputTypeError(f"source is {brief(source)}; it must be a text, pieces of one, or recorded activations.")
         if length is not None and length < 2:
             raise InputError(f"length is {length}; a window has at least 2 tokens, since its first is left out.")
-        return TextRows(model, [source] if isinstance(source, str) else source, *sites, length=length or LENGTH)
+        return TextRows(model, [source] if isinstance(source, str) else source, site, site_out, length or LENGTH)
     if length is not None:
         raise InputError("recorded activations have the lengths that they were recorded with. Leave length out.")
     if source.index.fingerprint.get("weights") != model.weights_digest:
         raise InputError(f"{source.folder} was recorded with other weights than {model.name}'s. Record it again.")
-    return RecordedRows(source, *sites)
+    return RecordedRows(source, site, site_out)
 
 
 def _one_site(model: ModelLike, name: str) -> str:

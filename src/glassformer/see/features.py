@@ -261,7 +261,7 @@ def train_features(
     from glassformer.see.fit_features import FeatureTrainingSettings
     from glassformer.see.fit_features import train_features as train
 
-    rows = activation_rows(model, source, site, site_out, length)
+    rows = activation_rows(model, source, site, length, site_out)
     settings = FeatureTrainingSettings(
         features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
         batch_size=batch_size, learning_rate=learning_rate, seed=seed,

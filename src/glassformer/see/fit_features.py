@@ -202,8 +202,7 @@ class _FeatureFit:
 
     def _directions(self, width: int) -> torch.Tensor:
         """A random row of the length 1 for each feature."""
-        drawn = torch.randn(self.settings.features, width, generator=self.generator)
-        return drawn / drawn.norm(dim=1, keepdim=True)
+        return _unit_rows(torch.randn(self.settings.features, width, generator=self.generator))
 
     def split(self, rows: Floats) -> tuple[torch.Tensor, torch.Tensor]:
         """What is read and what it should predict: an autoencoder, the same."""
@@ -331,4 +330,4 @@ def _scale(rows: torch.Tensor) -> float:
 
 
 def _unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-8)
+    return torch.nn.functional.normalize(rows, eps=1e-8)

@@ -194,7 +194,7 @@ class Translator:
     up: Floats | None = None  # of a low rank (hidden, rank)
 
     def __call__(self, states: Floats) -> Floats:
-        change = states @ self.weight.T
+        change: Floats = states @ self.weight.T
         translated: Floats = states + (change if self.up is None else change @ self.up.T) + self.bias
         return translated
 
