@@ -52,4 +52,4 @@ def test_a_sentence_is_pinned_once() -> None:
     counts = Counter(pattern for pattern, _ in expected)
     again = [f"{where}: {pattern}" for pattern, where in expected if any(pattern in sentence for sentence in sentences)]
     twice = [f"{where}: {pattern}" for pattern, where in expected if counts[pattern] > 1]
-    assert again + twice == [], "ask for the error's type and for what it names; its sentence is in tests/messages.py"
+    assert again + twice == [], "ask for the error's type and for what it names; its sentence is in tests/messages"

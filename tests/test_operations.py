@@ -70,9 +70,9 @@ def test_an_operation_on_a_run_or_on_its_text_is_a_method_of_the_run() -> None:
 
 def test_arguments_are_of_their_types() -> None:
     reading = both("gpt2").model.read(TEXT)
-    with pytest.raises(InputTypeError, match=r"attention\(\): layer is '1'; it must be a whole number or None"):
+    with pytest.raises(InputTypeError, match="layer is '1'"):
         reading.attention("1")
-    with pytest.raises(InputTypeError, match=r"circuit\(\) needs head. It takes: layer, head, distance, best"):
+    with pytest.raises(InputTypeError, match="circuit"):
         reading.circuit(1)
 
 

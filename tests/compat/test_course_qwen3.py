@@ -125,7 +125,7 @@ class TestStructure:
         assert [name for name, _ in whole.items()] == list(whole.keys())
         assert next(iter(whole.values())) is whole.to_tuple()[0]
         assert whole[:1] == (whole.logits,)
-        with pytest.raises(KeyError, match="has no 'logit'; it has logits, past_key_values. Did you mean 'logits'"):
+        with pytest.raises(KeyError, match="'logit'"):
             whole["logit"]
 
     def test_attentions_and_hidden_states_on_request(self, model: Any, tokenizer: Any) -> None:
@@ -169,7 +169,7 @@ class TestGenerationAsClassification:
 
 def test_text_instead_of_ids_is_refused(model: Any) -> None:
     for call in (model.generate, model, model.model):
-        with pytest.raises(TypeError, match=r"takes token ids as a tensor, not str\. Turn text into ids first"):
+        with pytest.raises(TypeError, match="not str"):
             call("this is a test input")
 
 

@@ -140,14 +140,12 @@ class TestMasksOfFourAxes:
     @pytest.mark.parametrize("masked", ["t5"], indirect=True)
     def test_misuse_is_refused(self, llama: Any, masked: Pair) -> None:
         ids = torch.tensor([[5, 9, 14]])
-        with pytest.raises(
-            InputError, match=r"attention_mask has shape \(1, 1, 3, 4\); one of four axes must be \(batch or"
-        ):
+        with pytest.raises(InputError, match=r"\(1, 1, 3, 4\)"):
             llama(ids, attention_mask=torch.zeros(1, 1, 3, 4))
         for wrong in (torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3, dtype=torch.long)):
-            with pytest.raises(InputError, match=r"of 0 and 1; pass it as attention_mask.bool\(\), True where a token is"):
+            with pytest.raises(InputError, match="attention_mask"):
                 llama(ids, attention_mask=wrong)
-        with pytest.raises(InputError, match=r"an encoder-decoder's is \(batch, source\), since both of its stacks"):
+        with pytest.raises(InputError, match="encoder-decoder"):
             masked.ours(ids, attention_mask=torch.zeros(1, 1, 3, 3), decoder_input_ids=ids)
 
 
@@ -167,13 +165,11 @@ class TestPlacesInTheCache:
 
     def test_others_are_refused(self, llama: Any) -> None:
         ids = torch.tensor([[5, 9, 14]])
-        with pytest.raises(
-            InputError, match=r"cache_position is \[4, 5, 6\]; with 0 remembered tokens, 3 new ones stand at 0"
-        ):
+        with pytest.raises(InputError, match=r"\[4, 5, 6\]"):
             llama(ids, cache_position=torch.arange(4, 7))
-        with pytest.raises(InputTypeError, match="cache_position is of torch.float32; it must be whole numbers"):
+        with pytest.raises(InputTypeError, match="torch.float32"):
             llama(ids, cache_position=torch.zeros(3))
-        with pytest.raises(InputTypeError, match="return_dict is 'no'; it must be True or False"):
+        with pytest.raises(InputTypeError, match="'no'"):
             llama(ids, return_dict="no")
 
     @pytest.mark.parametrize("masked", ["bert"], indirect=True)

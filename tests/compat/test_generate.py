@@ -163,7 +163,7 @@ class TestBadInput:
                 call(ids)
 
     def test_a_prompt_longer_than_the_context_is_refused(self, model: Any) -> None:
-        with pytest.raises(InputError, match="256 tokens leaves no room in the model's context of 256. Shorten it"):
+        with pytest.raises(InputError, match="256 tokens"):
             model.generate(torch.ones(1, 256, dtype=torch.long))
 
     def test_generation_stops_at_the_end_of_the_context(self, model: Any) -> None:
@@ -171,11 +171,11 @@ class TestBadInput:
         assert found.shape == (1, 256)
 
     def test_bad_masks_are_refused(self, model: Any) -> None:
-        with pytest.raises(InputError, match=r"attention_mask has shape \(1, 5\), the ids \(1, 6\)"):
+        with pytest.raises(InputError, match="attention_mask"):
             model.generate(IDS, attention_mask=torch.ones(1, 5))
-        with pytest.raises(InputError, match=r"attention_mask has shape \(1, 5\); with 0 remembered tokens and 6 new ones"):
+        with pytest.raises(InputError, match="attention_mask"):
             model(IDS, attention_mask=torch.ones(1, 5))
-        with pytest.raises(InputError, match="row 0 of the batch is all padding"):
+        with pytest.raises(InputError, match="row 0"):
             model.generate(IDS, attention_mask=torch.zeros(1, 6))
 
     def test_bad_arguments_are_refused(self, model: Any) -> None:
@@ -183,9 +183,9 @@ class TestBadInput:
             model(IDS, atention_mask=None)
         with pytest.raises(SettingError, match="the setting 'dola_layers'"):
             model.generate(IDS, dola_layers="high")
-        with pytest.raises(SettingError, match="eos_token_id is 'end'; it must be a token id, or a list of them"):
+        with pytest.raises(SettingError, match="'end'"):
             model.generate(IDS, eos_token_id="end")
-        with pytest.raises(InputTypeError, match="put two stars before them"):
+        with pytest.raises(InputTypeError, match="two stars"):
             model.generate({"input_ids": IDS})
         with pytest.raises(UnknownArgument, match="no setting 'max_tokens'"):
             model.generate(IDS, max_tokens=3)
@@ -194,7 +194,7 @@ class TestBadInput:
         for way in (model.generate, model.steps):
             with pytest.raises(InputError, match="give the prompt once"):
                 way(IDS, input_ids=IDS)
-        with pytest.raises(InputError, match="give either input_ids or inputs_embeds"):
+        with pytest.raises(InputError, match="inputs_embeds"):
             model()
         with pytest.raises(InputError, match="labels have shape"):
             model(IDS, labels=IDS[:, :3])
@@ -208,9 +208,9 @@ class TestBadInput:
         model = glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
         with pytest.raises(InputError, match="a batch needs an attention_mask"):
             model(torch.cat((IDS, IDS)))
-        with pytest.raises(InputError, match="label 3 is outside the 3 labels"):
+        with pytest.raises(InputError, match="label 3"):
             model(IDS, labels=torch.tensor([3]))
-        with pytest.raises(UnknownArgument, match="no argument 'label'. Did you mean 'labels'"):
+        with pytest.raises(UnknownArgument, match="'label'"):
             model(IDS, label=1)
 
 

@@ -174,15 +174,15 @@ def test_a_generation_config_of_transformers_is_accepted(both: tuple[Any, Any]) 
 
 def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     ours = both[0]
-    with pytest.raises(SettingError, match="logprobs are only part of the full output. Pass return_dict_in_generate=True"):
+    with pytest.raises(SettingError, match="logprobs"):
         ours.generate(IDS, logprobs=3)
-    with pytest.raises(SettingError, match="output_scores=True has no effect without a place for them"):
+    with pytest.raises(SettingError, match="output_scores"):
         ours.generate(IDS, output_scores=True)
     with pytest.raises(InputError, match="a streamer follows"):
         ours.generate(IDS[:1], num_beams=2, streamer=glassformer.TextStreamer(Blank()))
     with pytest.raises(InputTypeError, match="a streamer has put"):
         ours.generate(IDS[:1], streamer="x")
-    with pytest.raises(SettingError, match="assistant_model is str; it must be a model of glassformer that"):
+    with pytest.raises(SettingError, match="assistant_model"):
         ours.generate(IDS, assistant_model="small")
     reference.write(tmp_path, "llama", vocab_size=90)
     small = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -190,9 +190,9 @@ def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any],
         ours.generate(IDS, assistant_model=small)
     shapes = (torch.zeros(3, 2, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.zeros(1, 2))
     for bad in (*shapes, "8", {}, [2**63], [[5], [6, 7]]):
-        with pytest.raises(InputError, match="negative_prompt_ids are token ids, for all 2 rows or one for each"):
+        with pytest.raises(InputError, match="negative_prompt_ids"):
             ours.generate(IDS, guidance_scale=2.0, negative_prompt_ids=bad)
-    with pytest.raises(SettingError, match="negative_prompt is a text, so a tokenizer is needed"):
+    with pytest.raises(SettingError, match="negative_prompt"):
         ours.generate(IDS, guidance_scale=2.0, negative_prompt="no")
 
 

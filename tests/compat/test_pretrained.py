@@ -130,7 +130,7 @@ class TestTiedWeights:
 
     def test_saving_into_a_file_is_refused(self, original: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(WriteError, match="it is a file, and a folder is needed"):
+        with pytest.raises(WriteError, match="it is a file"):
             AutoModelForCausalLM.from_pretrained(original).save_pretrained(tmp_path / "file")
 
     def test_training_never_writes_into_the_file(self, folder: Path) -> None:
@@ -164,7 +164,7 @@ class TestDtypes:
 
     @pytest.mark.parametrize("dtype", ["float99", torch.int8, 7])
     def test_an_impossible_dtype_is_refused(self, original: Path, dtype: Any) -> None:
-        with pytest.raises(InputError, match="is not one that a model can have. Use one of: float32"):
+        with pytest.raises(InputError, match="^dtype .*float32"):
             AutoModelForCausalLM.from_pretrained(original, dtype=dtype)
 
     def test_half_precision_generates_on_any_cpu(self, original: Path) -> None:
@@ -180,7 +180,7 @@ class TestModelClasses:
         assert isinstance(AutoModel.from_pretrained(original), glassformer.LlamaModel)
         with pytest.raises(
             ConfigError,
-            match="holds a llama model, which Qwen3ForCausalLM cannot be. Use LlamaForCausalLM, or the Auto class",
+            match="llama model, which Qwen3ForCausalLM",
         ):
             glassformer.Qwen3ForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
 
@@ -219,15 +219,13 @@ class TestModelClasses:
         own_code = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}
         (tmp_path / "config.json").write_text(json.dumps(own_code))
         for kind in (auto, glassformer.AutoConfig):
-            with pytest.raises(ConfigError, match="not a known family.* so trust_remote_code=True cannot help"):
+            with pytest.raises(ConfigError, match="trust_remote_code"):
                 kind.from_pretrained(tmp_path, trust_remote_code=True)
 
     def test_unknown_arguments_are_refused(self, original: Path) -> None:
-        with pytest.raises(
-            UnknownArgument, match="'num_label' is no argument of from_pretrained.* Did you mean 'num_labels'"
-        ):
+        with pytest.raises(UnknownArgument, match="'num_label'"):
             AutoModelForCausalLM.from_pretrained(original, num_label=3)
-        with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'cache_dir'"):
+        with pytest.raises(UnknownArgument, match="'cache_dir'"):
             glassformer.AutoTokenizer.from_pretrained(original, cache_dir=".")
 
     def test_loading_flags_of_transformers_are_accepted(self, original: Path) -> None:
@@ -266,7 +264,7 @@ class TestWithoutModelType:
 
     def test_an_auto_class_says_what_to_do(self, folder: Path) -> None:
         config(folder, model_type=None)
-        with pytest.raises(ConfigError, match="'model_type' is missing.*Load it with a class of that family"):
+        with pytest.raises(ConfigError, match="'model_type'"):
             AutoModel.from_pretrained(folder)
         with pytest.raises(ConfigError, match="'model_type' is missing"):
             glassformer.load(str(folder)).config  # noqa: B018
@@ -309,7 +307,7 @@ class TestConfig:
 
     def test_a_missing_config_field_is_refused(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"model_type": "llama"}')
-        with pytest.raises(ConfigError, match="config field 'vocab_size' is missing"):
+        with pytest.raises(ConfigError, match="'vocab_size'"):
             glassformer.AutoConfig.from_pretrained(folder)
 
     @pytest.mark.parametrize(

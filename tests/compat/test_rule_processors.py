@@ -169,7 +169,7 @@ class TestEverywhere:
         assert issubclass(CausalLMOutputWithPast, glassformer.ModelOutput)
         assert issubclass(BaseModelOutput, glassformer.ModelOutput)
         assert glassformer.AddedToken is tokenizers.AddedToken
-        with pytest.raises(ImportError, match="glassformer has no Trainer. Instead: take transformers' own"):
+        with pytest.raises(ImportError, match="no Trainer"):
             from glassformer import Trainer  # noqa: F401
 
     def test_a_pipeline_by_its_class(self, model: Any, tmp_path: Path) -> None:

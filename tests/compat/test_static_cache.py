@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(model: Any) -> None:
     with pytest.raises(InputError, match=message):
         model(IDS[:, :2], past_key_values=cache)
     assert cache.get_seq_length() == 6
-    with pytest.raises(InputError, match="first used for a batch of 2, and cannot hold one of 1. Make another"):
+    with pytest.raises(InputError, match="batch of 2"):
         model(IDS[:1, :1], past_key_values=cache)
     model(IDS[:, :1], past_key_values=cache)
     assert cache.get_seq_length() == 7
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(model: Any) -> None:
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, True, None])
 def test_a_size_must_be_a_number_of_tokens(model: Any, size: Any) -> None:
-    with pytest.raises(InputError, match="max_cache_len is .*; it must be a number of tokens, from 1 on"):
+    with pytest.raises(InputError, match="max_cache_len"):
         StaticCache(model.config, max_cache_len=size)
 
 

@@ -248,7 +248,7 @@ def test_more_texts_than_the_grammar_has_are_an_error() -> None:
 
 def test_the_rules_that_leave_no_token_are_named() -> None:
     oracle = Oracle()
-    with pytest.raises(SettingError, match="no token is left at step 0: suppress_tokens took out all"):
+    with pytest.raises(SettingError, match="step 0: suppress_tokens"):
         list(beams(oracle, group([3], num_beams=2, suppress_tokens=list(range(12)))))
     assert not oracle.rows
 

@@ -123,7 +123,7 @@ def test_neutral_values_are_accepted() -> None:
 
 def test_what_a_models_file_asks_for_can_be_switched_off() -> None:
     model = GenerationConfig.from_dict({"num_beams": 4})
-    with pytest.raises(SettingError, match="num_beams=1 switches the model's own off"):
+    with pytest.raises(SettingError, match="num_beams=1"):
         model.merged({"prompt_lookup_num_tokens": 3})
     assert model.merged({"prompt_lookup_num_tokens": 3, "num_beams": 1}).strategy == "greedy, prompt lookup"
 
@@ -136,7 +136,7 @@ def test_a_config_of_ones_own_takes_the_models_place() -> None:
         "eos_token_id": (7, "generation_config.json"),
         "repetition_penalty": (1.2, "this call"),
     }
-    with pytest.raises(SettingError, match="generation_config is dict; it must be a GenerationConfig"):
+    with pytest.raises(SettingError, match="generation_config is dict"):
         model.merged({"generation_config": {}})
 
 
@@ -159,7 +159,7 @@ def test_numpy_and_torch_numbers_become_pythons() -> None:
 
 def test_the_message_for_another_librarys_name_has_ours() -> None:
     for name, ours in (("stop", "stop_strings"), ("n", "num_return_sequences"), ("guided_json", "json_schema")):
-        with pytest.raises(UnknownArgument, match=f"there is no setting '{name}'. Here it is '{ours}'"):
+        with pytest.raises(UnknownArgument, match=f"'{name}'.*'{ours}'"):
             GenerationConfig().merged({name: 1})
 
 
@@ -203,7 +203,7 @@ def test_an_unknown_setting_gets_a_suggestion() -> None:
 
 
 def test_unknown_names_are_noticed_when_settings_are_made() -> None:
-    with pytest.raises(UnknownArgument, match="there is no setting 'cache'. A model is loaded with it: load"):
+    with pytest.raises(UnknownArgument, match="'cache'"):
         GenerationConfig().merged({"cache": "q8"})
     assert set(LOAD_ARGUMENTS) < set(inspect.signature(glassformer.load).parameters)
     with pytest.raises(UnknownArgument, match="no setting 'temprature'"):
@@ -234,7 +234,7 @@ def test_the_strategy_in_a_word() -> None:
 
 
 def test_a_prompt_that_leaves_no_room_is_refused() -> None:
-    with pytest.raises(SettingError, match="max_length=3 leaves no room after a prompt of 4"):
+    with pytest.raises(SettingError, match="max_length=3"):
         Policy(Recipe.of(GenerationConfig(max_length=3)), [1, 2, 3, 4], context=9)
 
 
@@ -305,7 +305,7 @@ def test_settings_that_name_texts_need_a_tokenizer() -> None:
         {"logit_bias": {"x": 1.0}},
         {"forced_tokens": {0: "x"}},
     ):
-        with pytest.raises(SettingError, match="names texts, so a tokenizer is needed. Pass tokenizer=tokenizer"):
+        with pytest.raises(SettingError, match="tokenizer=tokenizer"):
             Recipe.of(GenerationConfig().merged(change))
 
 
@@ -358,7 +358,7 @@ def test_errors_that_show_when_the_recipe_is_made(changes: dict[str, Any], messa
 )
 def test_ids_outside_the_vocabulary_are_refused(changes: dict[str, Any]) -> None:
     settings = GenerationConfig().merged(changes)
-    with pytest.raises(SettingError, match=r"has the id (99|-2), which is outside the vocabulary of 50. Leave it out"):
+    with pytest.raises(SettingError, match=r"the id (99|-2)"):
         Recipe.of(settings, size=50)
     assert Recipe.of(settings, size=None).rules
     Recipe.of(GenerationConfig(suppress_tokens=[-1]), size=50)

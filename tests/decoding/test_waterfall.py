@@ -128,7 +128,7 @@ def test_a_run_explains_its_tokens() -> None:
     assert shown.startswith("token 3: ")
     assert "the text ended: length" in " ".join(shown.split())
     assert "top_p" in shown
-    with pytest.raises(InputError, match="there is no token 4 in a text of 4"):
+    with pytest.raises(InputError, match="token 4 in a text of 4"):
         run.why(4)
     run.steps[0] = policy(StepDetail()).feed(SCORES)
     with pytest.raises(
@@ -146,7 +146,7 @@ def test_asking_for_what_was_not_kept_is_an_error() -> None:
 
 @pytest.mark.parametrize("look", ["some", -1, True, 2.5])
 def test_invalid_looks_are_refused(look: Any) -> None:
-    with pytest.raises(GlassError, match="it must be a (number of candidates, or|whole number or) 'all'"):
+    with pytest.raises(GlassError, match="'all'"):
         glassformer.load("smollm2").watch("Hi", look=look)
 
 

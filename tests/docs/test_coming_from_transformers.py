@@ -193,7 +193,7 @@ def _safetensors(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCapture
 
 @difference("A config's fields are checked when they are set, too.")
 def _config(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(glassformer.GlassError, match="'hidden_size' is 'x'; it must be int"):
+    with pytest.raises(glassformer.GlassError, match="'hidden_size' is 'x'"):
         ours.config.hidden_size = "x"
 
 

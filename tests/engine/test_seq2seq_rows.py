@@ -374,10 +374,10 @@ class TestBadInput:
     @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
     def test_ids_outside_the_vocabulary_are_refused(self, subject: Subject, wrong: int) -> None:
         executor = subject.executor()
-        with pytest.raises(InputError, match=f"token id {wrong} is outside the vocabulary of {VOCABULARY}"):
+        with pytest.raises(InputError, match=f"token id {wrong}"):
             executor.open([5, wrong])
         row = executor.open([5])
-        with pytest.raises(InputError, match=f"token id {wrong} is outside the vocabulary of {VOCABULARY}"):
+        with pytest.raises(InputError, match=f"token id {wrong}"):
             executor.run([Feed(row, [2, wrong])])
         assert row.length == 0
         assert same(executor.run([Feed(row, [2])])[0].host(), alone(subject, [5], [2])[-1])
@@ -408,7 +408,7 @@ class TestBadInput:
 def test_source_longer_than_the_context_is_refused(name: str, tmp_path: Path) -> None:
     """BART has a table of positions; T5 has none."""
     executor = write_checkpoint(tmp_path, "bart", max_position_embeddings=8).with_executor(name).executor()
-    with pytest.raises(InputError, match="9 tokens do not fit into the model's context of 8"):
+    with pytest.raises(InputError, match="9 tokens"):
         executor.open([5] * 9)
     row = executor.open([6] * 8)
     executor.run([Feed(row, [2])])

@@ -104,12 +104,12 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is a folder, and a file is needed. Give the path of one."):
+    with pytest.raises(InputError, match="is a folder"):
         open_input(tmp_path)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot be read: No such file or directory. Check the path"):
+    with pytest.raises(InputError, match="No such file"):
         open_input(tmp_path / "nowhere.jsonl")
 
 

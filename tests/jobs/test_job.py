@@ -308,7 +308,7 @@ def test_a_fingerprint_is_of_what_a_model_computes() -> None:
 
 def test_a_file_that_is_not_the_jobs_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("precious")
-    with pytest.raises(InputError, match=r"exists already, and is not of this job. Remove it, or choose another."):
+    with pytest.raises(InputError, match="out.jsonl"):
         run(tmp_path, GREEDY)
     assert (tmp_path / "out.jsonl").read_text() == "precious"
     assert not (tmp_path / "out.jsonl.ledger").exists()
@@ -365,7 +365,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
         run_job(model, path, out, batchsize=1)
     with pytest.raises(InputError, match="writes none"):
         run_job(encoder("bert").model, path, out)
-    with pytest.raises(SettingError, match=r"a task has its own options. Make it with them: pipeline\(…, top_k=…\)."):
+    with pytest.raises(SettingError, match="top_k=…"):
         run_job(glassformer.pipeline("fill-mask", encoder("bert").model), path, out, top_k=3)
     assert not list(tmp_path.glob("*.ledger"))
 

@@ -115,7 +115,7 @@ def test_a_damaged_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_text("nonsense")
-    with pytest.raises(InputError, match=r"in.parquet is no Parquet file that can be read: "):
+    with pytest.raises(InputError, match="in.parquet"):
         run_job(chat_model(), tmp_path / "in.parquet", tmp_path / "out.jsonl")
 
 

@@ -353,5 +353,5 @@ class TestEncoderAlone:
 
     def test_auto_model_for_text_encoding_of_a_decoder(self, tmp_path: Path) -> None:
         reference.write(tmp_path, "llama")
-        with pytest.raises(ConfigError, match="a llama model cannot be loaded as AutoModelForTextEncoding"):
+        with pytest.raises(ConfigError, match="llama model .* AutoModelForTextEncoding"):
             glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)

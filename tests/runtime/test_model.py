@@ -116,9 +116,7 @@ def test_watch_many_gives_several_texts(model: Any) -> None:
         == "".join(model.stream("Hi", num_beams=3, max_new_tokens=6))
     )
     assert best.tokens_per_second > 0
-    with pytest.raises(
-        SettingError, match=r"num_return_sequences=2 gives several texts. Leave it out, or call watch_many\(…\)"
-    ):
+    with pytest.raises(SettingError, match="num_return_sequences=2"):
         model.chat("Hi", num_beams=3, num_return_sequences=2)
 
 
@@ -157,7 +155,7 @@ def test_guidance_with_a_negative_prompt(model: Any) -> None:
     for given in (list(ids), torch.tensor([ids])):
         assert model.chat("Hi", guidance_scale=4.0, negative_prompt_ids=given, max_new_tokens=8) == guided.text
     for bad in ([], "text", [0.5]):
-        with pytest.raises(InputError, match="negative_prompt_ids are token ids, at least one, not"):
+        with pytest.raises(InputError, match="negative_prompt_ids"):
             model.chat("Hi", guidance_scale=4.0, negative_prompt_ids=bad)
 
 
@@ -166,11 +164,9 @@ def test_logprobs_and_prompt_logprobs(model: Any) -> None:
     assert [step.id for step in run.prompt_steps] == list(run.prompt_ids)
     assert len(run.steps[0].candidates) == 20
     assert run.steps[0].logprob == pytest.approx(float(run.steps[0].candidates.logprobs[0]), abs=1e-5)
-    with pytest.raises(SettingError, match=r"logprobs has no place in a text. Here watch\(…\) keeps all there is"):
+    with pytest.raises(SettingError, match="logprobs"):
         model.chat("Hi", logprobs=2)
-    with pytest.raises(
-        SettingError, match=r"return_dict_in_generate is for generate\(\). Here watch\(…\) keeps all there is"
-    ):
+    with pytest.raises(SettingError, match="return_dict_in_generate"):
         model.chat("Hi", output_scores=True, return_dict_in_generate=True)
 
 
@@ -195,15 +191,15 @@ def test_render_raw_system_and_messages(model: Any, without_template: Any) -> No
     assert model.render("Hi", template={"enable_thinking": True}).endswith("assistant\n")
     assert without_template.render("Hi") == "Hi"
     assert without_template.chat("Hi", max_new_tokens=1) == model.chat("Hi", raw=True, max_new_tokens=1)
-    with pytest.raises(TemplateError, match="no chat template, so it takes plain text only"):
+    with pytest.raises(TemplateError, match="no chat template"):
         without_template.render("Hi", system="x")
-    with pytest.raises(InputTypeError, match="a raw prompt is text"):
+    with pytest.raises(InputTypeError, match="a raw prompt"):
         model.render([{"role": "user", "content": "Hi"}], raw=True)
     with pytest.raises(InputError, match="a system message"):
         model.render("Hi", raw=True, system="x")
-    with pytest.raises(InputError, match="has a system message already"):
+    with pytest.raises(InputError, match="system message"):
         model.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="x")
-    with pytest.raises(InputTypeError, match="message 1 is 'Hi'; a message is"):
+    with pytest.raises(InputTypeError, match="message 1 is 'Hi'"):
         model.render(["Hi"], system="x")
     with pytest.raises(InputTypeError, match="not int"):
         model.chat(5)
@@ -225,7 +221,7 @@ def test_token_ids_are_a_prompt(model: Any) -> None:
         model.chat(ids, template={"enable_thinking": True})
     with pytest.raises(InputError, match="token id 100000000"):
         model.chat([10**8])
-    with pytest.raises(InputTypeError, match="message 0 is True; a message is"):
+    with pytest.raises(InputTypeError, match="message 0 is True"):
         model.chat([True, False])
 
 
@@ -236,10 +232,10 @@ def test_a_run_goes_on_where_it_ended(model: Any) -> None:
     assert (*first.ids, *rest.ids) == whole.ids
     assert model.prepare_continuation(first).prompt_ids == rest.prompt_ids
     assert model.prepare_ids(first.prompt_ids).prompt == model.prepare("how are you?").prompt
-    with pytest.raises(InputError, match="a run goes on as its tokens stand: raw, system and template are for a prompt"):
+    with pytest.raises(InputError, match="raw, system and template"):
         model.start(first, raw=True)
     translator = both("t5").model
-    with pytest.raises(InputError, match="is an encoder-decoder: it reads one text and answers it, and cannot go on"):
+    with pytest.raises(InputError, match="encoder-decoder"):
         translator.start(translator.watch("the cat", raw=True, max_new_tokens=1))
 
 
@@ -267,7 +263,7 @@ def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path, qwen3_token
     reference.write(tmp_path, "llama", vocab_size=151936, max_position_embeddings=20)
     for file in qwen3_tokenizer.iterdir():
         shutil.copy(file, tmp_path)
-    with pytest.raises(InputError, match="leaves no room in the model's context of 20"):
+    with pytest.raises(InputError, match="context of 20"):
         glassformer.load(tmp_path).chat("one two three four five six seven eight nine ten eleven twelve thirteen")
 
 

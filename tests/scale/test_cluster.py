@@ -25,9 +25,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://host:10001", ":6379", "host:", "host:port"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(
-        SettingError, match=r"is no address of a Ray cluster. Pass HOST:PORT, such as 10.0.0.1:6379, auto or"
-    ):
+    with pytest.raises(SettingError, match="Ray cluster"):
         check_address(address)
 
 

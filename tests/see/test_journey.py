@@ -236,7 +236,7 @@ class TestAnswers:
             load(shape).look(prompt, pair=pair)
 
     def test_a_pair_takes_no_prompt_options(self, load: Any) -> None:
-        with pytest.raises(InputError, match="raw, system and template are for one. Leave them out."):
+        with pytest.raises(InputError, match="raw, system and template"):
             load("spans").look(TEXT, pair=PASSAGE, system="Be brief.")
 
 
@@ -596,9 +596,9 @@ class TestPlan:
         assert repr(plan(config, name="a model")).startswith("Plan(a model: ")
 
     def test_plans_that_are_refused(self) -> None:
-        with pytest.raises(InputTypeError, match="a plan is of a config, a blueprint or a model, not of str"):
+        with pytest.raises(InputTypeError, match="not of str"):
             plan("smollm2")
-        with pytest.raises(InputError, match="a prompt of 0 tokens has no shape"):
+        with pytest.raises(InputError, match="0 tokens"):
             plan(blueprint(glassformer.AutoConfig.from_pretrained("smollm2")), 0)
 
     def test_look_blueprint_command(self, tmp_path: Path, folder: Any) -> None:

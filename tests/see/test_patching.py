@@ -364,7 +364,7 @@ def test_patching_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="the two targets differ"):
         patching(t5.read(FIRST, "a"), t5.read(SECOND, "b"))
     bert = encoder().model
-    with pytest.raises(InputError, match=r"fills gaps: put one \[MASK\] into both texts"):
+    with pytest.raises(InputError, match=r"\[MASK\]"):
         bert.patch("the cat sat", "a cat sat")
     with pytest.raises(InputError, match="scores no tokens"):
         encoder("bert", "base").model.patch("the cat sat", "a cat sat")

@@ -259,7 +259,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pair, "MAX_TOKENS", 3)
     refused("tokens. Name a few positions")
     monkeypatch.undo()
-    with pytest.raises(InputError, match="has two stacks. Path patching is for models of one"):
+    with pytest.raises(InputError, match="two stacks"):
         both("bart").model.patch_path("the cat sat", "the dog sat")
 
 

@@ -156,7 +156,7 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
         save_tensors(path, {**arrays, **change}, {**metadata, **data})
         with pytest.raises(InputError, match=message):
             model.load_probes(path)
-    with pytest.raises(InputError, match="cannot be read as a linear probe file"):
+    with pytest.raises(InputError, match="linear probe file"):
         model.load_probes("\ud800")
     with pytest.raises(InputError, match="cannot be written"):
         probes.save("\ud800.safetensors")

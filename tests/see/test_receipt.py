@@ -179,7 +179,7 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
     with pytest.raises(InputError, match="is no receipt"):
         model.replay(tmp_path / "missing.json")
-    with pytest.raises(UnknownArgument, match="there is no setting 'no_such_setting'"):
+    with pytest.raises(UnknownArgument, match="'no_such_setting'"):
         model.replay({**good, "settings": {"no_such_setting": {"value": 1, "origin": ""}}})
     with pytest.raises(InputError, match="outside the vocabulary"):
         model.replay({**good, "prompt_ids": [10**9]})
@@ -207,7 +207,7 @@ def test_a_run_saved_as_a_page(tmp_path: Path) -> None:
     text = run.save(tmp_path / "run.txt").read_text("utf-8")
     assert "the receipt" in text
     assert run._repr_html_().startswith('<div class="glass">')
-    with pytest.raises(InputError, match=r"'run.pdf' does not say in which form .* \.json, \.html, \.txt"):
+    with pytest.raises(InputError, match="'run.pdf'"):
         run.save(tmp_path / "run.pdf")
     with pytest.raises(WriteError, match="cannot be written"):
         run.save(tmp_path / "missing" / "run.json")
@@ -252,7 +252,7 @@ def test_ids_outside_the_vocabulary_are_refused(token: int) -> None:
     model = both("llama").model
     data = model.watch("the cat", raw=True, max_new_tokens=2).receipt.to_dict()
     data["prompt_ids"] = [token, *data["prompt_ids"]]
-    with pytest.raises(InputError, match=f"token id {token} is outside the vocabulary"):
+    with pytest.raises(InputError, match=f"token id {token}"):
         model.replay(data)
 
 

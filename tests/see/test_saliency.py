@@ -147,7 +147,7 @@ def test_a_padding_token_as_the_baseline() -> None:
     all_pad = pair.model.read_ids([pad] * len(reading.ids))
     value = all_pad.saliency(view.token.id, view.against.id, position=view.position).value
     assert view.path.baseline_value == pytest.approx(value, abs=1e-4)
-    with pytest.raises(InputError, match="has no padding token. Take the baseline 'zero' or 'mean'"):
+    with pytest.raises(InputError, match="baseline"):
         both("gpt2").reading().saliency(method="integrated", baseline="pad")
 
 
@@ -241,7 +241,7 @@ def test_a_model_without_a_head_has_its_states() -> None:
     view = reading.saliency(metric=lambda states: states[0].norm())
     assert view.value > 0
     assert np.abs(np.asarray(view)).max() > 0
-    with pytest.raises(InputError, match="has no head and so no logits"):
+    with pytest.raises(InputError, match="no head"):
         reading.saliency()
 
 
@@ -314,23 +314,23 @@ def test_what_cannot_be_differentiated(asked: dict[str, Any], message: str) -> N
 
 def test_what_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = both("gpt2").reading()
-    with pytest.raises(InputError, match="name the sites whose gradients are wanted"):
+    with pytest.raises(InputError, match="name the sites"):
         reading.gradients()
-    with pytest.raises(InputError, match="the metric is a function of 'scores'"):
+    with pytest.raises(InputError, match="'scores'"):
         reading.gradients("scores")
-    with pytest.raises(InputError, match="so it needs at least two tokens"):
+    with pytest.raises(InputError, match="two tokens"):
         both("gpt2").model.read("a").saliency(metric="loss")
-    with pytest.raises(InputError, match="so it needs a target"):
+    with pytest.raises(InputError, match="needs a target"):
         both("t5").model.read("the cat").saliency(metric="loss")
-    with pytest.raises(InputError, match="so a text has no loss. Take metric='log-probability'"):
+    with pytest.raises(InputError, match="log-probability"):
         encoder().model.read("the [MASK]").saliency(metric="loss")
-    with pytest.raises(InputError, match=r"fills gaps, and this text has 2. Put in one \[MASK\], or name a position"):
+    with pytest.raises(InputError, match="this text has 2"):
         encoder().model.read("[MASK] cat [MASK]").saliency()
-    with pytest.raises(InputError, match="labels the text as a whole. Leave the position out"):
+    with pytest.raises(InputError, match="position"):
         encoder("bert", "sequence").model.read("the cat").saliency(position=1)
-    with pytest.raises(InputError, match="labels each token. Name a position"):
+    with pytest.raises(InputError, match="Name a position"):
         encoder("bert", "token").model.read("the cat").saliency()
-    with pytest.raises(InputError, match="has no label 'LABEL_9'. Did you mean .* Labels: LABEL_0"):
+    with pytest.raises(InputError, match="'LABEL_9'"):
         encoder("bert", "sequence").model.read("the cat").saliency("LABEL_9")
     monkeypatch.setattr(module, "MAX_TOKENS", 10)
     with pytest.raises(InputError, match="1 steps over 22 tokens read more than 10 in all. Take fewer steps"):
@@ -467,7 +467,7 @@ def test_gradients_stand_beside_leaving_tokens_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_cannot_be_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no token can be left out of a text that has only one"):
+    with pytest.raises(InputError, match="only one"):
         both("gpt2").model.read("a").saliency()
     alone = both("gpt2").model.read("a").saliency(method="input-x-gradient")
     assert (alone.signs, alone.agreement) == (None, None)

@@ -74,7 +74,7 @@ def test_sweeps_that_are_refused() -> None:
     run = both("gpt2").model.watch(TEXT, max_new_tokens=2, eos_token_id=None)
     with pytest.raises(InputError, match="a sweep needs values"):
         run.sweep("temperature", [])
-    with pytest.raises(InputError, match="there is no token 9 in a text of 2"):
+    with pytest.raises(InputError, match="token 9"):
         run.sweep("temperature", [1.0], step=9)
     with pytest.raises(SettingError, match="num_beams shapes no scores"):
         run.sweep("num_beams", [1, 2])

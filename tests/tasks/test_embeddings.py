@@ -154,9 +154,9 @@ def test_similarity_functions(sentences: Sentences, function: str) -> None:
 
 def test_bad_embed_options_are_refused(sentences: Sentences) -> None:
     folder = sentences()
-    with pytest.raises(SettingError, match=r"pooling is 'men'\. Did you mean 'mean'\?"):
+    with pytest.raises(SettingError, match="'men'"):
         pipeline("embed", folder, pooling="men")
-    with pytest.raises(SettingError, match=r"function is 'cosin'\. Did you mean 'cosine'\?"):
+    with pytest.raises(SettingError, match="'cosin'"):
         pipeline("similarity", folder, function="cosin")
     with pytest.raises(SettingError, match="truncate_dim is 0"):
         pipeline("embed", folder, truncate_dim=0)

@@ -102,9 +102,9 @@ class TestElectrasDiscriminator:
 
     def test_labels_of_another_shape_are_refused(self, make: Any) -> None:
         model = glassformer.AutoModelForPreTraining.from_pretrained(make("electra", "discriminator"))
-        with pytest.raises(InputError, match=r"labels have shape \(1, 3\); the scores are for \(1, 2\)"):
+        with pytest.raises(InputError, match=r"\(1, 3\)"):
             model(torch.tensor([[5, 6]]), labels=torch.tensor([[0, 1, 0]]))
 
     def test_other_families_have_none(self, make: Any) -> None:
-        with pytest.raises(ConfigError, match="a albert model cannot be loaded as AutoModelForPreTraining"):
+        with pytest.raises(ConfigError, match="albert model .* AutoModelForPreTraining"):
             glassformer.AutoModelForPreTraining.from_pretrained(make("albert", "masked"))

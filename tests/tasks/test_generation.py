@@ -76,19 +76,19 @@ class TestTextGeneration:
             ours("Hi", temprature=1)
         with pytest.raises(SettingError, match="dola_layers"):
             ours("Hi", dola_layers="high")
-        with pytest.raises(SettingError, match="do_sample is 'no'; it must be true or false"):
+        with pytest.raises(SettingError, match="do_sample is 'no'"):
             ours("Hi", do_sample="no")
         assert ours("Hi", num_beams=1, use_cache=True, **self.OPTIONS) == ours("Hi", **self.OPTIONS)
         with pytest.raises(InputError, match="the conversation is empty"):
             ours([[]])
-        with pytest.raises(InputTypeError, match="a conversation is a list of messages, not int"):
+        with pytest.raises(InputTypeError, match="not int"):
             ours(3)
-        with pytest.raises(InputError, match="input 1: a prompt of 300 tokens leaves no room"):
+        with pytest.raises(InputError, match="input 1"):
             ours(["Hi", " a" * 300])
         with pytest.raises(InputError, match="the text is empty"):
             ours("")
         ours.tokenizer.chat_template = "{{ '' }}"
-        with pytest.raises(InputError, match=r"the prompt has no tokens\. Say something"):
+        with pytest.raises(InputError, match="no tokens"):
             ours([{"role": "user", "content": "Hi!"}])
 
     def test_truncation_of_long_prompts(self, both: tuple[Any, Any]) -> None:
@@ -127,7 +127,7 @@ class TestTextToText:
 
     def test_long_sources_are_refused_or_cut(self, make: Make) -> None:
         task = pipeline("text2text-generation", make("bart", "Seq2SeqLM", **SHAPES["bart"]), max_new_tokens=5)
-        with pytest.raises(InputError, match="101 tokens do not fit into the model's context of 64"):
+        with pytest.raises(InputError, match="101 tokens"):
             task("hello " * 100)
         assert task("hello " * 100, truncation=True)[0]["generated_text"]
 
@@ -141,9 +141,9 @@ class TestTextToText:
         assert task("Hi", prefix="translate English to German: ") == [{"translation_text": said}]
         short = plain("summarize: Hi")[0]["generated_text"]
         assert pipeline("summarization", source, max_new_tokens=5)("Hi") == [{"summary_text": short}]
-        with pytest.raises(InputError, match="T5 needs to know the languages: use a task such as translation_en_to_de"):
+        with pytest.raises(InputError, match="translation_en_to_de"):
             task("Hi")
-        with pytest.raises(InputError, match=r"not trained on the language 'xx'; it knows en, de, fr, ro"):
+        with pytest.raises(InputError, match="'xx'"):
             pipeline("translation_en_to_xx", source)("Hi")
         folder = tmp_path / "own"
         shutil.copytree(source, folder)

@@ -44,11 +44,11 @@ class TestDevices:
         same(task("Hi"), pipeline("text-classification", classifier)("Hi"))
 
     def test_misuse_is_refused(self, classifier: Path) -> None:
-        with pytest.raises(InputError, match="device and device_map say the same thing in two ways. Pass one of them"):
+        with pytest.raises(InputError, match="device and device_map"):
             pipeline("text-classification", classifier, device="cpu", device_map="auto")
-        with pytest.raises(InputError, match="device_map is .*; a model is on one device here. Name it, or pass 'auto'"):
+        with pytest.raises(InputError, match="device_map"):
             pipeline("text-classification", classifier, device_map={"bert": 0, "classifier": 1})
-        with pytest.raises(InputTypeError, match=r"device is 1.5; it must be a name such as 'cuda'"):
+        with pytest.raises(InputTypeError, match="device is 1.5"):
             pipeline("text-classification", classifier, device_map=1.5)
 
 
@@ -85,7 +85,7 @@ class TestStreamer:
         task = pipeline("text-generation", gpt2)
         with pytest.raises(InputTypeError, match="a streamer has put"):
             task("Hi", streamer="x")
-        with pytest.raises(InputError, match="a streamer follows one text as it grows; leave num_beams and num_return_seq"):
+        with pytest.raises(InputError, match="num_beams"):
             task("Hi", streamer=TextStreamer(task.tokenizer), num_beams=2)
 
 

@@ -98,9 +98,7 @@ def test_assistant_tokens_mask_of_an_empty_message(qwen: Tokenizer) -> None:
 
 
 def test_assistant_tokens_mask_needs_generation_blocks(qwen: Tokenizer) -> None:
-    with pytest.raises(
-        TemplateError, match=r"does not say which words are the assistant's\. Pass one that puts them between"
-    ):
+    with pytest.raises(TemplateError, match="the assistant's"):
         qwen.apply_chat_template([user("Hi!")], **MASKED)
 
 
@@ -155,7 +153,7 @@ def test_batched_conversations_match_the_reference(qwen: Tokenizer, reference: A
 def test_tokenizer_kwargs(qwen: Tokenizer, reference: Any) -> None:
     options = {"tokenizer_kwargs": {"return_offsets_mapping": True, "padding_side": "left"}, "padding": True}
     both(qwen, reference, [PLAIN["one turn"], PLAIN["several turns"]], **options)
-    with pytest.raises(InputTypeError, match="tokenizer_kwargs has 'padding', which apply_chat_template sets. Pass it by"):
+    with pytest.raises(InputTypeError, match="'padding'"):
         qwen.apply_chat_template([user("Hi!")], tokenizer_kwargs={"padding": True})
 
 
@@ -167,7 +165,7 @@ def test_get_chat_template(qwen: Tokenizer, reference: Any) -> None:
     )
     assert several.get_chat_template("{{ 1 }}") == "{{ 1 }}"
     assert several.apply_chat_template([user("Hi!")], tools=[], tokenize=False) == "b"
-    with pytest.raises(InputTypeError, match="chat_template is a template's text or name, not int"):
+    with pytest.raises(InputTypeError, match="not int"):
         qwen.get_chat_template(7)  # type: ignore[arg-type]
 
 
@@ -176,7 +174,7 @@ def test_encode_message_with_chat_template(qwen: Tokenizer, reference: Any) -> N
         for message in (user("Next?"), assistant("<think>\na\n</think>\n\nb")):
             ours, theirs = (which.encode_message_with_chat_template(message, history) for which in (qwen, reference))
             assert ours == theirs
-    with pytest.raises(InputError, match="one message has no generation prompt. Leave add_generation_prompt out"):
+    with pytest.raises(InputError, match="add_generation_prompt"):
         qwen.encode_message_with_chat_template(user("Hi!"), add_generation_prompt=True)
 
 
@@ -203,7 +201,7 @@ def test_apply_chat_template_options_that_exclude_each_other(
 ) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any: the reference refuses it too
         reference.apply_chat_template([user("Hi!")], chat_template=MARKED, **options)
-    with pytest.raises(InputError, match=f"{why}. Leave one of them out"):
+    with pytest.raises(InputError, match=why):
         qwen.apply_chat_template([user("Hi!")], chat_template=MARKED, **options)
 
 

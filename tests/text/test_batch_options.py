@@ -157,11 +157,11 @@ def test_lookups_out_of_range_are_refused(duo: tuple[Tokenizer, Any]) -> None:
     assert "Hello there"[span.start : span.end].strip() == "there"
     assert found.word_to_tokens(99) is None
     assert found.char_to_token(7) is not None
-    with pytest.raises(InputError, match="there is no row 3; there are 1"):
+    with pytest.raises(InputError, match="row 3"):
         found.tokens(3)
-    with pytest.raises(InputError, match="there is no token 50 in a row of"):
+    with pytest.raises(InputError, match="token 50"):
         found.token_to_chars(50)
-    with pytest.raises(InputError, match="there is no word -1 in a row"):
+    with pytest.raises(InputError, match="word -1"):
         found.word_to_tokens(-1)
     with pytest.raises(InputError, match="was made from ids and knows no text"):
         ours.pad(found).word_ids()

@@ -202,7 +202,7 @@ def test_lazy_filters_are_as_lazy_as_ever() -> None:
 
 
 def test_template_number_too_long_to_parse() -> None:
-    with pytest.raises(TemplateError, match="the chat template cannot be parsed: it has a number with too many digits"):
+    with pytest.raises(TemplateError, match="too many digits"):
         ChatTemplate("{{ " + "9" * 10000 + " }}").render([user("Hi!")])
 
 
@@ -223,7 +223,7 @@ HIDDEN = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_templates_cannot_reach_python_internals(name: str) -> None:
     source, why = HIDDEN[name]
-    with pytest.raises(TemplateError, match=rf"the chat template cannot render the conversation: {why}"):
+    with pytest.raises(TemplateError, match=why):
         ChatTemplate(source).render([user("Hi!")])
 
 

@@ -191,16 +191,16 @@ def test_continue_final_message_refused(qwen: Tokenizer) -> None:
         go_on(assistant("words"), "{{ messages[0].content }}")
     with pytest.raises(TemplateError, match="leaves out or changes"):
         go_on(assistant("words"), "{{ messages[-1].content | upper }}")
-    with pytest.raises(InputError, match="continue_final_message does not go together with add_generation_prompt=True"):
+    with pytest.raises(InputError, match="add_generation_prompt=True"):
         qwen.apply_chat_template([user("a")], continue_final_message=True, add_generation_prompt=True)
 
 
 def test_an_unknown_role_gives_the_templates_own_error() -> None:
-    with pytest.raises(TemplateError, match=r"refused the conversation: no such role: narrator\.$"):
+    with pytest.raises(TemplateError, match="no such role: narrator"):
         ChatTemplate(TEMPLATES["strict_roles"]).render(ODD["an unknown role"])
 
 
 def test_message_role_must_be_text() -> None:
     for role in (None, 7, ["user"]):
-        with pytest.raises(InputTypeError, match=r"message 0 has the role .*, which is no text\. Use 'system', 'user'"):
+        with pytest.raises(InputTypeError, match="message 0 has the role"):
             ChatTemplate("x").render([{"role": role, "content": "a"}])

@@ -127,7 +127,7 @@ def test_broken_tiktoken_file_is_refused(content: str, message: str, tmp_path: P
 
 
 def test_missing_tiktoken_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none\.tiktoken: the file is missing"):
+    with pytest.raises(CheckpointError, match="none.tiktoken"):
         Tokenizer.from_tiktoken(tmp_path / "none.tiktoken")
 
 

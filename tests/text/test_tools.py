@@ -297,7 +297,7 @@ def test_get_json_schema_refusals(function: Callable[..., Any]) -> None:
     "tools", ["weather", b"x", 7, {"name": "weather"}, plain, {1}], ids=lambda given: type(given).__name__
 )
 def test_tools_must_be_a_list(qwen: Tokenizer, tools: Any) -> None:
-    with pytest.raises(InputTypeError, match=rf"tools is a list of functions or JSON schemas, not {type(tools).__name__}"):
+    with pytest.raises(InputTypeError, match=type(tools).__name__):
         qwen.apply_chat_template([user("Hi!")], tools=tools)
 
 
@@ -305,13 +305,13 @@ def test_tools_must_be_a_list(qwen: Tokenizer, tools: Any) -> None:
     "tool", ["weather", None, 7, {}, len, Custom, functools.partial(plain, 1)], ids=lambda given: type(given).__name__
 )
 def test_a_tool_of_the_wrong_type(qwen: Tokenizer, tool: Any) -> None:
-    with pytest.raises(InputTypeError, match=r"tool 1 is .*; a tool is a function with type hints and a docstring, or"):
+    with pytest.raises(InputTypeError, match="tool 1"):
         qwen.apply_chat_template([user("Hi!")], tools=[WEATHER, tool])
 
 
 @pytest.mark.parametrize("documents", ["text", 7, {"title": "a"}], ids=lambda given: type(given).__name__)
 def test_documents_must_be_a_list(qwen: Tokenizer, documents: Any) -> None:
-    with pytest.raises(InputTypeError, match=f"documents is a list of documents, not {type(documents).__name__}"):
+    with pytest.raises(InputTypeError, match=type(documents).__name__):
         qwen.apply_chat_template([user("Hi!")], documents=documents)
-    with pytest.raises(InputTypeError, match=r"document 1 is 'text'; a document is \{'title': '…', 'text': '…'\}"):
+    with pytest.raises(InputTypeError, match="document 1 is 'text'"):
         qwen.apply_chat_template([user("Hi!")], documents=[{}, "text"])

@@ -218,9 +218,9 @@ def test_settings_follow_from_the_rows(tmp_path: Path) -> None:
     assert (few.steps, few.batch_size) == (60, 2)  # and not 8 updates
     told = ChatTraining(data="x", init="y", settings={"steps": 9}).training_settings(20, None)
     assert (told.steps, told.batch_size) == (9, 16)
-    with pytest.raises(SettingError, match="epochs and steps both say"):
+    with pytest.raises(SettingError, match="epochs and steps"):
         ChatTraining(data="x", init="y", epochs=2, settings={"steps": 3})
-    with pytest.raises(SettingError, match="epochs=-1 is not above 0"):
+    with pytest.raises(SettingError, match="epochs=-1"):
         ChatTraining(data="x", init="y", epochs=-1)
     with pytest.raises(SettingError, match="held_out=1 is no share"):
         ChatTraining(data="x", init="y", held_out=1)

@@ -156,9 +156,9 @@ def test_recomputed_activations_reach_the_updates(tmp_path: Path) -> None:
 
 def test_names_of_projections_that_are_not_there_are_refused() -> None:
     model = tiny_model()
-    with pytest.raises(SettingError, match="lora_targets='q_prok': the model has no such projection. Did you mean 'q_proj'"):
+    with pytest.raises(SettingError, match="'q_prok'"):
         target_modules(model, "v_proj,q_prok")
-    with pytest.raises(SettingError, match="names no module. Give all-linear, or some of: down_proj, gate_proj"):
+    with pytest.raises(SettingError, match="names no module"):
         target_modules(model, " , ")
     assert target_modules(model, "layers.1.self_attn.q_proj") == ["model.layers.1.self_attn.q_proj"]
     add_lora(model, LoraSettings(rank=2, targets="q_proj"))
@@ -188,9 +188,9 @@ def test_an_adapter_is_no_base(tmp_path: Path) -> None:
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="merge is for a LoRA, and the whole model is trained"):
+    with pytest.raises(SettingError, match="merge"):
         request(tmp_path, lora=None, merge=True)
-    with pytest.raises(SettingError, match="merge is for a LoRA"):
+    with pytest.raises(SettingError, match="merge"):
         TextTraining(merge=True)
-    with pytest.raises(SettingError, match="lora trains beside a model that exists: name it with init='MODEL'"):
+    with pytest.raises(SettingError, match="init='MODEL'"):
         TextTraining(lora={"rank": 2})

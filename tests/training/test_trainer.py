@@ -236,7 +236,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 def test_another_model_or_other_settings_do_not_go_on(tmp_path: Path) -> None:
     folder = TrainingFolder(tmp_path)
-    with pytest.raises(SettingError, match="holds no training to go on with"):
+    with pytest.raises(SettingError, match="no training"):
         folder.read_about()
     folder.begin({"request": {"text": "a", "steps": 3}, "data": "x"})
     with pytest.raises(SettingError, match="holds a training already"):
@@ -267,7 +267,7 @@ def test_settings_have_bounds(name: str, value: float) -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(SettingError, match="precision='float8' is not one of float32, tf32, bfloat16"):
+    with pytest.raises(SettingError, match="'float8'"):
         replace(SETTINGS, precision="float8")  # type: ignore[arg-type]
 
 

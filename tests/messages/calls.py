@@ -1,0 +1,155 @@
+"""Models, files and calls that entries of the catalogue share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer import AutoTokenizer, StaticCache, pipeline
+from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from glassformer.compat.scratch import Model as ScratchModel
+from glassformer.engine.protocol import Feed
+from glassformer.jobs import run_job
+from tests.jobs.models import chat_model, write_rows
+from tests.see.models import TEXT, both, folder
+
+IDS = torch.tensor([[5, 6, 7]])
+VECTORS = torch.zeros(1, 3, 48)
+USER = {"role": "user", "content": "Hi!"}
+Entry = tuple[type[Exception], Callable[[], object], str]
+
+
+def path(family: str, head: str = "causal") -> Path:
+    return folder(family, head)[0]
+
+
+@cache
+def decoder() -> Any:
+    """A small model that writes, with a context of 256 tokens."""
+    return both("qwen3").model
+
+
+@cache
+def run() -> Any:
+    return decoder().watch(TEXT, max_new_tokens=2, eos_token_id=None)
+
+
+@cache
+def pair() -> Any:
+    """An encoder-decoder."""
+    return both("t5").model
+
+
+@cache
+def module() -> Any:
+    """As transformers would load it."""
+    return AutoModelForCausalLM.from_pretrained(path("llama"))
+
+
+@cache
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(path("gpt2"))
+
+
+def guided(**settings: Any) -> Any:
+    """By a model without tokens that begin or end a text."""
+    blank = {"bos_token_id": None, "eos_token_id": None, "tokenizer": tokenizer()}
+    return module().generate(IDS, guidance_scale=2.0, **blank, **settings)
+
+
+def row() -> Any:
+    return decoder().executor.open()
+
+
+def feed(*ids: int, **options: Any) -> Any:
+    opened = row()
+    try:
+        return decoder().executor.run([Feed(opened, list(ids), **options)])
+    finally:
+        decoder().executor.close(opened)
+
+
+def closed_row() -> Any:
+    opened = row()
+    decoder().executor.close(opened)
+    return opened
+
+
+@cache
+def place() -> Path:
+    """An empty folder, in which calls may write."""
+    return Path(tempfile.mkdtemp())
+
+
+def write(name: str, text: str) -> Path:
+    path = place() / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def job(output: str = "out.jsonl", model: Any = None, **settings: Any) -> Any:
+    rows = write_rows(place() / "in.jsonl", [{"id": "a", "prompt": "the cat"}])
+    return run_job(model or chat_model(), rows, place() / output, **settings)
+
+
+def chat_tokenizer() -> Any:
+    return chat_model().tokenizer
+
+
+@cache
+def other_module() -> Any:
+    return AutoModelForCausalLM.from_pretrained(path("gpt2"))
+
+
+@cache
+def pair_module() -> Any:
+    return AutoModelForSeq2SeqLM.from_pretrained(path("bart", "seq2seq"))
+
+
+@cache
+def classifier() -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(path("gpt2", "sequence"))
+
+
+@cache
+def scratch() -> Any:
+    sizes = {"d_model": 24, "context_length": 11, "num_blocks": 2, "num_heads": 3, "vocab_size": 60}
+    return ScratchModel({**sizes, "dropout": 0.1, "batch_size": 4, "learning_rate": 1e-3, "device": "cpu"})
+
+
+def used_for_two() -> StaticCache:
+    """A cache that a batch of two has filled."""
+    cache = StaticCache(module().config, max_cache_len=8)
+    module()(torch.cat((IDS, IDS)), past_key_values=cache)
+    return cache
+
+
+def halved(scores: Any, *_: object) -> Any:
+    """A rule that loses scores."""
+    return scores[:3]
+
+
+@cache
+def recorded() -> Any:
+    return decoder().read_many([TEXT] * 5).record("embedding", folder=place() / "recorded")
+
+
+@cache
+def task(name: str, family: str, head: str) -> Any:
+    return pipeline(name, path(family, head))
+
+
+fill = partial(task, "fill-mask", "bert", "masked")
+classify = partial(task, "text-classification", "bert", "sequence")
+label = partial(task, "token-classification", "bert", "token")
+zero_shot = partial(task, "zero-shot-classification", "bert", "sequence")
+rerank = partial(task, "rerank", "bert", "sequence")
+answer = partial(task, "question-answering", "bert", "question")
+generate = partial(task, "text-generation", "qwen3", "causal")
+translate = partial(task, "translation", "t5", "seq2seq")
