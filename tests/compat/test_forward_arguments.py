@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,33 @@ def test_the_encoder_alone_gives_a_tuple_too(tmp_path: Path) -> None:
     encoder = glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)
     (states,) = encoder(torch.tensor([[3, 4]]), return_dict=False)
     assert torch.equal(states, encoder(torch.tensor([[3, 4]])).last_hidden_state)
+
+
+def test_the_signature_lists_the_references_arguments_in_its_order(models: Pair) -> None:
+    """`Trainer` drops every column of a dataset that the signature does not name."""
+    ours, theirs = (list(inspect.signature(model.forward).parameters) for model in (models.ours, models.theirs))
+    shared = [name for name in theirs if name in ours]
+    known = {"token_type_ids", "position_ids", "inputs_embeds", "labels", "start_positions", "end_positions"}
+    assert known.intersection(theirs) - set(shared) <= ({"token_type_ids"} if models.family == "gpt2" else set())
+    if models.family not in ("distilbert", "gpt2"):  # which have an order of their own
+        names = [name for name in ours[: ours.index("use_cache")] if name in theirs]
+        assert names == [name for name in shared if name in names]
+
+
+def test_arguments_by_position(llama: Any) -> None:
+    ids, mask = torch.tensor([[5, 9, 14]]), torch.tensor([[0, 1, 1]])
+    assert torch.equal(llama(ids, mask).logits, llama(input_ids=ids, attention_mask=mask).logits)
+    with pytest.raises(InputTypeError, match=r"forward\(\) has an argument twice"):
+        llama(ids, input_ids=ids)
+    with pytest.raises(InputTypeError, match=r"forward\(\) takes 14 arguments without a name at most, not 15"):
+        llama(ids, *[None] * 14)
+
+
+def test_help_says_what_each_argument_means(models: Pair) -> None:
+    forward = type(models.ours).forward
+    assert forward.__name__ == "forward"
+    for name in list(inspect.signature(models.ours.forward).parameters):
+        assert f"\n    {name}: " in str(forward.__doc__)
 
 
 class TestMasksOfFourAxes:

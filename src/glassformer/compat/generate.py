@@ -21,7 +21,7 @@ from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.plain.torch_threads import by_fastest_threads
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.ground.sites import Watch
-from glassformer.torch.base import WatchLike
+from glassformer.torch.arguments import WatchLike
 from glassformer.torch.heads import Seq2SeqLM
 
 note = logging.getLogger("glassformer").warning

@@ -21,11 +21,11 @@ from glassformer.decoding import GenerationConfig
 from glassformer.engine.protocol import Row
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Watch
+from glassformer.torch.arguments import check_device
 from glassformer.torch.base import check_ids
 from glassformer.torch.cache import DynamicCache, EncoderDecoderCache, StaticCache
 from glassformer.torch.heads import Seq2SeqLM
 from glassformer.torch.outputs import BaseModelOutput
-from glassformer.torch.tensor_checks import check_device
 
 if TYPE_CHECKING:
     from glassformer.engine.plain.executor import PlainExecutor

@@ -46,7 +46,7 @@ from glassformer.model_files import DTYPES as FLOATS
 from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_code, open_model
 from glassformer.ops.split import TensorPart
 from glassformer.torch import BaseModel, base_class_for, encoder_class_for
-from glassformer.torch.base import WatchLike
+from glassformer.torch.arguments import WatchLike
 from glassformer.torch.encoder import Encoder
 from glassformer.torch.heads import HEADS, ModelWithHead
 from glassformer.torch.layers import Conv1D, Linear, LowRankUpdate, RMSNorm, with_low_rank_update

@@ -26,7 +26,7 @@ from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, chapter_nam
 from glassformer.compat.auto import model_class
 from glassformer.ground.errors import ConfigError, InputError, SettingError
 from glassformer.torch.cache import DynamicCache
-from glassformer.torch.heads import CausalLM, token_loss
+from glassformer.torch.heads import token_loss
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
 
@@ -49,9 +49,9 @@ class Model(model_class("scratch", "ForCausalLM")):  # type: ignore[misc]
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The scores of every position, and the mean loss against `targets` (the tokens that follow) if they are given."""
-        logits: Tensor | None = CausalLM.forward(self, idx, use_cache=False).logits
+        logits: Tensor | None = super().forward(idx, use_cache=False).logits
         assert logits is not None
-        return logits, None if targets is None else token_loss(logits, targets)
+        return logits, token_loss(logits, targets)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take over a state dict, in either spelling; an output layer that shares the table's memory goes on sharing it."""
@@ -90,7 +90,7 @@ class Model(model_class("scratch", "ForCausalLM")):  # type: ignore[misc]
         for _ in range(max_new_tokens):
             if cache.get_seq_length() + fed.shape[1] > self.context_length:  # every position shifts: start over
                 cache, fed = DynamicCache(), idx[:, -self.context_length :]
-            logits = CausalLM.forward(self, fed, past_key_values=cache, logits_to_keep=1).logits
+            logits = super().forward(fed, past_key_values=cache, logits_to_keep=1).logits
             assert logits is not None
             scores = logits[:, -1] / temperature
             if top_k is not None:

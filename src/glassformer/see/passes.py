@@ -57,7 +57,7 @@ def encoder_pass(
     with torch.inference_mode():
         ready = None
         if begin is not None:
-            ready = module.base_model.prepare(tokens, None, None, None, None, watch)
+            ready = module.base_model.pass_for(tokens, watch)
             ready = replace(ready, begin=(begin.block, torch.from_numpy(begin.states)[None].to(module.dtype)))
         output = module(tokens, watch=watch, p=ready)
     logits: Any = getattr(output, "logits", None)

@@ -9,7 +9,7 @@ Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from glassformer.blueprints import Config, Head, Op, blueprint
 from glassformer.blueprints.blueprint import BlockCounts, Blueprint, Family
 from glassformer.ground import sites
-from glassformer.ground.changes import Change, SiteFunction
 from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
-from glassformer.ground.sites import ENCODER, Observer, SiteName, Tap, Watch
+from glassformer.ground.sites import ENCODER, Observer, Tap, Watch
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
 from glassformer.torch import forked_threads as forked_threads  # imported for what it does at a fork
+from glassformer.torch.arguments import ForwardArguments, WatchLike
 from glassformer.torch.cache import Cache
 from glassformer.torch.container import ContainerPlan, FamilyModule, label_block, label_modules
 from glassformer.torch.derivation import Derivation, HeadDerivation
@@ -31,8 +31,6 @@ from glassformer.torch.layers import Embedding
 from glassformer.torch.mask import Mask
 from glassformer.torch.positions import RotaryEmbedding, RotaryPositions
 from glassformer.torch.routed_mlp import with_stacked_experts
-
-WatchLike: TypeAlias = Watch | Mapping[Any, Change | SiteFunction] | SiteName | Sequence[SiteName] | None
 
 IGNORED = -100  # a label that adds nothing to the loss
 
@@ -152,13 +150,13 @@ class BaseModel(FamilyModule):
         rotary = {name: part(self, (name,))(rows, dtype) for name in self.config.ropes}
         return ForwardPass(mask, positions, rotary, cache, tap, source, segments)
 
-    def observed(self, tap: Tap | None, states: bool, attentions: bool, watch: WatchLike, stack: str = "") -> dict[str, Any]:
+    def observed(self, tap: Tap | None, given: ForwardArguments, stack: str = "") -> dict[str, Any]:
         """What was seen of a pass, as fields of its output: what the flags ask for, and what a watch read."""
         record = tap.observers[0].record if tap is not None else {}
         return {
-            "hidden_states": self.hidden_states(record, stack) if states else None,
-            "attentions": self.attentions(record, stack) if attentions else None,
-            "sites": record if watch is not None else None,
+            "hidden_states": self.hidden_states(record, stack) if given.output_hidden_states else None,
+            "attentions": self.attentions(record, stack) if given.output_attentions else None,
+            "sites": record if given.watch is not None else None,
         }
 
     # What a pass is made of -------------------------------------------------------------------------------------
@@ -264,6 +262,10 @@ class BaseModel(FamilyModule):
     def encoder_positions(self, columns: Tensor, real_tokens: Tensor) -> Tensor:
         """An encoder's positions: counted from the first real token; padding after it keeps its position."""
         return (columns - real_tokens.int().argmax(-1)[:, None]).clamp(min=0)
+
+    def tap_for(self, given: ForwardArguments, start: int = 0) -> Tap | None:
+        """What observes the pass of a call, for its flags and its watch."""
+        return self.make_tap(self.watch_for(given.output_attentions, given.output_hidden_states, given.watch), start)
 
     @staticmethod
     def make_tap(watch: Watch | None, start: int = 0) -> Tap | None:

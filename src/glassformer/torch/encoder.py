@@ -6,21 +6,19 @@ Shapes: ids, attention_mask, token_type_ids (batch, length); states (batch, leng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.blueprint import Blueprint
-from glassformer.ground.errors import InputError, refuse_unknown
-from glassformer.ground.sites import Watch
+from glassformer.ground.errors import InputError
 from glassformer.ops.module_steps import part
-from glassformer.torch.base import BaseModel, WatchLike, holds
+from glassformer.torch.arguments import ForwardArguments, WatchLike, takes
+from glassformer.torch.base import BaseModel, holds
 from glassformer.torch.container import ContainerPlan, label_modules
 from glassformer.torch.derivation import Derivation, HeadDerivation
 from glassformer.torch.forward_pass import ForwardPass
 from glassformer.torch.outputs import BaseModelOutputWithPooling
-from glassformer.torch.tensor_checks import checked_forward
 
 
 def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
@@ -63,58 +61,27 @@ class Encoder(BaseModel):
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
             self.pooler = None
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        use_cache: bool | None = None,
-        watch: WatchLike = None,
-        p: ForwardPass | None = None,
-        **unknown: Any,
-    ) -> BaseModelOutputWithPooling:
-        """Run the base model.
-
-        Args:
-            input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding; or what each token sees, (batch, 1, length, length).
-            token_type_ids: 0 for tokens of the first text, 1 for those of the second.
-            position_ids: where each token stands; by default counted from the mask.
-            inputs_embeds: vectors instead of ids.
-            use_cache: accepted for familiarity: an encoder reads all at once, and has none.
-            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
-                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
-            p: a ready-made pass instead of mask, positions, token types and watch.
-        """
-        refuse_unknown(unknown, self.forward)
-        if p is None:
-            watched = self.watch_for(output_attentions, output_hidden_states, watch)
-            p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, watched)
-        x = self.embed(input_ids, inputs_embeds)
+    @takes(
+        "input_ids", "token_type_ids", "position_ids", "inputs_embeds", "output_attentions", "output_hidden_states", "watch",
+        "p", attention_mask="1 for real tokens, 0 for padding; or what each token sees, (batch, 1, length, length).",
+        use_cache="accepted for familiarity: an encoder reads all at once, and has none.",
+    )  # fmt: skip
+    def forward(self, given: ForwardArguments) -> BaseModelOutputWithPooling:
+        """Run the base model."""
+        p = given.p or self.prepare(given)
+        x = self.embed(given.input_ids, given.inputs_embeds)
         states = self.compute(x, p)
         pooled = self.pooled(first_tokens(states, p.mask.real_tokens)) if self.pooler is not None else None
-        return BaseModelOutputWithPooling(
-            states, pooled, **self.observed(p.tap, output_hidden_states, output_attentions, watch)
-        )
+        return BaseModelOutputWithPooling(states, pooled, **self.observed(p.tap, given))
 
-    def prepare(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        attention_mask: Tensor | None,
-        segments: Tensor | None,
-        position_ids: Tensor | None,
-        watch: Watch | None,
-    ) -> ForwardPass:
+    def pass_for(self, ids: Tensor, watch: WatchLike) -> ForwardPass:
+        """The pass over a batch of texts, before it runs."""
+        return self.prepare(ForwardArguments(input_ids=ids, watch=watch))
+
+    def prepare(self, given: ForwardArguments) -> ForwardPass:
         """Check a caller's tensors and make the pass that they describe."""
-        tokens = self.check_inputs(input_ids, inputs_embeds)
-        positions, mask = self.positions_and_mask(tokens, attention_mask, position_ids, causal=False)
+        tokens, segments = self.check_inputs(given.input_ids, given.inputs_embeds), given.token_type_ids
+        positions, mask = self.positions_and_mask(tokens, given.attention_mask, given.position_ids, causal=False)
         types = getattr(self.config, "type_vocab_size", 0)
         if segments is not None and types:
             if segments.shape != tokens.shape[:2]:
@@ -122,6 +89,7 @@ class Encoder(BaseModel):
             if holds(segments, lambda numbers: (numbers.min() < 0) | (numbers.max() >= types)):
                 low, high = int(segments.min()), int(segments.max())
                 raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {types} types, from 0.")
+            segments = segments.long()
         elif types:
             segments = torch.zeros_like(positions)
-        return self.new_pass(positions, mask, tap=self.make_tap(watch), segments=segments)
+        return self.new_pass(positions, mask, tap=self.tap_for(given), segments=segments)

@@ -8,8 +8,8 @@ Shapes: ids (batch, length); states (batch, length, hidden); logits (batch, leng
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head, routed
 from glassformer.ground import sites
-from glassformer.ground.errors import InputError, InputTypeError, refuse_unknown
+from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Observer, Tap, Watch
 from glassformer.ground.typecheck import brief
-from glassformer.torch.base import IGNORED, BaseModel, WatchLike, holds
-from glassformer.torch.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.arguments import ForwardArguments, WatchLike, arguments_of, check_tensor, forward_with, meanings
+from glassformer.torch.base import IGNORED, BaseModel, holds
 from glassformer.torch.container import FamilyModule, attach_module, label_modules
 from glassformer.torch.encoder import first_tokens
-from glassformer.torch.forward_pass import ForwardPass
 from glassformer.torch.outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    ModelOutput,
     MoeCausalLMOutputWithPast,
     QuestionAnsweringModelOutput,
     Seq2SeqLMOutput,
@@ -40,7 +40,6 @@ from glassformer.torch.outputs import (
 )
 from glassformer.torch.routed_mlp import load_balancing_loss
 from glassformer.torch.seq2seq import shift_right
-from glassformer.torch.tensor_checks import checked_forward
 
 
 class ModelWithHead(FamilyModule):
@@ -48,7 +47,14 @@ class ModelWithHead(FamilyModule):
 
     base_class: ClassVar[type[BaseModel]]
     head_kind: ClassVar[Head]
+    head_arguments: ClassVar[Mapping[str, str]]  # arguments beside the base model's, and what they mean
     config: Any
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "base_class" in vars(cls):  # not a head by itself, nor somebody's subclass of a model
+            arguments = {**arguments_of(cls.base_class.forward), **cls.head_arguments}
+            cls.forward = forward_with(cls.compute_output, "forward", str(cls.__doc__), arguments)
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -78,13 +84,11 @@ class ModelWithHead(FamilyModule):
         """The last layer, as the family has it."""
         return getattr(self, self._head_name) if self._head_name else self.__dict__["_unnamed"][1]
 
-    def run_base(self, ids: Tensor | None, mask: Tensor | None, watch: WatchLike, inputs: Mapping[str, Any]) -> Any:
-        """The base model's output; an argument that neither it nor the head has is refused."""
-        if not torch.compiler.is_compiling():
-            parameters = inspect.signature(self.base_model.forward).parameters.values()
-            names = [p.name for p in parameters if p.kind != p.VAR_KEYWORD]
-            refuse_unknown({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
-        return self.base_model(ids, attention_mask=mask, watch=watch, **inputs)
+    def run_base(self, given: ForwardArguments) -> Any:
+        """The base model's output; it is called with every argument that it takes."""
+        names = arguments_of(self.base_class.forward)
+        named = {name: getattr(given, name) for name in names if name != "input_ids"}
+        return self.base_model(given.input_ids, **named)
 
     def observe_scores(self, scores: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
         """The scores at their site, where it is watched."""
@@ -93,219 +97,103 @@ class ModelWithHead(FamilyModule):
         observer = Observer(self.base_model.watch_for(False, False, watch), start=start, record=output.sites)  # type: ignore[arg-type]
         return Tap([observer]).apply("scores", scores)
 
-    def logits_of(
-        self, output: Any, keep: int | Tensor | tuple[Tensor, Tensor] = 0, watch: WatchLike = None, start: int = 0,
-        p: ForwardPass | None = None,
-    ) -> Tensor:  # fmt: skip
-        """The scores of some positions, seen at their site: but an executor has each row's, and observes them itself."""
-        logits = self.head_module(select_positions(output.last_hidden_state, keep))
-        return logits if p is not None else self.observe_scores(logits, output, watch, start)
+    def logits_of(self, output: Any, given: ForwardArguments, start: int = 0) -> Tensor:
+        """The logits of the positions asked for, seen at their site."""
+        logits = self.head_module(select_positions(output.last_hidden_state, given.logits_to_keep))
+        return self.observe_scores(logits, output, given.watch, start)
+
+    def compute_output(self, given: ForwardArguments) -> Any:
+        """What `forward` returns."""
+        raise NotImplementedError
 
 
-class CausalLM(ModelWithHead):
+class PositionScores(ModelWithHead):
+    """Scores at every position, and the loss of a label for each."""
+
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        "labels": "what should have been scored best, (batch, length); -100: no loss. Gives `loss`.",
+        **meanings("logits_to_keep", "num_items_in_batch"),
+    }
+    output_class: ClassVar[type[ModelOutput]]
+    scored: ClassVar[str] = "tokens of the vocabulary"
+    shift: ClassVar[int] = 0
+
+    def compute_output(self, given: ForwardArguments) -> Any:
+        start = 0 if given.past_key_values is None else given.past_key_values.get_seq_length()
+        output = self.run_base(given)
+        logits = self.logits_of(output, given, start)
+        loss = token_loss(logits, given.labels, self.scored, given.num_items_in_batch, self.shift)
+        return output.convert_to(self.output_class, loss=loss, logits=logits)
+
+
+class CausalLM(PositionScores):
     """Scores for the next token at every position."""
 
     head_kind = "causal"
-
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        cache_position: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        p: ForwardPass | None = None,
-        **unknown: Any,
-    ) -> CausalLMOutputWithPast:
-        """Scores for the next token, at every position.
-
-        Args:
-            input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length); or what each token sees, of four
-                axes, (batch, 1, length, remembered + length): True, or numbers that are added to the scores.
-            position_ids: where each token stands; by default counted from the mask.
-            past_key_values: the cache of an earlier call, to go on from.
-            inputs_embeds: vectors instead of ids.
-            labels: ids to be predicted, usually the input itself; -100 where no loss is wanted. Gives `loss`.
-            use_cache: give back a cache; on by default.
-            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            logits_to_keep: score only the last so many positions (0: all), or these columns, or these (rows, columns).
-            cache_position: where the tokens go in the cache; nowhere but behind what it holds.
-            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
-            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
-                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
-            p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
-            return_dict: False for a plain tuple, as everywhere.
-        """
-        refuse_unknown(unknown, self.forward)
-        start = past_key_values.get_seq_length() if past_key_values is not None else 0
-        output = self.base_model(
-            input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds, use_cache=use_cache, output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states, cache_position=cache_position, watch=watch, p=p,
-        )  # fmt: skip
-        logits = self.logits_of(output, logits_to_keep, watch, start, p)
-        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch=num_items_in_batch, shift=1)
-        return output.convert_to(CausalLMOutputWithPast, loss=loss, logits=logits)
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        **PositionScores.head_arguments,
+        "labels": "ids to be predicted, usually the input itself; -100 where no loss is wanted. Gives `loss`.",
+    }
+    output_class = CausalLMOutputWithPast
+    shift = 1
 
 
-class Seq2SeqLM(ModelWithHead):
+class Seq2SeqLM(PositionScores):
     """Scores for the next token of a target, given a source."""
 
     head_kind = "seq2seq"
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        **PositionScores.head_arguments,
+        "labels": "the target's ids; -100 where no loss is wanted. Gives `loss`.",
+        "decoder_input_ids": "the target so far, beginning with the start token; made of `labels` if those are given.",
+    }
+    output_class = Seq2SeqLMOutput
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | DynamicCache | StaticCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        cache_position: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        p: ForwardPass | None = None,
-        **unknown: Any,
-    ) -> Seq2SeqLMOutput:
-        """Scores for the next token of the target, at every position.
-
-        Args:
-            input_ids: the source's token ids, (batch, source).
-            attention_mask: 1 for real tokens of the source, 0 for padding.
-            decoder_input_ids: the target so far, beginning with the start token; from `labels` if those are given.
-            decoder_attention_mask: the same as `attention_mask`, for the target.
-            encoder_outputs: the encoder's states from an earlier call, instead of the source.
-            past_key_values: the cache of an earlier call, to go on from.
-            inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
-            labels: the target's ids; -100 where no loss is wanted. Gives `loss`.
-            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
-            use_cache, output_attentions, output_hidden_states, logits_to_keep, cache_position, watch, p: as for every model.
-        """
-        refuse_unknown(unknown, self.forward)
-        check_tensor(labels)
-        start = past_key_values.get_seq_length() if past_key_values is not None else 0
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = shift_right(labels, self.config)
-        output = self.base_model(
-            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask, encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values, inputs_embeds=inputs_embeds, decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache, output_attentions=output_attentions, output_hidden_states=output_hidden_states,
-            cache_position=cache_position, watch=watch, p=p,
-        )  # fmt: skip
-        logits = self.logits_of(output, logits_to_keep, watch, start, p)
-        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch=num_items_in_batch)
-        return output.convert_to(Seq2SeqLMOutput, loss=loss, logits=logits)
+    def compute_output(self, given: ForwardArguments) -> Any:
+        if given.labels is not None and given.decoder_input_ids is None and given.decoder_inputs_embeds is None:
+            given = replace(given, decoder_input_ids=shift_right(given.labels, self.config))
+        return super().compute_output(given)
 
 
-class MaskedLM(ModelWithHead):
+class MaskedLM(PositionScores):
     """Scores for the token at every position, masked or not."""
 
     head_kind = "masked"
-
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        **inputs: Any,
-    ) -> MaskedLMOutput:
-        """Vocabulary scores for each token.
-
-        Args:
-            input_ids, attention_mask, watch, inputs: as for the base model.
-            labels: ids to be guessed, (batch, length); -100 where no loss is wanted. Gives `loss`.
-            logits_to_keep: score only these columns (0: all), or these (rows, columns), such as the masked ones.
-            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
-        """
-        output = self.run_base(input_ids, attention_mask, watch, inputs)
-        logits = self.logits_of(output, logits_to_keep, watch)
-        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch=num_items_in_batch)
-        return output.convert_to(MaskedLMOutput, loss=loss, logits=logits)
+    output_class = MaskedLMOutput
 
 
-class TokenClassification(ModelWithHead):
+class TokenClassification(PositionScores):
     """Label scores for every token."""
 
     head_kind = "token"
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        "labels": "class indices, (batch, length); -100 where no loss is wanted. Gives `loss`.",
+        **meanings("num_items_in_batch"),
+    }
+    output_class = TokenClassifierOutput
+    scored = "labels"
 
     @property
     def num_labels(self) -> int:
         return self.config.label_count
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        **inputs: Any,
-    ) -> TokenClassifierOutput:
-        """Label scores for each token.
-
-        Args:
-            input_ids, attention_mask, watch, inputs: as for the base model.
-            labels: class numbers, (batch, length); -100 where no loss is wanted. Gives `loss`.
-            num_items_in_batch: divide the sum of the losses by this, not by how many there are: labels of several batches.
-        """
-        output = self.run_base(input_ids, attention_mask, watch, inputs)
-        logits = self.logits_of(output, watch=watch)
-        loss = None if labels is None else token_loss(logits, labels, "labels", num_items_in_batch)
-        return output.convert_to(TokenClassifierOutput, loss=loss, logits=logits)
-
 
 class ReplacedTokenDetection(ModelWithHead):
-    """For every token, whether it was put in place of another."""
+    """For every token, whether it was put in place of another: a score, (batch, length), above zero if it was."""
 
     head_kind = "discriminator"
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        "labels": "1 for tokens that were replaced, 0 for others, (batch, length); padding is left out. Gives `loss`."
+    }
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        watch: WatchLike = None,
-        **inputs: Any,
-    ) -> TokenClassifierOutput:
-        """A score for each token, (batch, length): above zero, if it was replaced.
-
-        Args:
-            input_ids, attention_mask, watch, inputs: as for the base model.
-            labels: 1 for tokens that were replaced, 0 for others, (batch, length); padding is left out. Gives `loss`.
-        """
-        output = self.run_base(input_ids, attention_mask, watch, inputs)
-        logits = self.logits_of(output, watch=watch)[..., 0]
+    def compute_output(self, given: ForwardArguments) -> TokenClassifierOutput:
+        output, labels, mask = self.run_base(given), given.labels, given.attention_mask
+        logits = self.logits_of(output, given)[..., 0]
         loss = None
         if labels is not None:
-            check_tensor(labels)
             if labels.shape != logits.shape:
                 raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape)}.")
-            real = torch.ones_like(logits, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+            real = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask.bool()
             loss = F.binary_cross_entropy_with_logits(logits[real], labels.to(logits)[real])
         return output.convert_to(TokenClassifierOutput, loss=loss, logits=logits)
 
@@ -314,37 +202,21 @@ class QuestionAnswering(ModelWithHead):
     """For every token, how well an answer would begin and end there."""
 
     head_kind = "question"
+    head_arguments: ClassVar[Mapping[str, str]] = meanings("start_positions", "end_positions", "num_items_in_batch")
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        **inputs: Any,
-    ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
-        """Scores for an answer's first and last token.
-
-        Args:
-            input_ids, attention_mask, watch, inputs: as for the base model.
-            start_positions, end_positions: where the answers are, (batch,); positions past the end are ignored.
-            num_items_in_batch: divide the sum of the losses by this, not by how many there are: answers of several batches.
-        """
-        if (start_positions is None) != (end_positions is None):
+    def compute_output(self, given: ForwardArguments) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
+        start, end, count = given.start_positions, given.end_positions, given.num_items_in_batch
+        if (start is None) != (end is None):
             raise InputError("give start_positions and end_positions together.")
-        output = self.run_base(input_ids, attention_mask, watch, inputs)
-        logits = self.logits_of(output, watch=watch)
+        output = self.run_base(given)
+        logits = self.logits_of(output, given)
         starts, ends = logits[..., 0].contiguous(), logits[..., 1].contiguous()
         loss = None
-        if start_positions is not None and end_positions is not None:
+        if start is not None and end is not None:
             length = starts.shape[1]
-            both = ((starts, start_positions), (ends, end_positions))
             first, last = (
-                cross_entropy(scores, at.reshape(-1).to(scores.device).clamp(0, length), num_items_in_batch, length)
-                for scores, at in both
+                cross_entropy(scores, positions.reshape(-1).to(scores.device).clamp(0, length), count, length)
+                for scores, positions in ((starts, start), (ends, end))
             )
             loss = (first + last) / 2
         pair = isinstance(output, Seq2SeqModelOutput)
@@ -356,33 +228,21 @@ class SequenceClassification(ModelWithHead):
     """One row of label scores per text, read off its first, last or end token, their mean, or the pooler."""
 
     head_kind = "sequence"
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        "labels": "class indices (batch,), numbers to regress on, or 0/1 rows (batch, labels); gives `loss`.",
+        "num_items_in_batch": "for class indices, divide the sum of the losses by this instead of by their count.",
+    }
 
     @property
     def num_labels(self) -> int:
         return self.config.label_count
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        **inputs: Any,
-    ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
-        """Label scores for each text.
-
-        Args:
-            input_ids, attention_mask, watch, inputs: as for the base model.
-            labels: class numbers (batch,), numbers to regress on, or 0/1 rows (batch, labels); gives `loss`.
-            num_items_in_batch: for class numbers, divide the sum of the losses by this, not by how many there are.
-        """
-        output = self.run_base(input_ids, attention_mask, watch, inputs)
-        padding = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
-        logits = self.head_module(self.classifier_input(output, input_ids, padding))
-        logits = self.observe_scores(logits[:, None], output, watch)[:, 0]
-        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
+    def compute_output(self, given: ForwardArguments) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
+        output, mask = self.run_base(given), given.attention_mask
+        padding = mask if mask is not None and mask.ndim == 2 else None
+        logits = self.head_module(self.classifier_input(output, given.input_ids, padding))
+        logits = self.observe_scores(logits[:, None], output, given.watch)[:, 0]
+        loss = None if given.labels is None else self.loss(logits, given.labels, given.num_items_in_batch)
         kind = Seq2SeqSequenceClassifierOutput if isinstance(output, Seq2SeqModelOutput) else SequenceClassifierOutput
         return output.convert_to(kind, loss=loss, logits=logits)
 
@@ -424,7 +284,6 @@ class SequenceClassification(ModelWithHead):
 
     def loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None = None) -> Tensor:
         """Cross-entropy for classes, mean square for numbers, per-label binary for many labels at once."""
-        check_tensor(labels)
         labels = labels.to(logits.device)
         kind = self.config.problem_type
         if kind is None:
@@ -470,12 +329,6 @@ def check_labels(labels: Tensor, count: int, what: str) -> None:
         raise InputError(f"label {int(labels[wrong][0])} is outside the {count} {what} (counted from 0).")
 
 
-def check_tensor(labels: object) -> None:
-    """Refuse labels that are a list or a text."""
-    if labels is not None and not isinstance(labels, Tensor):
-        raise InputTypeError(f"labels are a tensor, such as torch.tensor([0, 1]), not {type(labels).__name__}.")
-
-
 def cross_entropy(scores: Tensor, labels: Tensor, num_items: int | Tensor | None, ignored: int = IGNORED) -> Tensor:
     """The mean over all labels but the ignored one; or their sum, divided by a count that may cover several batches."""
     if num_items is None:
@@ -488,13 +341,15 @@ def cross_entropy(scores: Tensor, labels: Tensor, num_items: int | Tensor | None
 
 def token_loss(
     logits: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     what: str = "tokens of the vocabulary",
     num_items_in_batch: int | Tensor | None = None,
     shift: int = 0,
-) -> Tensor:
+) -> Tensor | None:
     """Mean cross-entropy of each token's label, or of that of the token `shift` further on; -100 is left out."""
-    check_tensor(labels)
+    if labels is None:
+        return None
+    check_tensor("labels", labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     logits, labels = logits[:, : logits.shape[1] - shift], labels[:, shift:]
@@ -519,45 +374,21 @@ ROUTERS = "blocks.*.mlp.router"
 class RoutedCausalLM(CausalLM):
     """Scores for the next token at every position."""
 
-    @checked_forward
-    def forward(  # type: ignore[override]
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_router_logits: bool | None = None,
-        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        cache_position: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        watch: WatchLike = None,
-        p: ForwardPass | None = None,
-        **unknown: Any,
-    ) -> MoeCausalLMOutputWithPast:
-        """Scores for the next token, at every position.
+    head_arguments: ClassVar[Mapping[str, str]] = {
+        **CausalLM.head_arguments,
+        "output_router_logits": "also return every router's scores, and the loss of uneven loads, which is then a part of "
+        "`loss`; by default as the config says.",
+    }
 
-        Args:
-            output_router_logits: also give every router's scores, and the loss of uneven loads, which is then a part of
-                `loss`; by default as the config says.
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, labels, use_cache, logits_to_keep,
-            output_attentions, output_hidden_states, cache_position, num_items_in_batch, watch, p: as for every model.
-        """
-        c = self.config
-        wanted = p is None and (c.output_router_logits if output_router_logits is None else output_router_logits)
+    def compute_output(self, given: ForwardArguments) -> Any:
+        c, watch, attention_mask = self.config, given.watch, given.attention_mask
+        asked = given.output_router_logits
+        wanted = given.p is None and (c.output_router_logits if asked is None else asked)
         own = None if watch is None else self.base_model.watch_for(False, False, watch)
         routers = frozenset(sites.expand([ROUTERS], *self.base_model.block_counts)) if wanted else frozenset()
         reads = routers | (frozenset() if own is None else own.reads)
         observed = Watch(reads, {} if own is None else own.changes) if wanted else watch
-        output = super().forward(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, labels, use_cache,
-            output_attentions, output_hidden_states, logits_to_keep, cache_position, num_items_in_batch, observed, p,
-            **unknown,
-        )  # fmt: skip
+        output = super().compute_output(replace(given, watch=observed))
         if not wanted:
             return output.convert_to(MoeCausalLMOutputWithPast)
         record = dict(output.sites or {})

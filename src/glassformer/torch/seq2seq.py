@@ -6,6 +6,7 @@ Shapes: ids (batch, source) and decoder ids (batch, length); states (batch, sour
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,18 +14,24 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints.blueprint import BlockCounts, Blueprint
-from glassformer.ground.errors import InputError, refuse_unknown
+from glassformer.ground.errors import InputError
 from glassformer.ground.sites import ENCODER, Synonyms, Tap
 from glassformer.ops.module_steps import part
+from glassformer.torch.arguments import ForwardArguments, takes
 from glassformer.torch.attention import CrossAttention
-from glassformer.torch.base import IGNORED, BaseModel, WatchLike, holds
-from glassformer.torch.cache import DynamicCache, EncoderDecoderCache, StaticCache
+from glassformer.torch.base import IGNORED, BaseModel, holds
+from glassformer.torch.cache import EncoderDecoderCache
 from glassformer.torch.derivation import Derivation
 from glassformer.torch.forward_pass import EncodedSource, ForwardPass
 from glassformer.torch.layers import Embedding
 from glassformer.torch.mask import Mask
 from glassformer.torch.outputs import BaseModelOutput, Seq2SeqModelOutput
-from glassformer.torch.tensor_checks import checked_forward
+
+ENCODER_ARGUMENTS = ("input_ids", "attention_mask", "inputs_embeds", "output_attentions", "output_hidden_states", "watch")
+SOURCE = {
+    "input_ids": "the source's token ids, (batch, source).",
+    "attention_mask": "1 for real tokens of the source, 0 for padding.",
+}
 
 
 class EncoderDecoder(BaseModel):
@@ -72,89 +79,48 @@ class EncoderDecoder(BaseModel):
         """Embedded target tokens to the decoder's final states."""
         return self.decoder(x, p)
 
-    @checked_forward
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | Sequence[Tensor] | None = None,
-        past_key_values: EncoderDecoderCache | DynamicCache | StaticCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        cache_position: Tensor | None = None,
-        watch: WatchLike = None,
-        p: ForwardPass | None = None,
-        **unknown: Any,
-    ) -> Seq2SeqModelOutput:
-        """Run the base model.
-
-        Args:
-            input_ids: the source's token ids, (batch, source).
-            attention_mask: 1 for real tokens of the source, 0 for padding.
-            decoder_input_ids: the target's token ids so far, (batch, length), beginning with the start token.
-            decoder_attention_mask: the same for the target, (batch, remembered + length); or what each token sees, of four
-                axes, (batch, 1, length, remembered + length): True, or numbers that are added to the scores.
-            encoder_outputs: the encoder's states from an earlier call, instead of the source.
-            past_key_values: the cache of an earlier call, to go on from.
-            inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
-            use_cache: give back a cache; on by default.
-            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            cache_position: where the target's tokens go in the cache; nowhere but behind what it holds.
-            watch: other sites to read, by name or pattern ("blocks.*.cross.pattern", "encoder.*"), or sites with their
-                changes, or a Watch; what was read is in the output's `sites`.
-            p: a ready-made pass of the decoder, from an executor.
-        """
-        refuse_unknown(unknown, self.forward)
+    @takes(
+        *ENCODER_ARGUMENTS, "decoder_input_ids", "decoder_attention_mask", "encoder_outputs", "past_key_values",
+        "decoder_inputs_embeds", "use_cache", "cache_position", "p", **SOURCE,
+    )  # fmt: skip
+    def forward(self, given: ForwardArguments) -> Seq2SeqModelOutput:
+        """Run the base model."""
         encoded = None
-        no_target = decoder_input_ids is None and decoder_inputs_embeds is None
-        if no_target and input_ids is not None and self.declared.shifts_source:
-            decoder_input_ids = shift_right(input_ids, self.config)
+        ids, vectors, p = given.decoder_input_ids, given.decoder_inputs_embeds, given.p
+        if ids is None and vectors is None and given.input_ids is not None and self.declared.shifts_source:
+            ids = shift_right(given.input_ids, self.config)
         if p is None:
-            target = self.check_inputs(
-                decoder_input_ids, decoder_inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds")
-            )
-            if past_key_values is None and self.wants_cache(use_cache):
-                past_key_values = EncoderDecoderCache()
-            elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
-                past_key_values = EncoderDecoderCache(past_key_values)  # of the decoder's own tokens
-            past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            self.check_cache_position(cache_position, past, target.shape[1])
-            watched = self.watch_for(output_attentions, output_hidden_states, watch)
-            tap = self.make_tap(watched, past)
-            encoded = self.encode_source(input_ids, inputs_embeds, attention_mask, encoder_outputs, past_key_values, tap)
+            target = self.check_inputs(ids, vectors, ("decoder_input_ids", "decoder_inputs_embeds"))
+            cache: Any = given.past_key_values
+            if cache is None and self.wants_cache(given.use_cache):
+                cache = EncoderDecoderCache()
+            elif cache is not None and not isinstance(cache, EncoderDecoderCache):
+                cache = EncoderDecoderCache(cache)  # of the decoder's own tokens
+            past = cache.get_seq_length() if cache is not None else 0
+            self.check_cache_position(given.cache_position, past, target.shape[1])
+            tap = self.tap_for(given, past)
+            encoded = self.encode_source(given, tap, cache)
             if len(encoded.states) != len(target):
                 raise InputError(f"the source has {len(encoded.states)} rows, the decoder's input {len(target)}.")
             positions, mask = self.positions_and_mask(
-                target, decoder_attention_mask, None, past, name="decoder_attention_mask"
+                target, given.decoder_attention_mask, None, past, name="decoder_attention_mask"
             )
-            p = self.new_pass(positions, mask, past_key_values, tap, encoded)
-        x = self.embed(decoder_input_ids, decoder_inputs_embeds)
-        states = self.compute(x, p)
-        seen = self.observed(p.tap, output_hidden_states, output_attentions, watch)
-        seen["cross"] = self.attentions(p.tap.observers[0].record, "", "cross") if p.tap and output_attentions else None
-        both = encoded is not None and encoder_outputs is None  # what was encoded earlier was not watched
-        source = self.observed(p.tap, output_hidden_states and both, output_attentions and both, None, ENCODER)
+            p = self.new_pass(positions, mask, cache, tap, encoded)
+        states = self.compute(self.embed(ids, vectors), p)
+        seen = self.observed(p.tap, given)
+        cross = self.attentions(p.tap.observers[0].record, "", "cross") if p.tap and given.output_attentions else None
+        both = encoded is not None and given.encoder_outputs is None  # what was encoded earlier was not watched
+        source = self.observed(p.tap, replace(given, watch=None) if both else ForwardArguments(), ENCODER)
         return Seq2SeqModelOutput(
-            states, past_key_values, seen["hidden_states"], seen["attentions"],
-            seen["cross"],
+            states, p.cache, seen["hidden_states"], seen["attentions"], cross,
             encoded.states if encoded is not None else None, source["hidden_states"], source["attentions"], seen["sites"],
         )  # fmt: skip
 
     def encode_source(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        attention_mask: Tensor | None,
-        earlier: BaseModelOutput | Sequence[Tensor] | None,
-        cache: EncoderDecoderCache | None,
-        tap: Tap | None,
+        self, given: ForwardArguments, tap: Tap | None, cache: EncoderDecoderCache | None = None
     ) -> EncodedSource:
         """The source as the decoder sees it: encoded now, or taken from an earlier call."""
+        attention_mask, earlier = given.attention_mask, given.encoder_outputs
         if attention_mask is not None and attention_mask.ndim == 4:
             raise InputError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}; an encoder-decoder's is (batch, source), since "
@@ -169,9 +135,9 @@ class EncoderDecoder(BaseModel):
                 raise InputError("encoder_outputs must hold the encoder's states, (batch, source, hidden), first.")
             _, mask = self.positions_and_mask(states, attention_mask, causal=False)
         else:
-            tokens = self.check_inputs(input_ids, inputs_embeds)
+            tokens = self.check_inputs(given.input_ids, given.inputs_embeds)
             positions, mask = self.positions_and_mask(tokens, attention_mask, causal=False)
-            x = self.embed_source(input_ids, inputs_embeds)
+            x = self.embed_source(given.input_ids, given.inputs_embeds)
             states = self.encode(x, self.new_pass(positions, mask, tap=tap))
         if mask.real_tokens is not None and holds(mask.real_tokens, lambda real: ~real.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")
@@ -181,20 +147,14 @@ class EncoderDecoder(BaseModel):
             cache,
         )
 
-    def run_encoder(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        watch: WatchLike = None,
-    ) -> BaseModelOutput:
+    @takes(*ENCODER_ARGUMENTS, **SOURCE)
+    def run_encoder(self, given: ForwardArguments) -> BaseModelOutput:
         """The encoder alone: what `encoder_outputs` takes."""
-        watched = self.watch_for(output_attentions, output_hidden_states, watch)
-        tap = self.make_tap(watched)
-        states = self.encode_source(input_ids, inputs_embeds, attention_mask, None, None, tap).states
-        return BaseModelOutput(states, **self.observed(tap, output_hidden_states, output_attentions, watch, ENCODER))
+        return self.encoder_output(given)
+
+    def encoder_output(self, given: ForwardArguments) -> BaseModelOutput:
+        tap = self.tap_for(given)
+        return BaseModelOutput(self.encode_source(given, tap).states, **self.observed(tap, given, ENCODER))
 
 
 class EncoderPart(EncoderDecoder):
@@ -208,29 +168,10 @@ class EncoderPart(EncoderDecoder):
     def block_counts(self) -> BlockCounts:
         return 0, self.config.encoder_layers, (), Synonyms
 
-    @checked_forward
-    def forward(  # type: ignore[override]
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        watch: WatchLike = None,
-        **unknown: Any,
-    ) -> BaseModelOutput:
-        """Run the encoder.
-
-        Args:
-            input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding.
-            inputs_embeds: vectors instead of ids.
-            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            watch: other sites to read, by name or pattern ("encoder.blocks.*.residual"), or sites with their changes, or a
-                Watch; what was read is in the output's `sites`.
-        """
-        refuse_unknown(unknown, self.forward)
-        return self.run_encoder(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, watch)
+    @takes(*ENCODER_ARGUMENTS)
+    def forward(self, given: ForwardArguments) -> BaseModelOutput:  # type: ignore[override]
+        """Run the encoder."""
+        return self.encoder_output(given)
 
 
 def shift_right(labels: Tensor, config: Any) -> Tensor:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.torch.base import IGNORED, WatchLike
+from glassformer.torch.arguments import WatchLike
+from glassformer.torch.base import IGNORED
 from glassformer.torch.mask import Mask
 
 

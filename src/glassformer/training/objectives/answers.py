@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.torch.base import IGNORED, WatchLike
+from glassformer.torch.arguments import WatchLike
+from glassformer.torch.base import IGNORED
 from glassformer.training.measures import perplexity
 from glassformer.training.objectives.objective import Data, ExampleBatch, Measures, Objective
 from glassformer.training.packing import TrainingRow, pack_rows, run_packed

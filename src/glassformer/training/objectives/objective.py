@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.blueprints import Head
-from glassformer.torch.base import IGNORED, WatchLike
+from glassformer.torch.arguments import WatchLike
+from glassformer.torch.base import IGNORED
 from glassformer.torch.layers import Linear
 from glassformer.training.linear_cross_entropy import linear_cross_entropy
 
