@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +15,28 @@ from glassformer.engine.protocol import Feed
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
-from glassformer.see.explain.compute import ask, explain, read_texts
+from glassformer.see.explain.compute import Lead, PartSearch, Question, ask, carried_by, explain, word_effects
 from glassformer.see.explain.explanation import Carried, Draw, Exchange, PartEffect, WordEffect, by_worth, sentences
 from glassformer.see.explain.telling import telling_token
-from glassformer.see.explain.words import Word, exchanged, without, words_of
+from glassformer.see.explain.texts import read_text
+from glassformer.see.explain.words import exchanged, exchanges, without, words_of
+from glassformer.see.patching.pair import TextPair, read_pairs
+from glassformer.see.patching.view import AnswerToken
+from glassformer.see.tokens import token_text
 from tests.parity.configs import DECODERS
 from tests.see.models import EXECUTORS, TEXT, both, encoder
 
-FRANCE = WordEffect("France", "prompt", (5,), -3.4, (Exchange("Italy", -5.0, " Rome", 0.9),))
+ITALY = Exchange("Italy", 7, -5.0, " Rome", 8, 0.9, "another")
+ROME = AnswerToken(8, " Rome")
+FRANCE = WordEffect("France", "prompt", (5,), -3.4, (ITALY,))
 CAPITAL = WordEffect("capital", "prompt", (3,), -1.0, ())
+
+
+@contextmanager
+def asked(reading: Any, against: str | None = None) -> Iterator[Question]:
+    """Why a text's last token is followed by what the model expects."""
+    with read_text(reading, len(reading), len(reading) - 1) as text:
+        yield ask(text, len(reading) - 1, None, against)
 
 
 def scores(reading: Any, ids: tuple[int, ...], watch: Watch | None = None) -> Any:
@@ -42,57 +58,84 @@ def executor(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("family", DECODERS)
 def test_leads_are_those_of_texts_without_the_word_and_with_another(family: str, executor: str) -> None:
     reading = both(family, executor).reading(f"{TEXT} and the dog")
-    view = explain(reading)
-    question, _ = ask(reading, -1, None, None)
-    assert view.answer.id == int(scores(reading, reading.ids).argmax())
-    assert view.lead == pytest.approx(question.lead(scores(reading, reading.ids)), abs=1e-4)
-    for word in view.words:
-        places = tuple((position,) for position in word.positions)
-        left = without(reading.ids, [Word(word.text, word.origin, places)])
-        assert word.left_out == pytest.approx(question.lead(scores(reading, left)) - view.lead, abs=1e-3), word.text
-    texts = [reading.ids[:3], (*reading.ids[:2], *reading.ids[3:]), reading.ids]
-    for text, logits in zip(texts, read_texts(question, texts), strict=True):
-        np.testing.assert_allclose(logits, scores(reading, text), atol=1e-4)
+    with asked(reading) as question:
+        lead = question.lead
+        assert question.token == int(scores(reading, reading.ids).argmax())
+        assert question.whole == pytest.approx(lead.of(scores(reading, reading.ids)), abs=1e-4)
+        for word, effect in word_effects(question, None):
+            left = scores(reading, without(reading.ids, [word]))
+            assert effect.left_out == pytest.approx(lead.of(left) - question.whole, abs=1e-3), word.text
+            for one in effect.exchanges:
+                other = scores(reading, exchanged(reading.ids, {word: one.id}, reading.model.tokenizer))
+                assert one.change == pytest.approx(lead.of(other) - question.whole, abs=1e-3), (word.text, one.text)
+        texts = [reading.ids[:3], (*reading.ids[:2], *reading.ids[3:]), reading.ids]
+        for text, logits in zip(texts, question.text.after(texts), strict=True):
+            np.testing.assert_allclose(logits, scores(reading, text), atol=1e-4)
 
 
 @pytest.mark.every_family
 @pytest.mark.parametrize("family", DECODERS)
-def test_a_part_restores_what_its_value_in_the_other_text_brings_back(
-    family: str, executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from glassformer.see.explain import compute
-
+def test_a_part_restores_what_its_value_in_the_other_text_brings_back(family: str, executor: str) -> None:
     reading = both(family, executor).reading(f"{TEXT} and the dog")
-    question, expected = ask(reading, -1, None, None)
-    word = next(word for word in words_of(reading, len(reading)) if word.text == "cat")
-    other = next(token for token in expected[word.positions[0]] if token not in reading.ids)
-    effect = WordEffect(word.text, "prompt", word.positions, -1.0, (Exchange("other", -1.0, "", 1.0),))
-    monkeypatch.setattr(reading.model.tokenizer, "encode", lambda text, **_: [other], raising=False)
-    carried, checks = compute.carried_by(question, word, effect) or (None, ())
+    word = next(word for word in words_of(reading.tokens, 0) if word.text == "cat")
+    with asked(reading) as question:
+        other = next(token for token in question.text.likely[word.first] if token not in reading.ids)
+        ids = exchanged(question.ids, {word: other}, reading.model.tokenizer)
+        rival = int(scores(reading, ids).argmax())
+        exchange = Exchange("other", other, -1.0, "", rival, 1.0, "another")
+        effect = WordEffect(word.text, "prompt", word.positions, -1.0, (exchange,))
+        carried, checks = carried_by(question, word, effect) or (None, ())
+        lead = question.lead if rival == question.token else Lead(question.token, rival, alone=True)
     assert carried is not None
-    ids = exchanged(question.ids, word, other, reading.model.tokenizer)
-    there, here = question.lead(scores(reading, ids)), question.lead(scores(reading, question.ids))
-    assert carried.lead == pytest.approx(there, abs=1e-3)
+    there, here = lead.of(scores(reading, ids)), lead.of(scores(reading, question.ids))
+    assert (carried.lead, carried.lead_instead) == (pytest.approx(here, abs=1e-3), pytest.approx(there, abs=1e-3))
     values = reading.values("blocks.*.attention.heads", "blocks.*.mlp.update")
-    last, changes = len(ids) - 1, {}
+    other_values = reading.model.read(list(ids)).values("blocks.*.attention.heads", "blocks.*.mlp.update")
     for part in carried.parts:
+        alone = lead.of(scores(reading, ids, put(values, [part], len(ids) - 1)))
+        assert part.restored * (here - there) == pytest.approx(alone - there, abs=2e-3), part.name
+    if carried.parts:
+        together = lead.of(scores(reading, ids, put(values, carried.parts, len(ids) - 1)))
+        assert carried.parts[-1].together * (here - there) == pytest.approx(together - there, abs=2e-3)
+        taken = lead.of(scores(reading, question.ids, put(other_values, carried.parts, len(reading) - 1)))
+        assert [check.lead for check in checks] == [pytest.approx(together, abs=2e-3), pytest.approx(taken, abs=2e-3)]
+
+
+def put(values: dict[str, Any], parts: Sequence[PartEffect], position: int) -> Watch:
+    """The values of some parts at a text's end, put into another text's pass."""
+    changes: dict[str, Change] = {}
+    for part in parts:
         if part.head is None:
-            change = {f"blocks.{part.block}.mlp.update": Change(0.0, values[f"blocks.{part.block}.mlp.update"][-1], [last])}
+            site = f"blocks.{part.block}.mlp.update"
+            changes[site] = Change(0.0, values[site][-1], [position])
         else:
             site = f"blocks.{part.block}.attention.heads"
-            change = {site: Change(0.0, values[site][[part.head]][:, [-1]], [last], [part.head])}
-        alone = question.lead(scores(reading, ids, Watch(changes=change)))
-        assert part.restored * (here - there) == pytest.approx(alone - there, abs=2e-3), part.name
-        changes.update({site: value for site, value in change.items() if site not in changes})
-    assert all(check.holds in (True, False) for check in checks)
+            heads = [one.head for one in parts if one.block == part.block and one.head is not None]
+            changes[site] = Change(0.0, values[site][heads][:, [-1]], [position], heads)
+    return Watch(changes=changes)
+
+
+def test_all_that_the_last_token_takes_up_is_restored_together() -> None:
+    """The stream as it leaves the last block is all that the logits are made of; so are all updates to it."""
+    reading = both("qwen3", "cpu").reading(f"{TEXT} and the dog")
+    word, blocks = next(word for word in words_of(reading.tokens, 0) if word.text == "cat"), reading.model.blueprint.blocks
+    with asked(reading) as question:
+        ids = exchanged(question.ids, {word: question.text.likely[word.first][-1]}, reading.model.tokenizer)
+        second = reading.model.read(list(ids))
+        sites = [f"blocks.{b}.{part}" for b in range(blocks) for part in ("attention.heads", "mlp.update", "residual")]
+        with read_pairs([TextPair(reading, second, -1, aligned=True)], sites) as (pair,):
+            search = PartSearch(question, pair)
+            assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-3)
+            assert search.arrived[blocks - 1] == pytest.approx(1, abs=1e-3)
+            assert search.lead_with([]) == search.there
 
 
 def test_words_are_taken_with_all_their_places_and_the_template_is_one() -> None:
     reading = both("qwen3", "cpu").reading("the cat sat on the mat")
-    words = {word.text: word for word in words_of(reading, len(reading))}
+    words = {word.text: word for word in words_of(reading.tokens, 0)}
     assert list(words) == ["the", "cat", "sat", "on", "mat"]
     assert len(words["the"].places) == 2
-    told = words_of(reading, len(reading), ["cat sat"])
+    told = words_of(reading.tokens, len(reading), ["cat sat"])
     assert [word.text for word in told] == ["cat", "sat", "the chat template"]
     assert told[-1].origin == "template"
     assert without(reading.ids, [words["the"], words["mat"]]) == tuple(
@@ -105,10 +148,40 @@ def test_words_are_taken_with_all_their_places_and_the_template_is_one() -> None
 def test_a_token_that_the_prompt_did_not_have_is_explained() -> None:
     model = both("qwen3", "cpu").model
     reading = model.read_ids(model.tokenizer("the cat sat")["input_ids"], model.tokenizer("the cat mat")["input_ids"])
-    index = telling_token(reading)
-    assert reading.texts[reading.prompt_length + index].strip() == "m"  # of "mat"
-    with pytest.raises(InputError, match="no answer"):
-        telling_token(model.read("the cat"))
+    with read_text(reading, len(reading), reading.prompt_length - 1) as text:
+        assert reading.texts[reading.prompt_length + telling_token(text)].strip() == "m"  # of "mat"
+    told = model.read("the cat")
+    told = replace(told, prompt_length=len(told))
+    with read_text(told, len(told), 0) as text, pytest.raises(InputError, match="no answer"):
+        telling_token(text)
+
+
+def test_a_rival_is_of_the_answers_kind_where_one_is_near() -> None:
+    """The logits stand for a text in which "the" and a piece of a word came before another name."""
+    reading = both("qwen3", "cpu").reading()
+    with asked(reading) as question:
+        lead = question.lead
+        logits = np.zeros_like(question.logits)
+        logits[[3, 4, 5, 6]] = [9, 8, 7, 6]
+        assert Lead(3, 5, False, (4,)).of(logits) == pytest.approx(2 / math.log(2))
+        assert Lead(3, 4, False).of(logits) == pytest.approx(1 / math.log(2))
+        assert Lead(3, 6, True).of(logits) == pytest.approx(3 / math.log(2))
+        assert lead.of(question.logits) == question.whole
+        assert set(lead.aside).isdisjoint({lead.token, lead.against})
+
+
+def test_words_are_exchanged_for_tokens_that_are_written_like_them() -> None:
+    reading = both("qwen3", "cpu").reading("the cat sat on the mat")
+    tokenizer, vocabulary = reading.model.tokenizer, range(reading.model.config.vocab_size)
+    for word in words_of(reading.tokens, 0):
+        for other in exchanges(word, vocabulary, reading, reading.ids, 3):
+            text = token_text(tokenizer, other)
+            assert text.strip().isalpha()
+            assert text.strip().islower()
+            ids = exchanged(reading.ids, {word: other}, tokenizer)
+            assert tokenizer.decode(ids).split() == [
+                text.strip() if one == word.text else one for one in ["the", "cat", "sat", "on", "the", "mat"]
+            ]
 
 
 def test_what_cannot_be_explained_is_said() -> None:
@@ -122,30 +195,41 @@ def test_what_cannot_be_explained_is_said() -> None:
 class TestSentences:
     def test_a_word_that_decides(self) -> None:
         parts = (PartEffect(23, 4, 0.61, 0.61, 0.4), PartEffect(20, None, 0.3, 0.93, None))
-        carried = Carried("France", "Italy", " Rome", -5.0, parts, 24, None)
+        carried = Carried("France", "Italy", " Rome", ROME, 9.0, -5.0, parts, 24, 26)
         said = sentences(" Paris", " Lyon", 3.1, None, (FRANCE, CAPITAL), 1, carried)
         assert said == (
             "Paris led Lyon by 3.1 bits.",
-            "“France” decides it: without that word the lead is gone (-3.4). With “Italy” instead the model says Rome.",
+            "“France” decides it: with another word in place of that word the lead is gone (-5.0). With “Italy” instead the "
+            "model says Rome.",
             "It is brought to the last token mostly by head 4 of block 23, which looks at “France” with 40.0% "
-            "(alone it restores 61% of the lead; 2 parts together 93%), and the answer is there from block 24 on.",
+            "(alone it restores 61% of the lead over Rome; 2 parts together 93%), and the answer is there from block 24 on "
+            "(the lens reads it from block 26 on).",
+        )
+
+    def test_words_that_decide_together(self) -> None:
+        capital = WordEffect("capital", "prompt", (3,), -1.0, (replace(ITALY, change=-2.0, outcome="another kind"),))
+        assert by_worth((capital, FRANCE), 3.1) == ([1, 0], 2)
+        assert sentences("a", "b", 3.1, None, (FRANCE, capital), 2, None)[1].startswith(
+            "“France” and “capital” decide it: with another word in place of any one of them the lead falls to 1.1 "
         )
 
     def test_no_single_word(self) -> None:
         words = (CAPITAL, CAPITAL)
         assert by_worth(words, 8.0) == ([0, 1], 0)
         assert by_worth((CAPITAL, FRANCE), 3.1) == ([1, 0], 1)
+        same = replace(FRANCE, exchanges=(replace(ITALY, outcome="unchanged"),))
+        assert by_worth((same,), 3.1) == ([0], 0)
         said = sentences("a", "b", 8.0, None, (WordEffect("to", "prompt", (0,), -2.0, ()),), 0, None)
         assert said[1] == (
-            "No single word decides: none takes half of the lead with it both left out and exchanged; "
-            "leaving “to” out changes it most (-2.0)."
+            "No single word decides: none takes half of the lead with it when it is exchanged for others; leaving “to” out "
+            "changes it most (-2.0)."
         )
         slight = sentences("a", "b", 8.0, None, (WordEffect("to", "prompt", (0,), -0.1, ()),), 0, None)
         assert slight[1] == "No single word decides: without any one of them the lead stays about the same."
 
     def test_a_word_that_matters_only_when_it_is_left_out_is_not_passed_over(self) -> None:
-        hot = WordEffect("hot", "prompt", (3,), -1.8, (Exchange("heat", 0.5, " cold", 0.9),))
-        slight = WordEffect("the", "prompt", (0,), 0.2, (Exchange("a", -0.1, " cold", 0.9),))
+        hot = WordEffect("hot", "prompt", (3,), -1.8, (Exchange("heat", 1, 0.5, " cold", 2, 0.9, "unchanged"),))
+        slight = WordEffect("the", "prompt", (0,), 0.2, (Exchange("a", 1, -0.1, " cold", 2, 0.9, "unchanged"),))
         said = sentences(" cold", " cool", 1.1, None, (slight, hot), 0, None)
         assert said[1].endswith("leaving “hot” out changes it most (-1.8).")
 
@@ -156,7 +240,7 @@ class TestSentences:
         assert said[0] == "The model's own best was c with 41.0%; a was its choice number 3."
 
     def test_parts_that_carry_little(self) -> None:
-        carried = Carried("x", "y", "z", 0.0, (PartEffect(1, 2, 0.08, 0.08, None),), None, None)
+        carried = Carried("x", "y", "z", ROME, 2.0, 0.0, (PartEffect(1, 2, 0.08, 0.08, None),), None, None)
         said = sentences("a", "b", 2.0, None, (), 0, carried)
         assert said[-1].startswith("No single part brings it to the last token: the best, head 2 of block 1, restores 8%")
 

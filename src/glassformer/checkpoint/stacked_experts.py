@@ -65,10 +65,6 @@ class SplitBlocks(StoredTensor):
     def rows(self, indices: range) -> StoredTensor:
         raise AssertionError("has no rows of its own")
 
-    def row(self, index: int) -> Floats:
-        row: Floats = self.to_float32()[index]
-        return row
-
 
 def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> dict[str, StoredTensor]:
     """A folder's tensors, those of stacked experts under the names of each."""

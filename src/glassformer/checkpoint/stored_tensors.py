@@ -319,11 +319,16 @@ class StoredTensor:
 
     def row(self, index: int) -> Floats:
         """One row of a matrix in float32, without reading the others."""
+        row: Floats = self.rows_to_float32([index])[0]
+        return row
+
+    def rows_to_float32(self, indices: slice | Sequence[int]) -> Floats:
+        """Some rows of a matrix in float32, without reading the others where it has no layout."""
         if self.layout is not None:
-            row: Floats = self.to_float32()[index]
-            return row
-        values: Floats = self.rows(range(index, index + 1)).to_float32()[0]
-        return values
+            values: Floats = self.to_float32()[indices]
+            return values
+        raw = self.bytes.reshape(self.shape[0], -1)[indices]
+        return dequantize(raw.reshape(-1), self.kind, (len(raw), *self.shape[1:]), self.label)
 
     def rows(self, indices: range) -> StoredTensor:
         """Some rows of a matrix, one after another, as a tensor of their own; one with a layout has none."""

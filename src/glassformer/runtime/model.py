@@ -254,7 +254,7 @@ class Model(Shared, ModelOperations):
         """How many tokens of a prompt are in the prefix cache."""
         return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
 
-    def weight(self, name: str, row: int | range | None = None) -> Floats | None:
+    def weight(self, name: str, row: int | Sequence[int] | None = None) -> Floats | None:
         """A weight in float32, or some rows of it; None where the family has it and the checkpoint leaves it out."""
         return read_weight(self.opened, self.blueprint, name, row)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -107,7 +107,7 @@ def open_weights(
 
 
 def read_weight(
-    opened: ModelFiles | InMemory, blueprint: Blueprint, name: str, row: int | range | None = None
+    opened: ModelFiles | InMemory, blueprint: Blueprint, name: str, row: int | Sequence[int] | None = None
 ) -> Floats | None:
     """A weight in float32, or some rows of it; None where the family has it and the checkpoint leaves it out."""
     weights: Any = opened.module.state_dict() if isinstance(opened, InMemory) else opened.tensors
@@ -119,17 +119,20 @@ def read_weight(
                 f"{opened.name} has no weight {name!r}.{did_you_mean(name, known)} model.parameters() lists all of them."
             )
         return None
-    rows = row if isinstance(row, range) or row is None else range(row, row + 1)
-    if rows is not None and not (weight.shape and 0 <= rows.start < rows.stop <= weight.shape[0] and rows.step == 1):
+    rows = [row] if isinstance(row, int) else row
+    if rows is not None and not (weight.shape and rows and 0 <= min(rows) <= max(rows) < weight.shape[0]):
         raise InputError(f"there is no row {row} in {name}, whose shape is {[*weight.shape]}. They count from 0.")
     values: Floats
     if isinstance(opened, InMemory):
-        values = (weight if rows is None else weight[rows.start : rows.stop]).float().cpu().numpy()
-    elif rows is None or weight.layout is not None:
-        values = weight.to_float32() if rows is None else weight.to_float32()[rows.start : rows.stop]
+        values = (weight if rows is None else weight[_indices(rows)]).float().cpu().numpy()
     else:
-        values = weight.rows(rows).to_float32()
+        values = weight.to_float32() if rows is None else weight.rows_to_float32(_indices(rows))
     return values[0] if isinstance(row, int) else values
+
+
+def _indices(rows: Sequence[int]) -> slice | list[int]:
+    """Rows to select; those that follow one another without copying them."""
+    return slice(rows.start, rows.stop) if isinstance(rows, range) and rows.step == 1 else list(rows)
 
 
 def weights_digest(opened: ModelFiles | InMemory) -> str:

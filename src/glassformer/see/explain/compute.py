@@ -1,9 +1,10 @@
 """How an explanation is found: words are taken away, parts are put back, and what is claimed is checked.
 
-1. Each word is left out, and the strongest ones are exchanged for others that the model expects in their place. A word is
-   worth what the lead loses either way: leaving a word out may only have broken a sentence.
-2. The best exchange gives another text. Into its pass each head's and each MLP's value at the last token is put from the
-   first text, one at a time, then the best together; and the whole stream there, layer by layer.
+1. Each word is left out, and exchanged for others that could stand in its place; what the lead loses when it is exchanged
+   is what the word is worth, for a text without it may only be broken.
+2. The best exchange gives another text, whose answer is now the rival. Into its pass the stream at the last token is put
+   from the first text, block by block: where the lead comes back, the parts are that carry it. There each head's and each
+   MLP's value is put in, one at a time, then the best together.
 3. What is named is checked both ways: kept alone, the answer must stay; taken away, it must go.
 
 Shapes: logits (vocabulary,); values (heads, 1, head_size) or (1, hidden).
@@ -13,16 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 
-from glassformer.engine.protocol import Feed, Row, Want, common_prefix
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, NotNumbers
+from glassformer.ground.errors import InputError
 from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch
@@ -34,6 +34,7 @@ from glassformer.see.explain.explanation import (
     Draw,
     Exchange,
     Explanation,
+    Outcome,
     PartEffect,
     WordEffect,
     by_worth,
@@ -41,45 +42,76 @@ from glassformer.see.explain.explanation import (
     sentences,
 )
 from glassformer.see.explain.telling import telling_token
-from glassformer.see.explain.words import LIKELY, Word, exchanged, exchanged_all, exchanges, token_text, without, words_of
+from glassformer.see.explain.texts import ReadText, best_tokens, read_again, read_text
+from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without, words_of
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.protocols import ModelLike, RunLike
-from glassformer.see.tokens import find_token
+from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions
 
-BATCH_TOKENS = 1024  # that go through in one pass
-MAX_WORDS = 64  # that are left out one by one; of more, the later ones are
-TRIED = 6  # words for which exchanges are tried
-PARTS = 5  # that are named at the most
+MAX_WORDS = 64  # that are taken away one by one; of more, the later ones are
+EXCHANGES = 3  # of each of the words that matter most, of which there are so many:
+TRIED = 6
+NEAR = 3.0  # bits: how far behind the runner-up a rival of the answer's kind may be
+RIVALS = 50  # tokens among which it is looked for
+SPECIFIC = 2.0  # times likelier than elsewhere in the text: a token that is no mere function word
 STAGES = 3  # that the progress counts: the words, what carries them, the checks
+BLOCKS = 6  # in which parts are looked for
+PARTS = 12  # that are named at the most
 ENOUGH = 0.9  # of the lead's way back
+LITTLE = 0.02  # of it: a part that adds less to those before it is left out
+LENS_BLOCKS = 8  # that the lens reads at a time, from the last one backwards
 Part: TypeAlias = tuple[int, int | None]  # a block and a head; None: the MLP
 Name = TypeVar("Name", bound=Hashable)
 
 
-@dataclass
-class Question:
-    """A token after a position of a text, and the one that it is held against."""
+@dataclass(frozen=True)
+class Lead:
+    """How far a token is ahead of others, in bits."""
 
-    reading: Activations
-    position: int
     token: int
     against: int
-    logits: Floats = field(repr=False)
+    alone: bool  # whether it is held against that one alone, and not against whatever else is best
+    aside: tuple[int, ...] = ()  # what came before the rival, and is of another kind: no rivals
+
+    def of(self, logits: Floats) -> float:
+        rival = logits[self.against]
+        if not self.alone:
+            others = logits.copy()
+            others[[self.token, *self.aside]] = -np.inf
+            rival = others.max()
+        return float(logits[self.token] - rival) / math.log(2)
+
+
+@dataclass
+class Question:
+    """A token after a position of a text that was read, and its lead."""
+
+    text: ReadText
+    position: int
+    lead: Lead
+
+    @property
+    def reading(self) -> Activations:
+        return self.text.reading
+
+    @property
+    def token(self) -> int:
+        return self.lead.token
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return self.reading.ids[: self.position + 1]
+        return self.text.reading.ids[: self.position + 1]
 
-    def lead(self, logits: Floats) -> float:
-        """In bits."""
-        return float(logits[self.token] - logits[self.against]) / math.log(2)
+    @cached_property
+    def logits(self) -> Floats:
+        return self.text.logits(self.position)
 
     @cached_property
     def whole(self) -> float:
-        return self.lead(self.logits)
+        return self.lead.of(self.logits)
 
 
 @operation(
@@ -120,10 +152,13 @@ def explain_run(
 ) -> Explanation:
     """Why a run wrote one of its tokens: the one named, or the one that tells most."""
     reading = Activations.of_run(run)
-    written = [token_text(reading.model.tokenizer, step.id) for step in run.steps]
-    index = telling_token(reading) if token is None else find_token(token, written)
-    position = reading.prompt_length + index - 1
-    return explain(reading, position, run.steps[index].id, against, contents=run.contents, progress=progress)
+    check_explainable(reading)
+    first = reading.prompt_length
+    index = None if token is None else find_token(token, reading.texts[first:]) % max(len(run.steps), 1)
+    with read_text(reading, len(reading) if index is None else first + index, first - 1) as text:
+        index = telling_token(text) if index is None else index
+        question = ask(text, first + index - 1, run.steps[index].id, against)
+        return explained(question, run.contents, progress)
 
 
 @operation()
@@ -138,32 +173,81 @@ def explain(
 ) -> Explanation:
     """Say why a token comes next: the words that decide, what carries them, and whether that holds.
 
-    A token that is named need not be the best; `against` is by default the runner-up, the best of the others.
+    A token that is named need not be the best. `against` is by default the runner-up: the best other answer, of the same
+    kind if one is near.
     """
-    question, expected = ask(reading, position, token, against)
-    found = word_effects(question, expected, contents)
+    check_explainable(reading)
+    at = find_token(position, reading.texts)
+    with read_text(reading, at + 1, at) as text:
+        return explained(ask(text, at, token, against), contents, progress)
+
+
+def check_explainable(reading: Activations) -> None:
+    if not reading.model.writes or reading.source is not None:
+        raise InputError(f"{reading.model.name} does not go on with its text, so no token of it can be explained.")
+
+
+def ask(text: ReadText, position: int, token: int | str | None, against: int | str | None) -> Question:
+    """Why a token after a position, and not another one."""
+    model, logits = text.reading.model, text.logits(position)
+    chosen = resolve_token_id(model, token, logits)
+    if against is None:
+        lead = Lead(chosen, *rival_of(text, position, chosen))
+    else:
+        lead = Lead(chosen, resolve_token_id(model, against, logits), alone=True)
+    if lead.against == chosen:
+        raise InputError("a token has no lead over itself. Hold it against another one.")
+    return Question(text, position, lead)
+
+
+def rival_of(text: ReadText, position: int, token: int) -> tuple[int, bool, tuple[int, ...]]:
+    """The runner-up; but one of the token's kind if that is near, and then those before it are put aside.
+
+    "Paris" is held against "Lyon" and not against "the": nobody asks why it was not that.
+    """
+    logits, tokenizer = text.logits(position), text.reading.model.tokenizer
+    first, own = runner_up(logits, token), token_text(tokenizer, token)
+    if not alike(own, own) or not _specific(text, position, token):
+        return first, False, ()
+    others = [other for other in best_tokens(logits, RIVALS) if other != token]
+    for index, other in enumerate(others):
+        if logits[first] - logits[other] > NEAR * math.log(2):
+            break
+        written = token_text(tokenizer, other)
+        fits = alike(written, own) and written[:1].isspace() == own[:1].isspace()
+        if fits and _specific(text, position, other):
+            return other, False, tuple(others[:index])
+    return first, False, ()
+
+
+def _specific(text: ReadText, position: int, token: int) -> bool:
+    """Whether a token is expected here more than elsewhere in the text, as function words are not."""
+    return text.probability(position, token) >= SPECIFIC * text.elsewhere(position, token)
+
+
+def explained(question: Question, contents: Sequence[str] | None, progress: Progress | None) -> Explanation:
+    """The answer to a question."""
+    reading, logits = question.reading, question.logits
+    effects = word_effects(question, contents)
     if progress is not None:
         progress(1, STAGES)
-    order, named = by_worth([effect for _, effect in found], question.whole)
-    found = [found[index] for index in order]
-    measured = tuple(effect for _, effect in found)
-    telling = [(word, effect) for word, effect in found[:named] if effect.best_exchange is not None]
-    carried = None
-    if telling and question.whole > 0:
-        carried = carried_by(question, *min(telling, key=lambda pair: pair[1].best_exchange.weight))  # type: ignore[union-attr]
+    order, named = by_worth([effect for _, effect in effects], question.whole)
+    effects = [effects[index] for index in order]
+    measured = tuple(effect for _, effect in effects)
+    carried = carried_by(question, *effects[0]) if named and question.whole > 0 else None
     if progress is not None:
         progress(2, STAGES)
-    checks = (*word_checks(question, expected, [word for word, _ in found], named), *(carried[1] if carried else ()))
+    checks = (*word_checks(question, [word for word, _ in effects], named), *(carried[1] if carried else ()))
     if progress is not None:
         progress(STAGES, STAGES)
     tokenizer = reading.model.tokenizer
-    probabilities = np.exp(log_softmax(question.logits))
-    best = int(question.logits.argmax())
-    rank = int((question.logits > question.logits[question.token]).sum()) + 1
-    draw = None
-    if rank > 1 and token is not None:
-        draw = Draw(token_text(tokenizer, best), float(probabilities[best]), rank)
-    answer, rival = (AnswerToken(chosen, token_text(tokenizer, chosen)) for chosen in (question.token, question.against))
+    probabilities = np.exp(log_softmax(logits))
+    best = int(logits.argmax())
+    rank = int((logits > logits[question.token]).sum()) + 1
+    draw = Draw(token_text(tokenizer, best), float(probabilities[best]), rank) if rank > 1 else None
+    answer, rival = (
+        AnswerToken(chosen, token_text(tokenizer, chosen)) for chosen in (question.token, question.lead.against)
+    )
     said = sentences(answer.text, rival.text, question.whole, draw, measured, named, carried[0] if carried else None)
     return Explanation(
         reading.model.name, question.position, reading.texts[: question.position + 1], answer,
@@ -172,120 +256,90 @@ def explain(
     )  # fmt: skip
 
 
-def ask(
-    reading: Activations, position: int | str, token: int | str | None, against: int | str | None
-) -> tuple[Question, dict[int, list[int]]]:
-    """The question, and what the model expects most in the place of each token."""
-    if not reading.model.writes or reading.source is not None:
-        raise InputError(f"{reading.model.name} does not go on with its text, so no token of it can be explained.")
-    at = find_token(position, reading.texts)
-    expected: dict[int, list[int]] = {}
-    logits = None
-    for chunk in replace(reading, ids=reading.ids[: at + 1]).chunks(scored=True):
-        assert chunk.scores is not None
-        likely = np.argpartition(chunk.scores, -LIKELY, axis=1)[:, -LIKELY:] if chunk.scores.shape[1] > LIKELY else None
-        for row, scores in enumerate(chunk.scores):
-            best = np.arange(len(scores)) if likely is None else likely[row]
-            expected[chunk.start + row + 1] = best[np.argsort(-scores[best])].tolist()
-            logits = scores
-    assert logits is not None
-    logits = logits.copy()
-    if not np.isfinite(logits[logits > -np.inf]).all():
-        raise NotNumbers(
-            "the model's logits are not numbers (NaN), so nothing can be explained. Look for what changed them."
-        )
-    chosen = resolve_token_id(reading.model, token, logits)
-    rival = runner_up(logits, chosen) if against is None else resolve_token_id(reading.model, against, logits)
-    if rival == chosen:
-        raise InputError("a token has no lead over itself. Hold it against another one.")
-    return Question(reading, at, chosen, rival, logits), expected
-
-
 # Words ----------------------------------------------------------------------------------------------------------
 
 
-def word_effects(
-    question: Question, expected: Mapping[int, Sequence[int]], contents: Sequence[str] | None
-) -> list[tuple[Word, WordEffect]]:
-    """What each word is worth: all are left out, and the strongest are exchanged."""
+def word_effects(question: Question, contents: Sequence[str] | None) -> list[tuple[Word, WordEffect]]:
+    """What each word is worth: all are left out and exchanged once, and those that matter most a few times more."""
     reading, tokenizer = question.reading, question.reading.model.tokenizer
-    words = words_of(reading, question.position + 1, contents)[-MAX_WORDS:]
+    tokens = reading.tokens[: question.position + 1]
+    words = words_of(tokens, reading.prompt_length or len(tokens), contents)[-MAX_WORDS:]
     words = [word for word in words if len(without(question.ids, [word])) > 0]
-    left_out = [question.lead(logits) - question.whole for logits in read_rows(question, [[word] for word in words])]
-    order = sorted(range(len(words)), key=lambda index: left_out[index])
-    tried = [(index, other) for index in order[:TRIED] for other in exchanges(words[index], expected, reading)]
-    texts = [exchanged(question.ids, words[index], other, tokenizer) for index, other in tried]
-    found: dict[int, list[Exchange]] = {}
-    for (index, other), logits in zip(tried, read_texts(question, texts), strict=True):
-        logs, best = log_softmax(logits), int(logits.argmax())
-        exchange = Exchange(
-            token_text(tokenizer, other).strip(), question.lead(logits) - question.whole, token_text(tokenizer, best),
-            float(np.exp(logs[best])),
-        )  # fmt: skip
-        found.setdefault(index, []).append(exchange)
+    others = instead(question, words)
+    texts = [without(question.ids, [word]) for word in words]
+    texts += [exchanged(question.ids, {word: found[0]}, tokenizer) for word, found in others.items()]
+    logits = question.text.after(texts)
+    left_out = {word: question.lead.of(next(logits)) - question.whole for word in words}
+    tried = {word: [_exchange(question, found[0], next(logits))] for word, found in others.items()}
+    strongest = sorted(tried, key=lambda word: min(left_out[word], tried[word][0].change))[:TRIED]
+    more = [(word, token) for word in strongest for token in others[word][1:]]
+    texts = [exchanged(question.ids, {word: token}, tokenizer) for word, token in more]
+    for (word, token), scores in zip(more, question.text.after(texts), strict=True):
+        tried[word].append(_exchange(question, token, scores))
     return [
-        (word, WordEffect(word.text, word.origin, word.positions, left_out[index], tuple(found.get(index, ()))))
-        for index, word in enumerate(words)
+        (word, WordEffect(word.text, word.origin, word.positions, left_out[word], tuple(tried.get(word, ()))))
+        for word in words
     ]
 
 
-def word_checks(
-    question: Question, expected: Mapping[int, Sequence[int]], words: Sequence[Word], named: int
-) -> tuple[Check, ...]:
+def instead(question: Question, words: Sequence[Word]) -> dict[Word, list[int]]:
+    """For each word that can be exchanged, the tokens to put in its place.
+
+    They are among what the model expects there. Where nothing stands before a word, or its first token is but a piece of it,
+    that says little; then what the model lists beside it is looked at first: "Paris, Paris," goes on with other cities.
+    """
+    text, tokenizer = question.text, question.reading.model.tokenizer
+    begin = next((word.first for word in words if word.origin != "template"), 0)
+    listed = [word for word in words if word.origin != "template" and (word.first == begin or len(word.places[0]) > 1)]
+    special = question.ids[: next((at for at, token in enumerate(question.reading.tokens) if not token.special), 0)]
+    lists = [(*special, *tokenizer.encode(f"{word.text}, {word.text},", add_special_tokens=False)) for word in listed]
+    beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
+    found = {
+        word: exchanges(
+            word, [*beside.get(word, ()), *_with_blank_of(question, word)], question.reading, question.ids, EXCHANGES
+        )
+        for word in words
+        if word.origin != "template"
+    }
+    return {word: tokens for word, tokens in found.items() if tokens}
+
+
+def _with_blank_of(question: Question, word: Word) -> list[int]:
+    """What is expected in a word's place, with a blank before it as the word has."""
+    tokenizer = question.reading.model.tokenizer
+    blank = token_text(tokenizer, question.ids[word.first])[:1].isspace()
+    return [token for token in question.text.likely[word.first] if token_text(tokenizer, token)[:1].isspace() == blank]
+
+
+def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
+    tokenizer, best = question.reading.model.tokenizer, int(logits.argmax())
+    outcome: Outcome = "another kind"
+    if best == question.token:
+        outcome = "unchanged"
+    elif alike(token_text(tokenizer, best), token_text(tokenizer, question.token)):
+        outcome = "another"
+    return Exchange(
+        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole, token_text(tokenizer, best),
+        best, float(np.exp(log_softmax(logits)[best])), outcome,
+    )  # fmt: skip
+
+
+def word_checks(question: Question, words: Sequence[Word], named: int) -> tuple[Check, ...]:
     """Whether the named words keep the answer ahead among other words, and whether it falls behind without them."""
-    chosen, reading = words[:named], question.reading
-    others = [(word, other) for word in words[named:] for other in exchanges(word, expected, reading)[:1]]
+    chosen, tokenizer = words[:named], question.reading.model.tokenizer
     if not chosen:
         return ()
+    others = {word: tokens[0] for word, tokens in instead(question, words[named:]).items()}
     names = quoted_list([word.text for word in chosen])
-    texts = [without(question.ids, chosen)]
+    texts = [without(question.ids, chosen) or question.ids[-1:]]
     if others:
-        texts.append(exchanged_all(question.ids, dict(others), reading.model.tokenizer))
-    leads = [question.lead(logits) for logits in read_texts(question, texts)]
+        texts.append(exchanged(question.ids, others, tokenizer))
+    leads = [question.lead.of(logits) for logits in question.text.after(texts)]
     checks = [Check(f"without {names}, the answer falls behind", leads[0], leads[0] <= 0)]
     if others:
-        instead = ", ".join(f"{word.text} → {token_text(reading.model.tokenizer, other).strip()}" for word, other in others)
-        checks.append(Check(f"with other words around {names} ({instead}), it stays ahead", leads[1], leads[1] > 0))
+        put = ", ".join(f"{word.text} → {token_text(tokenizer, other).strip()}" for word, other in others.items())
+        checks.append(Check(f"with other words around {names} ({put}), it stays ahead", leads[1], leads[1] > 0))
     return tuple(checks)
-
-
-def read_rows(question: Question, left_out: Sequence[Sequence[Word]]) -> Iterator[Floats]:
-    """The logits without some words each time."""
-    return read_texts(question, [without(question.ids, words) or question.ids[-1:] for words in left_out])
-
-
-def read_texts(question: Question, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
-    """The logits after each text; what it begins with in common with the question's is read once."""
-    executor = question.reading.model.executor
-    whole = executor.open(None)
-    try:
-        executor.run([Feed(whole, question.ids, Want.NONE)])
-        batch: list[Sequence[int]] = []
-        size = 0
-        for text in texts:
-            batch.append(text)
-            size += len(text) - _shared(question, text)
-            if size >= BATCH_TOKENS:
-                yield from _run(question, whole, batch)
-                batch, size = [], 0
-        if batch:
-            yield from _run(question, whole, batch)
-    finally:
-        executor.close(whole)
-
-
-def _shared(question: Question, text: Sequence[int]) -> int:
-    return min(common_prefix(question.ids, text), len(text) - 1)
-
-
-def _run(question: Question, whole: Row, texts: Sequence[Sequence[int]]) -> list[Floats]:
-    executor = question.reading.model.executor
-    feeds = [Feed(executor.fork(whole, shared), text[shared:]) for text in texts for shared in [_shared(question, text)]]
-    try:
-        return [output.host().copy() for output in executor.run(feeds)]
-    finally:
-        for feed in feeds:
-            executor.close(feed.row)
 
 
 # Parts ----------------------------------------------------------------------------------------------------------
@@ -297,34 +351,31 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     best = effect.best_exchange
     if best is None or best.change >= 0 or question.position in word.positions:
         return None
-    blank = " " if token_text(model.tokenizer, reading.ids[word.places[0][0]])[:1].isspace() else ""
-    (other,) = model.tokenizer.encode(blank + best.text, add_special_tokens=False)[:1]
+    if not question.lead.alone and best.answer_id != question.token:
+        question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
     first = replace(reading, ids=question.ids)
-    second = replace(reading, ids=exchanged(question.ids, word, other, model.tokenizer))
+    second = replace(reading, ids=exchanged(question.ids, {word: best.id}, model.tokenizer))
     blocks = range(model.blueprint.blocks)
     sites = [f"blocks.{block}.{part}" for block in blocks for part in ("attention.heads", "mlp.update", "residual")]
     sites = [site for site in sites if site in model.blueprint.sites]
-    with read_pairs([TextPair(first, second, -1, aligned=True)], sites) as (forward,):
-        search = PartSearch(question, forward)
+    with read_pairs([TextPair(first, second, -1, aligned=True)], sites) as (read,):
+        search = PartSearch(question, read)
         parts = search.best_parts()
-        settled = search.settled()
-    with read_pairs([TextPair(second, first, -1, aligned=True)], sites) as (backward,):
-        taken = PartSearch(question, backward).lead_with([part.place for part in parts])
+        taken = search.lead_without([part.place for part in parts]) if parts else question.whole
     attention = search.attention(word, parts)
+    rival = AnswerToken(question.lead.against, token_text(model.tokenizer, question.lead.against))
     carried = Carried(
-        word.text, best.text, best.answer, search.there,
+        word.text, best.text, best.answer, rival, search.here, search.there,
         tuple(PartEffect(*part.place, part.restored, part.together, attention.get(part.place)) for part in parts),
-        settled, None,
+        search.settled, search.seen_by_lens,
     )  # fmt: skip
     if not parts:
         return carried, ()
     names = "the named parts" if len(parts) > 1 else carried.parts[0].name
-    put = search.there + parts[-1].together * (question.whole - search.there)
+    put = search.there + parts[-1].together * (search.here - search.there)
     checks = (
         Check(f"with “{best.text}”, but {names} as in the text, the answer is ahead", put, put > 0),
-        Check(
-            f"in the text, but {names} as with “{best.text}”, the lead is at most half", taken, taken <= question.whole / 2
-        ),
+        Check(f"in the text, but {names} as with “{best.text}”, the lead is at most half", taken, taken <= search.here / 2),
     )
     return carried, checks
 
@@ -336,87 +387,129 @@ class FoundPart:
     together: float
 
 
+@dataclass
 class PartSearch:
     """The second text of a pair, with parts of the first one's last token put into it."""
 
-    def __init__(self, question: Question, read: ReadPair) -> None:
-        self.question, self.read = question, read
-        self.last = len(read.pair.second.ids) - 1
-        self.here, self.there = (question.lead(scores) for scores in read.scores)
+    question: Question
+    read: ReadPair
+
+    def __post_init__(self) -> None:
+        self.blocks = self.question.reading.model.blueprint.blocks
+        self.last = len(self.read.pair.second.ids) - 1
+        self.here, self.there = map(self.question.lead.of, self.read.scores)
 
     def restored(self, lead: float) -> float:
         return (lead - self.there) / (self.here - self.there) if self.here != self.there else 0.0
 
     def best_parts(self) -> list[FoundPart]:
         """The parts that restore most, each alone; then together, until that is enough."""
-        alone = dict(self._leads({place: [place] for place in self.places()}))
-        order = sorted(alone, key=lambda place: -self.restored(alone[place]))[:PARTS]
-        together = dict(self._leads({count: order[:count] for count in range(1, len(order) + 1)}))
-        found: list[FoundPart] = []
-        for count, place in enumerate(order, 1):
-            found.append(FoundPart(place, self.restored(alone[place]), self.restored(together[count])))
-            if found[-1].together >= ENOUGH:
-                break
-        return found
+        alone = dict(self._restored_by({place: [place] for place in self.places()}))
+        order = [place for place in sorted(alone, key=lambda place: -alone[place]) if alone[place] > 0][:PARTS]
+        together = self._together(order)
+        added = [after - before for before, after in zip([0.0, *together], together, strict=False)]
+        if min(added, default=1.0) < LITTLE:
+            order = [place for place, more in zip(order, added, strict=True) if more >= LITTLE]
+            together = self._together(order)
+        count = next((count for count, share in enumerate(together, 1) if share >= ENOUGH), len(order))
+        return [FoundPart(place, alone[place], share) for place, share in list(zip(order, together, strict=True))[:count]]
+
+    def _together(self, order: Sequence[Part]) -> list[float]:
+        """What the first part restores, the first two, and so on."""
+        return [share for _, share in self._restored_by({count: order[:count] for count in range(1, len(order) + 1)})]
 
     def places(self) -> list[Part]:
-        values, blocks = self.read.values, range(self.question.reading.model.blueprint.blocks)
+        """The heads and MLPs of the blocks in which most of the lead comes back."""
+        values, shares = self.read.values, self.arrived
+        gains = {block: share - shares.get(block - 1, 0.0) for block, share in shares.items()}
+        blocks = sorted(sorted(gains, key=lambda block: -gains[block])[:BLOCKS])
         heads = [(block, head) for block in blocks for head in range(len(values.get(f"blocks.{block}.attention.heads", ())))]
         return [*heads, *((block, None) for block in blocks if f"blocks.{block}.mlp.update" in values)]
 
-    def lead_with(self, places: Sequence[Part]) -> float:
-        return next((lead for _, lead in self._leads({0: places})), self.there) if places else self.there
-
-    def settled(self) -> int | None:
-        """The block from which on the last token's stream alone brings the answer."""
-        sites = {block: f"blocks.{block}.residual" for block in range(self.question.reading.model.blueprint.blocks)}
+    @cached_property
+    def arrived(self) -> dict[int, float]:
+        """What the last token's stream restores as it leaves each block."""
+        sites = {block: f"blocks.{block}.residual" for block in range(self.blocks)}
         runs = [
             PatchedRun(block, Watch(changes={site: self._change(site)}), self.last, block) for block, site in sites.items()
         ]
-        shares = {block: self.restored(self.question.lead(scores)) for block, scores, _ in self.read.patched(runs)}
-        late = [
-            block for block in sorted(shares) if all(shares[later] >= ENOUGH for later in sorted(shares) if later >= block)
-        ]
-        return late[0] if late else None
+        return {block: self.restored(self.question.lead.of(scores)) for block, scores, _ in self.read.patched(runs)}
+
+    @property
+    def settled(self) -> int | None:
+        """The block from which on the last token's stream alone brings the answer."""
+        late = self.blocks
+        while late and self.arrived[late - 1] >= ENOUGH:
+            late -= 1
+        return late if late < self.blocks else None
+
+    @cached_property
+    def seen_by_lens(self) -> int | None:
+        """The block from which on the last norm and the head read the answer off the last token's stream."""
+        model, late = self.question.reading.model, self.blocks
+        while late:
+            blocks = range(max(0, late - LENS_BLOCKS), late)
+            states = np.stack([self.read.values[f"blocks.{block}.residual"][-1] for block in blocks])
+            for logits in model.unembed(states)[::-1]:
+                if int(logits.argmax()) != self.question.token:
+                    return late if late < self.blocks else None
+                late -= 1
+        return 0
+
+    def lead_with(self, places: Sequence[Part]) -> float:
+        """The lead in the second text with some parts as in the first."""
+        return next((lead for _, lead in self._leads({0: places})), self.there) if places else self.there
+
+    def lead_without(self, places: Sequence[Part]) -> float:
+        """The lead in the first text with some parts as in the second."""
+        second = self.read.second
+        assert second is not None
+        _, values = read_again(second.executor, second.row, second.ids, self.last, Watch(frozenset(map(_site, places))))
+        watch = self._watch(places, values, self.question.position)
+        return self.question.lead.of(self._at_end(watch)[0])
+
+    def _at_end(self, watch: Watch) -> tuple[Floats, dict[str, Floats]]:
+        """The first text's last token again."""
+        text = self.question.text
+        return read_again(text.executor, text.row, text.ids, self.question.position, watch)
 
     def attention(self, word: Word, parts: Sequence[FoundPart]) -> dict[Part, float]:
         """What each head gave to the word."""
-        reading = self.question.reading
-        sites = {
-            block: f"blocks.{block}.attention.pattern" for (block, head), _, _ in map(_fields, parts) if head is not None
-        }
-        sites = {block: site for block, site in sites.items() if site in reading.model.blueprint.sites}
+        sites = {part.place: f"blocks.{part.place[0]}.attention.pattern" for part in parts if part.place[1] is not None}
+        sites = {place: site for place, site in sites.items() if site in self.question.reading.model.blueprint.sites}
         if not sites:
             return {}
-        patterns = reading.values_at([self.question.position], *sites.values())
-        places = [part.place for part in parts if part.place[0] in sites and part.place[1] is not None]
+        _, patterns = self._at_end(Watch(frozenset(sites.values())))
         positions = list(word.positions)
-        return {place: float(patterns[sites[place[0]]][place[1], 0, positions].sum()) for place in places}
+        return {place: float(patterns[site][place[1], 0, positions].sum()) for place, site in sites.items()}
+
+    def _restored_by(self, sets: Mapping[Name, Sequence[Part]]) -> Iterator[tuple[Name, float]]:
+        return ((name, self.restored(lead)) for name, lead in self._leads(sets))
 
     def _leads(self, sets: Mapping[Name, Sequence[Part]]) -> Iterator[tuple[Name, float]]:
         runs = [
-            PatchedRun(name, self._watch(places), self.last, min(block for block, _ in places))
+            PatchedRun(name, self._watch(places, self.read.values, self.last), self.last, min(block for block, _ in places))
             for name, places in sets.items()
         ]
-        return ((name, self.question.lead(scores)) for name, scores, _ in self.read.patched(runs))
+        return ((name, self.question.lead.of(scores)) for name, scores, _ in self.read.patched(runs))
 
-    def _watch(self, places: Sequence[Part]) -> Watch:
-        heads: dict[int, list[int]] = {}
+    def _watch(self, places: Sequence[Part], values: Mapping[str, Floats], position: int) -> Watch:
+        """Some parts' values at the end of one text, put into the other's pass."""
+        heads: dict[str, list[int]] = {}
         changes: dict[str, Change] = {}
-        for block, head in places:
-            if head is None:
-                site = f"blocks.{block}.mlp.update"
-                changes[site] = self._change(site)
+        for place in places:
+            site = _site(place)
+            if place[1] is None:
+                changes[site] = Change(0.0, values[site][-1], [position])
             else:
-                heads.setdefault(block, []).append(head)
-        for block, chosen in heads.items():
-            site = f"blocks.{block}.attention.heads"
-            changes[site] = Change(0.0, self.read.values[site][chosen][:, [-1]], [self.last], chosen)
+                heads.setdefault(site, []).append(place[1])
+        for site, chosen in heads.items():
+            changes[site] = Change(0.0, values[site][chosen][:, [-1]], [position], chosen)
         return Watch(changes=changes)
 
     def _change(self, site: str) -> Change:
         return Change(0.0, self.read.values[site][-1], [self.last])
 
 
-def _fields(part: FoundPart) -> tuple[Part, float, float]:
-    return part.place, part.restored, part.together
+def _site(place: Part) -> str:
+    return f"blocks.{place[0]}.{'mlp.update' if place[1] is None else 'attention.heads'}"

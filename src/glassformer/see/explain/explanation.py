@@ -5,9 +5,10 @@ Numbers are bits: a lead is how many times likelier the answer is than its runne
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from glassformer.ground.arguments import checked
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow, TokenStrip
@@ -21,7 +22,11 @@ SHOWN_PARTS = 6
 NEAR_TIE = 0.5  # bits
 GONE = 0.0  # bits of lead
 MUCH = 0.5  # of the lead: what a word or a part must be worth to be said to decide or carry it
+MOST_NAMED = 3  # words that are said to decide
 SLIGHT = 0.15  # of the lead: what a single part must restore to be named
+
+
+Outcome: TypeAlias = Literal["unchanged", "another", "another kind"]  # the best answer then, and whether it is a like word
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,19 @@ class Exchange:
     """A word exchanged for another one."""
 
     text: str
+    id: int  # of the token that stands in its place
     change: float  # of the lead
     answer: str  # what the model says then
+    answer_id: int
     probability: float
+    outcome: Outcome
 
     @property
-    def weight(self) -> float:
-        """The lower, the surer another answer."""
-        return self.change * self.probability
+    def rank(self) -> tuple[int, float]:
+        """The lower, the surer another answer of the same kind."""
+        if self.outcome == "unchanged":
+            return 2, self.change
+        return int(self.outcome != "another"), self.change * self.probability
 
 
 @dataclass(frozen=True)
@@ -51,18 +61,24 @@ class WordEffect:
 
     @property
     def exchanged(self) -> float | None:
-        """The mean change of the lead when it is exchanged."""
-        return sum(one.change for one in self.exchanges) / len(self.exchanges) if self.exchanges else None
+        """The median change of the lead when it is exchanged."""
+        return statistics.median(one.change for one in self.exchanges) if self.exchanges else None
 
     @property
     def best_exchange(self) -> Exchange | None:
         """The one after which the model is surest of another answer."""
-        return min(self.exchanges, key=lambda one: one.weight, default=None)
+        return min(self.exchanges, key=lambda one: one.rank, default=None)
+
+    @property
+    def turns(self) -> bool:
+        """Whether another word in its place made for another like answer, or most of them for some other; True without any."""
+        outcomes = [one.outcome for one in self.exchanges]
+        return "another" in outcomes or 2 * outcomes.count("unchanged") <= len(outcomes)
 
     @property
     def worth(self) -> float:
-        """What the lead loses however the word is taken away."""
-        return -self.left_out if self.exchanged is None else -max(self.left_out, self.exchanged)
+        """What the lead loses when it is exchanged; when it is left out, if nothing could be put in its place."""
+        return -self.left_out if self.exchanged is None else -self.exchanged
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,9 @@ class Carried:
     word: str
     instead: str  # the word of the other text
     answer: str  # what the model says there
-    lead: float  # of the first text's answer there
+    against: AnswerToken  # over which the leads are here
+    lead: float  # of the first text's answer
+    lead_instead: float  # of it in the other text
     parts: tuple[PartEffect, ...]
     settled: int | None  # the block from which on the last token's stream alone brings the answer
     lens: int | None  # the block from which on the lens reads it there
@@ -197,7 +215,8 @@ class Explanation(View):
             for part in shown
         )  # fmt: skip
         note = (
-            f"{carried.word} exchanged for {carried.instead}: {visible(carried.answer)}, a lead of {carried.lead:+.1f} bits;"
+            f"{carried.word} exchanged for {carried.instead}: the lead over {spoken(carried.against.text)} falls from "
+            f"{carried.lead:+.1f} to {carried.lead_instead:+.1f} bits;"
         )
         return [
             Heading("what carries it to the last token, put back one by one"),
@@ -239,14 +258,15 @@ def faithfulness(checks: Sequence[Check]) -> str:
 def by_worth(words: Sequence[WordEffect], lead: float) -> tuple[list[int], int]:
     """The words' indices, those that decide first, and how many these are: at most three.
 
-    A word decides that is worth half of the lead, and of which another one in its place shows that; the surer another
-    answer is then, the more it is this word that chose this answer. The others follow by their worth.
+    A word decides that is worth half of the lead, and with others in its place the model says something else; the surer it
+    is of another answer of the same kind then, the more it is this word that chose this one. The others follow by worth.
     """
     known = any(word.exchanges for word in words)
     order = sorted(range(len(words)), key=lambda index: (known and not words[index].exchanges, -words[index].worth))
-    strong = [index for index in order if words[index].worth >= max(MUCH * lead, NEAR_TIE)]
-    strong = [index for index in strong if words[index].exchanges or not known][:3]
-    strong.sort(key=lambda index: one.weight if (one := words[index].best_exchange) else 0.0)
+    strong = [index for index in order if words[index].worth >= max(MUCH * lead, NEAR_TIE) and words[index].turns]
+    strong = [index for index in strong if words[index].exchanges or not known]
+    strong.sort(key=lambda index: one.rank if (one := words[index].best_exchange) else (2, 0.0))
+    strong = strong[:MOST_NAMED]
     return [*strong, *(index for index in order if index not in strong)], len(strong)
 
 
@@ -281,21 +301,34 @@ def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
         if abs(largest.left_out) < SLIGHT * abs(lead):
             return "No single word decides: without any one of them the lead stays about the same."
         return (
-            "No single word decides: none takes half of the lead with it both left out and exchanged; leaving "
+            "No single word decides: none takes half of the lead with it when it is exchanged for others; leaving "
             f"“{largest.text}” out changes it most ({largest.left_out:+.1f})."
         )
     chosen = words[:named]
     names = quoted_list([word.text for word in chosen])
-    changes = ", ".join(f"{word.left_out:+.1f}" for word in chosen)
-    gone = all(lead + word.left_out <= GONE for word in chosen)
-    loss = "the lead is gone" if gone else f"the lead falls to {lead + max(word.left_out for word in chosen):.1f}"
-    without = "without that word" if named == 1 else "without any one of them"
-    text = f"{names} decide{'s' if named == 1 else ''} it: {without} {loss} ({changes})."
-    swap = min((word.best_exchange for word in chosen if word.best_exchange), key=lambda one: one.weight, default=None)
-    if swap is None:
-        return text
-    instead = "" if named == 1 else f" of “{next(word.text for word in chosen if swap in word.exchanges)}”"
-    return f"{text} With “{swap.text}” instead{instead} the model says {spoken(swap.answer)}."
+    best = chosen[0].best_exchange
+    if best is None:
+        loss = _loss(lead, max(word.left_out for word in chosen))
+        return f"{names} decide{'s' if named == 1 else ''} it: without {_that_word(named)} {loss} ({_changes(chosen)})."
+    loss = _loss(lead, max(-word.worth for word in chosen))
+    instead = f"“{best.text}” instead" + ("" if named == 1 else f" of “{chosen[0].text}”")
+    says = "still says" if best.outcome == "unchanged" else "says"
+    return (
+        f"{names} decide{'s' if named == 1 else ''} it: with another word in place of {_that_word(named)} {loss} "
+        f"({_changes(chosen)}). With {instead} the model {says} {spoken(best.answer)}."
+    )
+
+
+def _that_word(named: int) -> str:
+    return "that word" if named == 1 else "any one of them"
+
+
+def _changes(words: Sequence[WordEffect]) -> str:
+    return ", ".join(f"{-word.worth:+.1f}" for word in words)
+
+
+def _loss(lead: float, change: float) -> str:
+    return "the lead is gone" if lead + change <= GONE else f"the lead falls to {lead + change:.1f}"
 
 
 def _carrying(carried: Carried | None) -> tuple[str, ...]:
@@ -304,7 +337,7 @@ def _carrying(carried: Carried | None) -> tuple[str, ...]:
     best, last = carried.parts[0], carried.parts[-1]
     looking = "" if best.attention is None else f", which looks at “{carried.word}” with {format_percent(best.attention)}"
     if best.restored >= SLIGHT:
-        share = f"alone it restores {best.restored:.0%} of the lead"
+        share = f"alone it restores {best.restored:.0%} of the lead over {spoken(carried.against.text)}"
         text = f"It is brought to the last token mostly by {best.name}{looking} ({share}"
     else:
         text = (
@@ -312,5 +345,7 @@ def _carrying(carried: Carried | None) -> tuple[str, ...]:
         )
     more = f"; {pluralize(len(carried.parts), 'part')} together {last.together:.0%})" if len(carried.parts) > 1 else ")"
     text = (text + more).replace("(; ", "(")
-    since = f", and the answer is there from block {carried.settled} on" if carried.settled is not None else ""
-    return (f"{text}{since}.",)
+    if carried.settled is None:
+        return (f"{text}.",)
+    lens = "" if carried.lens is None else f" (the lens reads it from block {carried.lens} on)"
+    return (f"{text}, and the answer is there from block {carried.settled} on{lens}.",)

@@ -8,34 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.ground.candidates import log_softmax
 from glassformer.ground.errors import InputError
-from glassformer.see.activations import Activations
-from glassformer.see.explain.words import token_text
+from glassformer.see.explain.texts import ReadText
 
 CLAUSE_ENDS = ".!?,;:\n。！？，"
 
 
-def telling_token(reading: Activations) -> int:
+def telling_token(read: ReadText) -> int:
     """The index of the answer's token that tells most, in its first clause."""
-    first, tokenizer = reading.prompt_length, reading.model.tokenizer
-    answer = reading.ids[first:]
-    if not answer:
+    first, ids = read.reading.prompt_length, read.reading.ids
+    if len(ids) == first:
         raise InputError("there is no answer in which a token could be explained. Write at least one token.")
-    here = np.zeros(len(answer))
-    mean = np.zeros(len(answer))
-    for chunk in reading.chunks(scored=True):
-        assert chunk.scores is not None
-        for row, logits in enumerate(chunk.scores):
-            probabilities = np.exp(log_softmax(logits)[list(answer)])
-            mean += probabilities / len(reading.ids)
-            index = chunk.start + row + 1 - first
-            if 0 <= index < len(answer):
-                here[index] = probabilities[index]
-    texts = [token_text(tokenizer, token) for token in answer]
-    told = {token_text(tokenizer, token).strip().casefold() for token in reading.ids[:first]}
-    information = here * np.log2(np.maximum(here, 1e-12) / np.maximum(mean - here / len(reading.ids), 1e-12))
-    fresh = [index for index, text in enumerate(texts) if text.strip().isalnum() and text.strip().casefold() not in told]
-    end = next((index for index, text in enumerate(texts) if any(map(text.__contains__, CLAUSE_ENDS))), len(texts))
+    texts = read.reading.texts
+    answer, told = texts[first:], {text.strip().casefold() for text in texts[:first]}
+    here = np.array([read.probability(position, ids[position + 1]) for position in range(first - 1, len(ids) - 1)])
+    elsewhere = np.array([read.elsewhere(position, ids[position + 1]) for position in range(first - 1, len(ids) - 1)])
+    information = here * np.log2(np.maximum(here, 1e-12) / np.maximum(elsewhere, 1e-12))
+    fresh = [index for index, text in enumerate(answer) if text.strip().isalnum() and text.strip().casefold() not in told]
+    end = next((index for index, text in enumerate(answer) if any(map(text.__contains__, CLAUSE_ENDS))), len(answer))
     candidates = [index for index in fresh if index < end] or fresh or [0]
     return max(candidates, key=lambda index: (information[index], -index))

@@ -15,12 +15,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from glassformer.see.activations import Activations
+from glassformer.see.tokens import Token, token_text
 from glassformer.text import Tokenizer
-from glassformer.text.streaming import shown_bytes
 
 Origin: TypeAlias = Literal["prompt", "answer", "template"]
 LIKELY = 200  # tokens that the model expects most in a word's place, among which exchanges are looked for
-EXCHANGES = 3  # of a word
 WHOLE = 3  # letters: a shorter token is rather a piece of a word
 STEM = 4  # characters: a token that shares as many is another form of the same word
 
@@ -34,42 +33,45 @@ class Word:
     places: tuple[tuple[int, ...], ...]  # the positions of its tokens, each time that it stands in the text
 
     @property
+    def first(self) -> int:
+        return self.places[0][0]
+
+    @property
     def positions(self) -> tuple[int, ...]:
         return tuple(position for place in self.places for position in place)
 
 
-def words_of(reading: Activations, end: int, contents: Sequence[str] | None = None) -> list[Word]:
-    """The words before a position, in their order; what stands outside of the prompt's contents is the template.
+def words_of(tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None = None) -> list[Word]:
+    """The words of a text's tokens, in their order; what stands outside of the prompt's contents is the template.
 
     `contents`: the texts of a prompt's messages; None: all of the prompt is text.
     """
-    texts = [shown_bytes(reading.model.tokenizer.token_bytes(token.id)) for token in reading.tokens[:end]]
-    origins = _origins(reading, texts, contents)
+    texts = [token.text for token in tokens]
+    origins = _origins(tokens, prompt_length, contents)
     found: dict[str, tuple[Origin, list[tuple[int, ...]]]] = {}
     template = tuple(position for position, origin in enumerate(origins) if origin == "template")
     for place in _spelled(texts, origins):
-        text = "".join(texts[position] for position in place).strip()
-        found.setdefault(text.casefold(), (origins[place[0]], []))[1].append(place)
-    words = [Word(_first_text(texts, places), origin, tuple(places)) for origin, places in found.values()]
+        found.setdefault(_spelling(texts, place).casefold(), (origins[place[0]], []))[1].append(place)
+    words = [Word(_spelling(texts, places[0]), origin, tuple(places)) for origin, places in found.values()]
     return [*words, Word("the chat template", "template", (template,))] if template else words
 
 
-def _first_text(texts: Sequence[str], places: Sequence[Sequence[int]]) -> str:
-    return "".join(texts[position] for position in places[0]).strip()
+def _spelling(texts: Sequence[str], place: Sequence[int]) -> str:
+    return "".join(texts[position] for position in place).strip()
 
 
-def _origins(reading: Activations, texts: Sequence[str], contents: Sequence[str] | None) -> list[Origin]:
+def _origins(tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None) -> list[Origin]:
     """Where each token comes from."""
-    prompt = reading.prompt_length
-    origins: list[Origin] = ["template" if token.special else "prompt" for token in reading.tokens[: len(texts)]]
+    origins: list[Origin] = ["prompt" if index < prompt_length else "answer" for index in range(len(tokens))]
     if contents is not None:
-        starts = np.cumsum([0, *map(len, texts[:prompt])])
-        spans = _spans("".join(texts[:prompt]), contents)
-        for position in range(min(prompt, len(texts))):
+        texts = [token.text for token in tokens[:prompt_length]]
+        starts = np.cumsum([0, *map(len, texts)])
+        spans = _spans("".join(texts), contents)
+        for position in range(len(texts)):
             begin, stop = starts[position], starts[position + 1]
             if spans and not any(begin < last and first < stop for first, last in spans):
                 origins[position] = "template"
-    return [*origins[:prompt], *("template" if o == "template" else "answer" for o in origins[prompt:])]
+    return ["template" if token.special else origin for token, origin in zip(tokens, origins, strict=True)]
 
 
 def _spans(whole: str, contents: Sequence[str]) -> list[tuple[int, int]]:
@@ -97,33 +99,51 @@ def _spelled(texts: Sequence[str], origins: Sequence[Origin]) -> Iterable[tuple[
         yield tuple(word)
 
 
-def exchanges(word: Word, expected: Mapping[int, Sequence[int]], reading: Activations) -> list[int]:
-    """Tokens that could stand in a word's place: likely there, written like it, and of those the nearest in meaning."""
-    tokenizer, first = reading.model.tokenizer, word.places[0][0]
-    original = token_text(tokenizer, reading.ids[first])
-    fitting = [
-        token
-        for token in expected.get(first, ())
-        if _could_stand_for(token_text(tokenizer, token), original, word.text) and token != reading.ids[first]
-    ]
-    table = reading.model.blueprint.ops[0].weights[0].name
-    vectors = [reading.model.weight(table, token) for token in (reading.ids[first], *fitting)]
-    origin, *others = (
-        np.ravel(vector) / max(float(np.linalg.norm(vector)), 1e-9) for vector in vectors if vector is not None
-    )
-    nearest = sorted(zip((-float(origin @ other) for other in others), fitting, strict=True))
-    return [token for _, token in nearest[:EXCHANGES]]
+def exchanges(word: Word, likely: Sequence[int], reading: Activations, ids: Sequence[int], count: int) -> list[int]:
+    """Tokens that could stand in a word's place: of the likely ones those that are written like it, the nearest first.
+
+    Near are tokens of which the model's embeddings are; a word of several tokens has none, and takes them as they come.
+    """
+    tokenizer = reading.model.tokenizer
+    fitting: dict[str, int] = {}  # by their spelling
+    for token in likely:
+        text = token_text(tokenizer, token)
+        if alike(text, word.text) and not _same_stem(text, word.text):
+            fitting.setdefault(text.strip().casefold(), token)
+    own = _as_one_token(word, ids, tokenizer)
+    tokens = list(fitting.values())
+    if own is None or not tokens:
+        return tokens[:count]
+    table = reading.model.weight(reading.model.blueprint.ops[0].weights[0].name, [own, *tokens])
+    assert table is not None
+    table = table.reshape(len(table), -1)
+    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
+    nearest = np.argsort(-(unit[1:] @ unit[0]), kind="stable")
+    return [tokens[index] for index in nearest[:count]]
 
 
-def _could_stand_for(text: str, original: str, word: str) -> bool:
-    spelled, stem = text.strip(), word.casefold()[:STEM]
-    alike = text[:1].isspace() == original[:1].isspace() and spelled[:1].isupper() == word[:1].isupper()
-    whole = spelled.isalnum() and len(spelled) >= min(WHOLE, len(word)) and spelled.isdigit() == word.isdigit()
-    return alike and whole and not spelled.casefold().startswith(stem)
+def alike(text: str, other: str) -> bool:
+    """Whether a token is written like another one: a whole word, a name, or a number.
+
+    >>> alike(" Rome", "Paris"), alike(" the", "Paris"), alike("L", "Paris"), alike("12", "7")
+    (True, False, False, True)
+    """
+    spelled, model = text.strip(), other.strip()
+    whole = spelled.isalnum() and len(spelled) >= min(WHOLE, len(model))
+    return whole and spelled[:1].isupper() == model[:1].isupper() and spelled.isdigit() == model.isdigit()
 
 
-def token_text(tokenizer: Tokenizer, token: int) -> str:
-    return shown_bytes(tokenizer.token_bytes(token))
+def _same_stem(text: str, word: str) -> bool:
+    return text.strip().casefold().startswith(word.casefold()[:STEM])
+
+
+def _as_one_token(word: Word, ids: Sequence[int], tokenizer: Tokenizer) -> int | None:
+    """A word as one token: as it stands in the text, or as it does after a blank."""
+    first, *more = word.places[0]
+    if first and not more:
+        return ids[first]
+    spelled = tokenizer.encode(f" {word.text}", add_special_tokens=False)
+    return spelled[0] if len(spelled) == 1 else None if more else ids[first]
 
 
 def without(ids: Sequence[int], words: Iterable[Word]) -> tuple[int, ...]:
@@ -132,20 +152,22 @@ def without(ids: Sequence[int], words: Iterable[Word]) -> tuple[int, ...]:
     return tuple(token for position, token in enumerate(ids) if position not in gone)
 
 
-def exchanged(ids: Sequence[int], word: Word, token: int, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """A text's ids with a token in each place of a word, spelled as the word is there."""
-    return exchanged_all(ids, {word: token}, tokenizer)
-
-
-def exchanged_all(ids: Sequence[int], instead: Mapping[Word, int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """A text's ids with other tokens in the places of some words."""
+def exchanged(ids: Sequence[int], instead: Mapping[Word, int], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """A text's ids with other tokens in all places of some words, with a blank before them where the word has one."""
     starts = {place[0]: token for word, token in instead.items() for place in word.places}
     gone = {position for word in instead for position in word.positions}
     result: list[int] = []
     for position, old in enumerate(ids):
         if position in starts:
-            blank = " " if token_text(tokenizer, old)[:1].isspace() else ""
-            result += tokenizer.encode(blank + token_text(tokenizer, starts[position]).strip(), add_special_tokens=False)
+            result += _spelled_like(starts[position], token_text(tokenizer, old), tokenizer)
         elif position not in gone:
             result.append(old)
     return tuple(result)
+
+
+def _spelled_like(token: int, old: str, tokenizer: Tokenizer) -> list[int]:
+    """A token, or what its text is after a blank or without one."""
+    text, blank = token_text(tokenizer, token), old[:1].isspace()
+    if text[:1].isspace() == blank:
+        return [token]
+    return tokenizer.encode(f"{' ' if blank else ''}{text.strip()}", add_special_tokens=False) or [token]
