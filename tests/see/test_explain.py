@@ -62,7 +62,7 @@ def test_leads_are_those_of_texts_without_the_word_and_with_another(family: str,
         lead = question.lead
         assert question.token == int(scores(reading, reading.ids).argmax())
         assert question.whole == pytest.approx(lead.of(scores(reading, reading.ids)), abs=1e-4)
-        for word, effect in word_effects(question, None):
+        for word, effect in word_effects(question):
             left = scores(reading, without(reading.ids, [word]))
             assert effect.left_out == pytest.approx(lead.of(left) - question.whole, abs=1e-3), word.text
             for one in effect.exchanges:
@@ -77,7 +77,7 @@ def test_leads_are_those_of_texts_without_the_word_and_with_another(family: str,
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_part_restores_what_its_value_in_the_other_text_brings_back(family: str, executor: str) -> None:
     reading = both(family, executor).reading(f"{TEXT} and the dog")
-    word = next(word for word in words_of(reading.tokens, 0) if word.text == "cat")
+    word = next(word for word in words_of(reading, len(reading)) if word.text == "cat")
     with asked(reading) as question:
         other = next(token for token in question.text.likely[word.first] if token not in reading.ids)
         ids = exchanged(question.ids, {word: other}, reading.model.tokenizer)
@@ -118,7 +118,10 @@ def put(values: dict[str, Any], parts: Sequence[PartEffect], position: int) -> W
 def test_all_that_the_last_token_takes_up_is_restored_together() -> None:
     """The stream as it leaves the last block is all that the logits are made of; so are all updates to it."""
     reading = both("qwen3", "cpu").reading(f"{TEXT} and the dog")
-    word, blocks = next(word for word in words_of(reading.tokens, 0) if word.text == "cat"), reading.model.blueprint.blocks
+    word, blocks = (
+        next(word for word in words_of(reading, len(reading)) if word.text == "cat"),
+        reading.model.blueprint.blocks,
+    )
     with asked(reading) as question:
         ids = exchanged(question.ids, {word: question.text.likely[word.first][-1]}, reading.model.tokenizer)
         second = reading.model.read(list(ids))
@@ -132,10 +135,10 @@ def test_all_that_the_last_token_takes_up_is_restored_together() -> None:
 
 def test_words_are_taken_with_all_their_places_and_the_template_is_one() -> None:
     reading = both("qwen3", "cpu").reading("the cat sat on the mat")
-    words = {word.text: word for word in words_of(reading.tokens, 0)}
+    words = {word.text: word for word in words_of(reading, len(reading))}
     assert list(words) == ["the", "cat", "sat", "on", "mat"]
     assert len(words["the"].places) == 2
-    told = words_of(reading.tokens, len(reading), ["cat sat"])
+    told = words_of(reading, len(reading), ["cat sat"])
     assert [word.text for word in told] == ["cat", "sat", "the chat template"]
     assert told[-1].origin == "template"
     assert without(reading.ids, [words["the"], words["mat"]]) == tuple(
@@ -173,7 +176,7 @@ def test_a_rival_is_of_the_answers_kind_where_one_is_near() -> None:
 def test_words_are_exchanged_for_tokens_that_are_written_like_them() -> None:
     reading = both("qwen3", "cpu").reading("the cat sat on the mat")
     tokenizer, vocabulary = reading.model.tokenizer, range(reading.model.config.vocab_size)
-    for word in words_of(reading.tokens, 0):
+    for word in words_of(reading, len(reading)):
         for other in exchanges(word, vocabulary, reading, reading.ids, 3):
             text = token_text(tokenizer, other)
             assert text.strip().isalpha()
@@ -235,9 +238,16 @@ class TestSentences:
 
     def test_a_near_tie_comes_first_and_so_does_a_draw(self) -> None:
         assert sentences("a", "b", 0.2, None, (), 0, None)[0] == "It was nearly a tie: a led b by only 0.2 bits."
-        draw = Draw("c", 0.41, 3)
-        said = sentences("a", "b", -1.0, draw, (), 0, None)
-        assert said[0] == "The model's own best was c with 41.0%; a was its choice number 3."
+        best = "The model's own best was c with 41.0%; "
+        for draw, said in {
+            Draw("c", 0.41, 3, 0.09, "draw", False): "the draw took a, its third with 9.0%.",
+            Draw("c", 0.41, 12, 0.09, None, False): "a was its choice number 12 with 9.0%.",
+            Draw("c", 0.41, 2, 0.09, "grammar", True): "grammar ruled that out, and a was taken, its second with 9.0%.",
+            Draw(
+                "c", 0.41, 2, 0.09, "logit_bias", False
+            ): "logit_bias put a before it, and a was taken, its second with 9.0%.",
+        }.items():
+            assert sentences("a", "b", -1.0, draw, (), 0, None)[0] == best + said
 
     def test_parts_that_carry_little(self) -> None:
         carried = Carried("x", "y", "z", ROME, 2.0, 0.0, (PartEffect(1, 2, 0.08, 0.08, None),), None, None)

@@ -32,6 +32,7 @@ from glassformer.see.explain.explanation import (
     Carried,
     Check,
     Draw,
+    Evidence,
     Exchange,
     Explanation,
     Outcome,
@@ -40,6 +41,7 @@ from glassformer.see.explain.explanation import (
     by_worth,
     quoted_list,
     sentences,
+    spoken,
 )
 from glassformer.see.explain.telling import telling_token
 from glassformer.see.explain.texts import ReadText, best_tokens, read_again, read_text
@@ -52,17 +54,29 @@ from glassformer.see.view import Floats
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions
 
 MAX_WORDS = 64  # that are taken away one by one; of more, the later ones are
-EXCHANGES = 3  # of each of the words that matter most, of which there are so many:
-TRIED = 6
 NEAR = 3.0  # bits: how far behind the runner-up a rival of the answer's kind may be
 RIVALS = 50  # tokens among which it is looked for
 SPECIFIC = 2.0  # times likelier than elsewhere in the text: a token that is no mere function word
 STAGES = 3  # that the progress counts: the words, what carries them, the checks
-BLOCKS = 6  # in which parts are looked for
-PARTS = 12  # that are named at the most
 ENOUGH = 0.9  # of the lead's way back
 LITTLE = 0.02  # of it: a part that adds less to those before it is left out
 LENS_BLOCKS = 8  # that the lens reads at a time, from the last one backwards
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    leave_out: bool  # whether words are left out, too
+    exchanges: int  # of each of the words that matter most
+    words: int  # that are exchanged more than once
+    blocks: int  # in which parts are looked for
+    parts: int  # that are named at the most
+    checks: bool
+
+
+FULL = Effort(leave_out=True, exchanges=3, words=6, blocks=6, parts=12, checks=True)
+QUICK = Effort(leave_out=False, exchanges=1, words=0, blocks=2, parts=3, checks=False)
 Part: TypeAlias = tuple[int, int | None]  # a block and a head; None: the MLP
 Name = TypeVar("Name", bound=Hashable)
 
@@ -92,6 +106,7 @@ class Question:
     text: ReadText
     position: int
     lead: Lead
+    effort: Effort = FULL
 
     @property
     def reading(self) -> Activations:
@@ -114,6 +129,10 @@ class Question:
         return self.lead.of(self.logits)
 
 
+QuickArgument = Annotated[bool, about("Measure less: each word exchanged once, fewer parts, no checks.")]
+EvidenceArgument = Annotated[bool, about("Say of each clause how it was measured, and how sure it is.")]
+
+
 @operation(
     name="explain",
     verb="why",
@@ -133,13 +152,15 @@ def explain_answer(
     tokens: Annotated[
         int, about("How many tokens of the answer are written.", "--tokens", "-n", minimum=1, served_minimum=1)
     ] = 24,
+    quick: QuickArgument = False,
+    evidence: EvidenceArgument = False,
     progress: Progress | None = None,
     **prompt_options: Unpack[PromptKeywords],
 ) -> Explanation:
     """Say why the model answers as it does: the words that decide, what carries them, and whether that holds."""
     PromptOptions.of(prompt_options, explain_answer)
     run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
-    return explain_run(run, token, against, progress=progress)
+    return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
 
 
 @operation(name="explain")
@@ -148,6 +169,8 @@ def explain_run(
     token: int | str | None = None,
     against: int | str | None = None,
     *,
+    quick: QuickArgument = False,
+    evidence: EvidenceArgument = False,
     progress: Progress | None = None,
 ) -> Explanation:
     """Why a run wrote one of its tokens: the one named, or the one that tells most."""
@@ -158,7 +181,8 @@ def explain_run(
     with read_text(reading, len(reading) if index is None else first + index, first - 1) as text:
         index = telling_token(text) if index is None else index
         question = ask(text, first + index - 1, run.steps[index].id, against)
-        return explained(question, run.contents, progress)
+        question.effort = QUICK if quick else FULL
+        return explained(question, progress, drawn(run, index), evidence)
 
 
 @operation()
@@ -168,7 +192,8 @@ def explain(
     token: TokenArgument = None,
     against: AgainstArgument = None,
     *,
-    contents: Annotated[Sequence[str] | None, about("The texts of the prompt's messages: the rest is its template.")] = None,
+    quick: QuickArgument = False,
+    evidence: EvidenceArgument = False,
     progress: Progress | None = None,
 ) -> Explanation:
     """Say why a token comes next: the words that decide, what carries them, and whether that holds.
@@ -179,7 +204,9 @@ def explain(
     check_explainable(reading)
     at = find_token(position, reading.texts)
     with read_text(reading, at + 1, at) as text:
-        return explained(ask(text, at, token, against), contents, progress)
+        question = ask(text, at, token, against)
+        question.effort = QUICK if quick else FULL
+        return explained(question, progress, None, evidence)
 
 
 def check_explainable(reading: Activations) -> None:
@@ -225,10 +252,16 @@ def _specific(text: ReadText, position: int, token: int) -> bool:
     return text.probability(position, token) >= SPECIFIC * text.elsewhere(position, token)
 
 
-def explained(question: Question, contents: Sequence[str] | None, progress: Progress | None) -> Explanation:
+def explained(
+    question: Question,
+    contents: Sequence[str] | None,
+    progress: Progress | None,
+    by: tuple[str, bool] | None,
+    evidence: bool,
+) -> Explanation:
     """The answer to a question."""
     reading, logits = question.reading, question.logits
-    effects = word_effects(question, contents)
+    effects = word_effects(question)
     if progress is not None:
         progress(1, STAGES)
     order, named = by_worth([effect for _, effect in effects], question.whole)
@@ -237,14 +270,19 @@ def explained(question: Question, contents: Sequence[str] | None, progress: Prog
     carried = carried_by(question, *effects[0]) if named and question.whole > 0 else None
     if progress is not None:
         progress(2, STAGES)
-    checks = (*word_checks(question, [word for word, _ in effects], named), *(carried[1] if carried else ()))
+    checks: tuple[Check, ...] = ()
+    if question.effort.checks:
+        checks = (*word_checks(question, [word for word, _ in effects], named), *(carried[1] if carried else ()))
     if progress is not None:
         progress(STAGES, STAGES)
     tokenizer = reading.model.tokenizer
     probabilities = np.exp(log_softmax(logits))
     best = int(logits.argmax())
     rank = int((logits > logits[question.token]).sum()) + 1
-    draw = Draw(token_text(tokenizer, best), float(probabilities[best]), rank) if rank > 1 else None
+    draw = None
+    if rank > 1:
+        shares = float(probabilities[best]), rank, float(probabilities[question.token])
+        draw = Draw(token_text(tokenizer, best), *shares, *(by or (None, False)))
     answer, rival = (
         AnswerToken(chosen, token_text(tokenizer, chosen)) for chosen in (question.token, question.lead.against)
     )
@@ -253,31 +291,76 @@ def explained(question: Question, contents: Sequence[str] | None, progress: Prog
         reading.model.name, question.position, reading.texts[: question.position + 1], answer,
         float(probabilities[question.token]), rival, question.whole, draw, measured, named,
         carried[0] if carried else None, checks, said,
+        evidence_for(question, answer, rival, measured[:named], carried[0] if carried else None) if evidence else (),
     )  # fmt: skip
+
+
+def drawn(run: RunLike, index: int) -> tuple[str, bool] | None:
+    """What put one of a run's tokens before the model's own best, and whether it took that one out."""
+    step, settings = run.steps[index], run.settings
+    if settings.num_beams > 1:
+        return "beams", False
+    if (fall := step.waterfall) is not None:
+        fates = {fate.id: fate for fate in fall}
+        best, chosen = max(fates.values(), key=lambda fate: fate.scores[0]), fates[step.id]
+        if best.removed_by is not None:
+            return best.removed_by, True
+        for rule, score, other in zip(fall.stages, chosen.scores, best.scores, strict=True):
+            if score > other and chosen.scores[-1] > best.scores[-1]:
+                return rule, False
+    return None if step.draw is None else ("draw", False)
+
+
+def evidence_for(
+    question: Question, answer: AnswerToken, rival: AnswerToken, words: Sequence[WordEffect], carried: Carried | None
+) -> tuple[Evidence, ...]:
+    """How each clause of the answer was measured, and how sure it is."""
+    pair = f"{spoken(answer.text)} over {spoken(rival.text)}"
+    found = [Evidence(pair, f"{question.whole:+.1f}", "the difference of their logits after the text", "exact: one pass")]
+    for word in words:
+        changes = [one.change for one in word.exchanges]
+        said = ", ".join(f"{one.text} → {spoken(one.answer)}" for one in word.exchanges)
+        if changes:
+            spread = f"{sum(one.outcome != 'unchanged' for one in word.exchanges)} of {len(changes)} make for another answer"
+            how, sure = f"exchanged in all its places ({said})", f"{min(changes):+.1f} to {max(changes):+.1f}; {spread}"
+        else:
+            how, sure = "left out of all its places", "one way of taking it away"
+        found.append(Evidence(f"“{word.text}”", f"{-word.worth:+.1f}", how, sure))
+    if carried is not None:
+        for part in carried.parts:
+            how = f"its value at the last token, put into the pass of the text with “{carried.instead}”"
+            sure = f"with those above {part.together:.0%}"
+            found.append(Evidence(part.name, f"{part.restored:.0%}", how, sure))
+        if carried.settled is not None:
+            lens = "" if carried.lens is None else f"the lens reads it from block {carried.lens} on"
+            how = "the stream at the last token, put in as it leaves each block"
+            found.append(Evidence(f"from block {carried.settled} on", f"≥ {ENOUGH:.0%}", how, lens))
+    return tuple(found)
 
 
 # Words ----------------------------------------------------------------------------------------------------------
 
 
-def word_effects(question: Question, contents: Sequence[str] | None) -> list[tuple[Word, WordEffect]]:
+def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     """What each word is worth: all are left out and exchanged once, and those that matter most a few times more."""
-    reading, tokenizer = question.reading, question.reading.model.tokenizer
-    tokens = reading.tokens[: question.position + 1]
-    words = words_of(tokens, reading.prompt_length or len(tokens), contents)[-MAX_WORDS:]
+    reading, tokenizer, effort = question.reading, question.reading.model.tokenizer, question.effort
+    words = words_of(reading, question.position + 1, reading.contents)[-MAX_WORDS:]
     words = [word for word in words if len(without(question.ids, [word])) > 0]
     others = instead(question, words)
-    texts = [without(question.ids, [word]) for word in words]
+    texts = [without(question.ids, [word]) for word in words if effort.leave_out or word not in others]
     texts += [exchanged(question.ids, {word: found[0]}, tokenizer) for word, found in others.items()]
     logits = question.text.after(texts)
-    left_out = {word: question.lead.of(next(logits)) - question.whole for word in words}
+    left_out = {
+        word: question.lead.of(next(logits)) - question.whole for word in words if effort.leave_out or word not in others
+    }
     tried = {word: [_exchange(question, found[0], next(logits))] for word, found in others.items()}
-    strongest = sorted(tried, key=lambda word: min(left_out[word], tried[word][0].change))[:TRIED]
+    strongest = sorted(tried, key=lambda word: min(left_out.get(word, 0.0), tried[word][0].change))[: effort.words]
     more = [(word, token) for word in strongest for token in others[word][1:]]
     texts = [exchanged(question.ids, {word: token}, tokenizer) for word, token in more]
     for (word, token), scores in zip(more, question.text.after(texts), strict=True):
         tried[word].append(_exchange(question, token, scores))
     return [
-        (word, WordEffect(word.text, word.origin, word.positions, left_out[word], tuple(tried.get(word, ()))))
+        (word, WordEffect(word.text, word.origin, word.positions, left_out.get(word), tuple(tried.get(word, ()))))
         for word in words
     ]
 
@@ -296,7 +379,11 @@ def instead(question: Question, words: Sequence[Word]) -> dict[Word, list[int]]:
     beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
     found = {
         word: exchanges(
-            word, [*beside.get(word, ()), *_with_blank_of(question, word)], question.reading, question.ids, EXCHANGES
+            word,
+            [*beside.get(word, ()), *_with_blank_of(question, word)],
+            question.reading,
+            question.ids,
+            question.effort.exchanges,
         )
         for word in words
         if word.origin != "template"
@@ -361,15 +448,15 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     with read_pairs([TextPair(first, second, -1, aligned=True)], sites) as (read,):
         search = PartSearch(question, read)
         parts = search.best_parts()
-        taken = search.lead_without([part.place for part in parts]) if parts else question.whole
+        taken = search.lead_without([part.place for part in parts]) if parts and question.effort.checks else math.nan
     attention = search.attention(word, parts)
     rival = AnswerToken(question.lead.against, token_text(model.tokenizer, question.lead.against))
     carried = Carried(
         word.text, best.text, best.answer, rival, search.here, search.there,
         tuple(PartEffect(*part.place, part.restored, part.together, attention.get(part.place)) for part in parts),
-        search.settled, search.seen_by_lens,
+        search.settled, search.seen_by_lens if question.effort.checks else None,
     )  # fmt: skip
-    if not parts:
+    if not parts or not question.effort.checks:
         return carried, ()
     names = "the named parts" if len(parts) > 1 else carried.parts[0].name
     put = search.there + parts[-1].together * (search.here - search.there)
@@ -405,7 +492,9 @@ class PartSearch:
     def best_parts(self) -> list[FoundPart]:
         """The parts that restore most, each alone; then together, until that is enough."""
         alone = dict(self._restored_by({place: [place] for place in self.places()}))
-        order = [place for place in sorted(alone, key=lambda place: -alone[place]) if alone[place] > 0][:PARTS]
+        order = [place for place in sorted(alone, key=lambda place: -alone[place]) if alone[place] > 0][
+            : self.question.effort.parts
+        ]
         together = self._together(order)
         added = [after - before for before, after in zip([0.0, *together], together, strict=False)]
         if min(added, default=1.0) < LITTLE:
@@ -422,7 +511,7 @@ class PartSearch:
         """The heads and MLPs of the blocks in which most of the lead comes back."""
         values, shares = self.read.values, self.arrived
         gains = {block: share - shares.get(block - 1, 0.0) for block, share in shares.items()}
-        blocks = sorted(sorted(gains, key=lambda block: -gains[block])[:BLOCKS])
+        blocks = sorted(sorted(gains, key=lambda block: -gains[block])[: self.question.effort.blocks])
         heads = [(block, head) for block in blocks for head in range(len(values.get(f"blocks.{block}.attention.heads", ())))]
         return [*heads, *((block, None) for block in blocks if f"blocks.{block}.mlp.update" in values)]
 

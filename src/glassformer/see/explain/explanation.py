@@ -21,6 +21,7 @@ SHOWN_WORDS = 8  # unless everything is shown
 SHOWN_PARTS = 6
 NEAR_TIE = 0.5  # bits
 GONE = 0.0  # bits of lead
+ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 MUCH = 0.5  # of the lead: what a word or a part must be worth to be said to decide or carry it
 MOST_NAMED = 3  # words that are said to decide
 SLIGHT = 0.15  # of the lead: what a single part must restore to be named
@@ -56,7 +57,7 @@ class WordEffect:
     text: str
     origin: Origin
     positions: tuple[int, ...]
-    left_out: float  # the change of the lead without it
+    left_out: float | None  # the change of the lead without it; None: not measured
     exchanges: tuple[Exchange, ...]
 
     @property
@@ -71,14 +72,14 @@ class WordEffect:
 
     @property
     def turns(self) -> bool:
-        """Whether another word in its place made for another like answer, or most of them for some other; True without any."""
+        """Whether another word in its place made for another like answer, or most of them for some other."""
         outcomes = [one.outcome for one in self.exchanges]
         return "another" in outcomes or 2 * outcomes.count("unchanged") <= len(outcomes)
 
     @property
     def worth(self) -> float:
         """What the lead loses when it is exchanged; when it is left out, if nothing could be put in its place."""
-        return -self.left_out if self.exchanged is None else -self.exchanged
+        return -(self.exchanged if self.exchanged is not None else self.left_out or 0.0)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,19 @@ class Draw:
     best: str
     best_probability: float
     rank: int
+    probability: float  # that the model gave it
+    by: str | None  # "draw", "beams" or the rule that put it before the best; None: it was named by who asked
+    ruled_out: bool  # whether the rule took the best out, and did not only push it behind
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How a clause was measured."""
+
+    clause: str
+    value: str
+    method: str
+    sure: str
 
 
 @dataclass(frozen=True)
@@ -149,6 +163,7 @@ class Explanation(View):
     carried: Carried | None
     checks: tuple[Check, ...]
     sentences: tuple[str, ...]  # the answer
+    evidence: tuple[Evidence, ...] = ()  # how each clause was measured, if that was asked for
 
     @checked
     def records(self) -> list[dict[str, Any]]:
@@ -163,6 +178,8 @@ class Explanation(View):
             parts += self._parts(self.carried, everything)
         if self.checks:
             parts += self._checks()
+        if self.evidence:
+            parts += self._evidence()
         return Page(title, tuple(parts))
 
     def _strip(self) -> TokenStrip:
@@ -171,7 +188,7 @@ class Explanation(View):
         shown = [position for position in range(len(self.tokens)) if worth.get(position) not in self._template]
         words = [worth.get(position) for position in shown]
         values = tuple(0.0 if word is None else max(-1.0, min(1.0, word.worth / most)) for word in words)
-        notes = tuple("" if word is None else f"{word.text}: {word.left_out:+.1f} bits without it" for word in words)
+        notes = tuple("" if word is None else f"{word.text}: {-word.worth:+.1f} bits" for word in words)
         return TokenStrip(tuple(visible(self.tokens[position]) for position in shown), values, notes)
 
     @property
@@ -190,10 +207,8 @@ class Explanation(View):
         rows = [
             TableRow(
                 (
-                    visible(word.text), f"{word.left_out:+.1f}", "" if word.exchanged is None else f"{word.exchanged:+.1f}",
-                    word.worth / self._most,
-                    ", ".join(f"{one.text} → {visible(one.answer)}" for one in word.exchanges),
-                    word.origin,
+                    visible(word.text), _signed(word.left_out), _signed(word.exchanged), word.worth / self._most,
+                    ", ".join(f"{one.text} → {visible(one.answer)}" for one in word.exchanges), word.origin,
                 ),
                 "chosen" if index < self.named else "",
             )
@@ -229,8 +244,22 @@ class Explanation(View):
         columns = (Column("checked", wraps=True), Column("lead", "number"), Column("holds"))
         return [Heading(f"does it hold? {faithfulness(self.checks)}"), Table(columns, rows)]
 
+    def _evidence(self) -> list[PagePart]:
+        columns = (
+            Column("clause", wraps=True),
+            Column("value"),
+            Column("measured by", wraps=True),
+            Column("sure?", wraps=True),
+        )
+        rows = tuple(TableRow((each.clause, each.value, each.method, each.sure)) for each in self.evidence)
+        return [Heading("how each clause was measured"), Table(columns, rows)]
+
     def __repr__(self) -> str:
         return f"Explanation({self.answer.text!r}: {' '.join(self.sentences)})"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.1f}"
 
 
 def spoken(token: str) -> str:
@@ -286,29 +315,40 @@ def sentences(
 def _lead(answer: str, against: str, lead: float, draw: Draw | None) -> tuple[str, ...]:
     token, rival = spoken(answer), spoken(against)
     if draw is not None:
-        best = f"The model's own best was {spoken(draw.best)} with {format_percent(draw.best_probability)}"
-        return (f"{best}; {token} was its choice number {draw.rank}.",)
+        return (_drawn(token, draw),)
     if abs(lead) < NEAR_TIE:
         return (f"It was nearly a tie: {token} led {rival} by only {lead:.1f} bits.",)
     return (f"{token} led {rival} by {lead:.1f} bits.",)
+
+
+def _drawn(token: str, draw: Draw) -> str:
+    best = f"The model's own best was {spoken(draw.best)} with {format_percent(draw.best_probability)}"
+    place = f"its {ORDINALS[draw.rank]}" if draw.rank in ORDINALS else f"its choice number {draw.rank}"
+    share = f"{place} with {format_percent(draw.probability)}"
+    if draw.by is None:
+        return f"{best}; {token} was {share}."
+    if draw.by in ("draw", "beams"):
+        return f"{best}; the {draw.by} took {token}, {share}."
+    how = "ruled that out" if draw.ruled_out else f"put {token} before it"
+    return f"{best}; {draw.by} {how}, and {token} was taken, {share}."
 
 
 def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
     if not words:
         return "There is no word before it that could be taken away."
     if named == 0:
-        largest = max(words, key=lambda word: abs(word.left_out))
-        if abs(largest.left_out) < SLIGHT * abs(lead):
+        largest = max(words, key=lambda word: abs(_left_out(word)))
+        if abs(_left_out(largest)) < SLIGHT * abs(lead):
             return "No single word decides: without any one of them the lead stays about the same."
         return (
             "No single word decides: none takes half of the lead with it when it is exchanged for others; leaving "
-            f"“{largest.text}” out changes it most ({largest.left_out:+.1f})."
+            f"“{largest.text}” out changes it most ({_left_out(largest):+.1f})."
         )
     chosen = words[:named]
     names = quoted_list([word.text for word in chosen])
     best = chosen[0].best_exchange
     if best is None:
-        loss = _loss(lead, max(word.left_out for word in chosen))
+        loss = _loss(lead, max(map(_left_out, chosen)))
         return f"{names} decide{'s' if named == 1 else ''} it: without {_that_word(named)} {loss} ({_changes(chosen)})."
     loss = _loss(lead, max(-word.worth for word in chosen))
     instead = f"“{best.text}” instead" + ("" if named == 1 else f" of “{chosen[0].text}”")
@@ -317,6 +357,10 @@ def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
         f"{names} decide{'s' if named == 1 else ''} it: with another word in place of {_that_word(named)} {loss} "
         f"({_changes(chosen)}). With {instead} the model {says} {spoken(best.answer)}."
     )
+
+
+def _left_out(word: WordEffect) -> float:
+    return word.left_out or 0.0
 
 
 def _that_word(named: int) -> str:
@@ -328,6 +372,8 @@ def _changes(words: Sequence[WordEffect]) -> str:
 
 
 def _loss(lead: float, change: float) -> str:
+    if lead <= GONE:
+        return "it falls further behind"
     return "the lead is gone" if lead + change <= GONE else f"the lead falls to {lead + change:.1f}"
 
 

@@ -41,13 +41,14 @@ class Word:
         return tuple(position for place in self.places for position in place)
 
 
-def words_of(tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None = None) -> list[Word]:
-    """The words of a text's tokens, in their order; what stands outside of the prompt's contents is the template.
+def words_of(reading: Activations, end: int, contents: Sequence[str] | None = None) -> list[Word]:
+    """The words before a position, in their order; what stands outside of the prompt's contents is the template.
 
     `contents`: the texts of a prompt's messages; None: all of the prompt is text.
     """
+    tokens = reading.tokens[:end]
     texts = [token.text for token in tokens]
-    origins = _origins(tokens, prompt_length, contents)
+    origins = _origins(tokens, reading.prompt_length, contents)
     found: dict[str, tuple[Origin, list[tuple[int, ...]]]] = {}
     template = tuple(position for position, origin in enumerate(origins) if origin == "template")
     for place in _spelled(texts, origins):
