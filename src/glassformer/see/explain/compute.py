@@ -254,7 +254,6 @@ def _specific(text: ReadText, position: int, token: int) -> bool:
 
 def explained(
     question: Question,
-    contents: Sequence[str] | None,
     progress: Progress | None,
     by: tuple[str, bool] | None,
     evidence: bool,

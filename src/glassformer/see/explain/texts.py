@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from glassformer.engine.protocol import Executor, Feed, Row, Want, common_prefix
-from glassformer.ground.candidates import log_softmax
+from glassformer.ground.candidates import LogProbabilities, log_softmax
 from glassformer.ground.errors import NotNumbers
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import CHUNK_BYTES, CHUNK_TOKENS, Activations, to_numpy
@@ -32,7 +32,7 @@ class ReadText:
         self.kept: list[Floats] = []
         self.likely: list[list[int]] = [[]]  # in the place of each token
         self.row = self.executor.open(None)
-        self.sum: Floats | float = 0.0  # of the probabilities after all tokens
+        self.sum: LogProbabilities = np.zeros(1)  # of the probabilities after all tokens
 
     def read(self) -> None:
         size = max(1, min(CHUNK_TOKENS, CHUNK_BYTES // (4 * self.reading.model.config.vocab_size)))
@@ -60,7 +60,7 @@ class ReadText:
 
     def elsewhere(self, position: int, token: int) -> float:
         """How probable the model held a token to be after the text's other tokens, on average."""
-        return max(0.0, float(np.asarray(self.sum)[token]) - self.probability(position, token)) / len(self.ids)
+        return max(0.0, float(self.sum[token]) - self.probability(position, token)) / len(self.ids)
 
     def after(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """The logits after other texts, of which what they have in common with this one is not read again."""
