@@ -1702,7 +1702,7 @@ export interface components {
             kind: "self" | "cross" | "encoder";
             /**
              * Layer
-             * @description Which layer; -1 is the last. By default the mean of all.
+             * @description Which layer; -1 is the last.
              */
             layer?: number | null;
             /** Model */
@@ -2028,9 +2028,11 @@ export interface components {
             text: string;
         };
         Carried: {
+            against: components["schemas"]["AnswerToken"];
             answer: string;
             instead: string;
             lead: number | null;
+            lead_instead: number | null;
             lens: number | null;
             parts: components["schemas"]["PartEffect"][];
             settled: number | null;
@@ -2513,7 +2515,10 @@ export interface components {
         Draw: {
             best: string;
             best_probability: number | null;
+            by: string | null;
+            probability: number | null;
             rank: number;
+            ruled_out: boolean;
         };
         /**
          * EmbedRequest
@@ -2590,9 +2595,19 @@ export interface components {
             place: string;
             position: number | null;
         };
+        Evidence: {
+            clause: string;
+            method: string;
+            sure: string;
+            value: string;
+        };
         Exchange: {
             answer: string;
+            answer_id: number;
             change: number | null;
+            id: number;
+            /** @enum {unknown} */
+            outcome: "unchanged" | "another" | "another kind";
             probability: number | null;
             text: string;
         };
@@ -2682,10 +2697,22 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Evidence
+             * @description Say of each clause how it was measured, and how sure it is.
+             * @default false
+             */
+            evidence: boolean;
             /** Model */
             model?: string | null;
             /** Prompt */
             prompt: string | number[] | components["schemas"]["ChatMessage"][];
+            /**
+             * Quick
+             * @description Measure less: each word exchanged once, fewer parts, no checks.
+             * @default false
+             */
+            quick: boolean;
             /**
              * Raw
              * @default false
@@ -2725,6 +2752,7 @@ export interface components {
             carried: components["schemas"]["Carried"] | null;
             checks: components["schemas"]["Check"][];
             draw: components["schemas"]["Draw"] | null;
+            evidence: components["schemas"]["Evidence"][];
             lead: number | null;
             model: string;
             named: number;
@@ -5557,7 +5585,7 @@ export interface components {
         };
         WordEffect: {
             exchanges: components["schemas"]["Exchange"][];
-            left_out: number | null;
+            left_out: (number | null) | null;
             /** @enum {unknown} */
             origin: "prompt" | "answer" | "template";
             positions: number[];
