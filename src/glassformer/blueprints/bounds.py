@@ -95,11 +95,11 @@ def check_numbers(values: Mapping[str, Any], bounds: Mapping[str, Bounds], own_n
     """Refuse the first number that is out of bounds; what is no number at all is left to the check of types."""
     for name in values.keys() & bounds.keys():
         value = values[name]
-        for number in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(number, bool) or not isinstance(number, int | float):
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, bool) or not isinstance(item, int | float):
                 continue
-            if (expected := bounds[name].refusal(number)) is not None:
-                raise ConfigError(f"config field {own_name(name)!r} is {brief(number)}; it must be {expected}.")
+            if (expected := bounds[name].refusal(item)) is not None:
+                raise ConfigError(f"config field {own_name(name)!r} is {brief(item)}; it must be {expected}.")
 
 
 def check_held(

@@ -92,7 +92,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The same as `read`, by its familiar name."""
+        """`read`, by its familiar name."""
         return cls.read(values)
 
     @classmethod
@@ -110,9 +110,9 @@ class Config:
         """Bring a raw config to this class's fields. Families extend it."""
         labels = raw.get("id2label")
         if isinstance(labels, Mapping):
-            if not all(str(number).isdecimal() and len(str(number)) < 10 for number in labels):
+            if not all(str(index).isdecimal() and len(str(index)) < 10 for index in labels):
                 raise ConfigError(f"config field 'id2label' is {brief(labels)}; its keys must be numbers.")
-            raw = {**raw, "id2label": {int(number): label for number, label in labels.items()}}
+            raw = {**raw, "id2label": {int(index): label for index, label in labels.items()}}
             raw.setdefault("num_labels", len(labels))
             if raw["num_labels"] and raw["num_labels"] != len(labels):  # a list that was left over: the number counts
                 raw["id2label"] = None
@@ -127,7 +127,7 @@ class Config:
                 f"{did_you_mean(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
             )
         if self.id2label is None:
-            self.id2label = {number: f"LABEL_{number}" for number in range(self.label_count)}
+            self.id2label = {index: f"LABEL_{index}" for index in range(self.label_count)}
         self.num_labels = len(self.id2label)
         self.__dict__["_complete"] = True  # from now on, changes are checked
 
@@ -258,20 +258,20 @@ class Config:
 
     def consistent_labels(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Changes in which the labels' names and their number agree."""
-        numbers = changes.pop("label2id", None)  # the inverse of id2label
+        label_ids = changes.pop("label2id", None)  # the inverse of id2label
         names, count = changes.get("id2label"), changes.get("num_labels")
-        if names is None and numbers is not None:
-            names = {number: label for label, number in numbers.items()}
+        if names is None and label_ids is not None:
+            names = {index: label for label, index in label_ids.items()}
         if names is None:
             stale = "id2label" in changes or (count is not None and count != len(self.id2label or {}))
             return changes | ({"id2label": None} if stale else {})
         if count not in (None, len(names)):
             raise ConfigError(f"num_labels is {count}, but id2label names {len(names)} labels. Give one of them.")
-        return changes | {"id2label": {int(number): label for number, label in names.items()}, "num_labels": len(names)}
+        return changes | {"id2label": {int(index): label for index, label in names.items()}, "num_labels": len(names)}
 
     @property
     def label2id(self) -> dict[str, int]:
-        return {label: number for number, label in (self.id2label or {}).items()}
+        return {label: index for index, label in (self.id2label or {}).items()}
 
     def to_dict(self) -> dict[str, Any]:
         """As `config.json` holds it: without what is null, except where that is not what a reader would take by default."""
@@ -282,7 +282,7 @@ class Config:
         if "rope" in values:
             values["rope_parameters"] = values.pop("rope")
         values = {self.own_name(name): value for name, value in values.items()}
-        if values.get("id2label") == {number: f"LABEL_{number}" for number in range(self.default_label_count)}:
+        if values.get("id2label") == {index: f"LABEL_{index}" for index in range(self.default_label_count)}:
             del values["id2label"]
         else:
             values["label2id"] = self.label2id

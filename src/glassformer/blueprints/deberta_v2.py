@@ -85,7 +85,7 @@ class Config(bert.Config):
 
     @property
     def scale(self) -> float:
-        """Of attention scores, which are sums of so many terms."""
+        """The scale of attention scores, each a sum of one term of content and those of positions."""
         terms = 1 + len(self.pos_att_type or ())
         return float((self.hidden_size // self.num_attention_heads * terms) ** -0.5)
 

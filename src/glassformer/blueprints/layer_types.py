@@ -16,7 +16,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(kw_only=True)
 class Config(llama.Config):
-    default_period: ClassVar[int]  # every so many layers, one looks to the beginning, where a file lists no kinds
+    default_period: ClassVar[int]  # every n-th layer looks to the beginning, where a file lists no kinds
 
     sliding_window: int | None = 4096
     layer_types: list[str] | None = None

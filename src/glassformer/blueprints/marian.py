@@ -30,8 +30,8 @@ class Config(bart.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        target, own = raw.get("decoder_vocab_size"), raw.get("vocab_size")
-        if target not in (None, own):
+        target, source = raw.get("decoder_vocab_size"), raw.get("vocab_size")
+        if target not in (None, source):
             raise ConfigError(
                 f"config field 'decoder_vocab_size' is {target!r}; another vocabulary than the encoder's is not supported."
             )

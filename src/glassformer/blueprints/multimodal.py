@@ -38,19 +38,19 @@ def text_config(raw: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any
     whole = raw.get("model_type")
     if not isinstance(whole, str) or whole not in TEXT_FAMILIES:
         return None
-    own = raw.get("text_config", {name: value for name, value in raw.items() if name != "vision_config"})
-    if not isinstance(own, Mapping):
-        raise ConfigError(f"config field 'text_config' is {brief(own)}; it must be an object.")
-    family = own.get("model_type")
+    text = raw.get("text_config", {name: value for name, value in raw.items() if name != "vision_config"})
+    if not isinstance(text, Mapping):
+        raise ConfigError(f"config field 'text_config' is {brief(text)}; it must be an object.")
+    family = text.get("model_type")
     family = family if isinstance(family, str) and family in known else TEXT_FAMILIES[whole]
-    shared = {name: raw[name] for name in SHARED_FIELDS if name in raw and own.get(name) is None}
+    shared = {name: raw[name] for name in SHARED_FIELDS if name in raw and text.get(name) is None}
     shared |= {name: raw[name] for name in ("tie_word_embeddings",) if raw.get(name) is not None}  # the whole model's wins
-    return {**own, **shared, **_one_axis(own), "model_type": family, "architectures": None}
+    return {**text, **shared, **_one_axis(text), "model_type": family, "architectures": None}
 
 
-def _one_axis(own: Mapping[str, Any]) -> dict[str, Any]:
+def _one_axis(text: Mapping[str, Any]) -> dict[str, Any]:
     """RoPE without its sections for the axes of an image: a text's positions are the same on all of them."""
-    ropes = {name: own[name] for name in ("rope_scaling", "rope_parameters") if isinstance(own.get(name), Mapping)}
+    ropes = {name: text[name] for name in ("rope_scaling", "rope_parameters") if isinstance(text.get(name), Mapping)}
     for name, rope in ropes.items():
         kind = rope.get("rope_type", rope.get("type"))
         kept = {field: value for field, value in rope.items() if field not in ("mrope_section", "type")}

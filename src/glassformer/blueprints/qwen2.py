@@ -28,9 +28,9 @@ class Config(llama.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for number, kind in enumerate(self.layer_types or ()):
+        for index, kind in enumerate(self.layer_types or ()):
             if kind not in (FULL, SLIDING):
-                raise ConfigError(f"config field 'layer_types' has {kind!r} for layer {number}; known: {FULL}, {SLIDING}.")
+                raise ConfigError(f"config field 'layer_types' has {kind!r} for layer {index}; known: {FULL}, {SLIDING}.")
         if self.layer_types and len(self.layer_types) != self.num_hidden_layers:
             raise ConfigError(
                 f"config field 'layer_types' lists {len(self.layer_types)} layers of {self.num_hidden_layers}."

@@ -21,7 +21,7 @@ class Config(qwen3.Config, routed.Config):
     num_experts: int = 128
     num_experts_per_tok: int = 8
     moe_intermediate_size: int = 768
-    decoder_sparse_step: int = 1  # every so many layers there are experts
+    decoder_sparse_step: int = 1  # there are experts in every n-th layer
     mlp_only_layers: list[int] | None = None  # that have none
 
     def __post_init__(self) -> None:

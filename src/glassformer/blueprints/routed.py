@@ -54,7 +54,7 @@ def routed_mlp(
 ) -> Value:  # fmt: skip
     """The update of an MLP whose experts are `module.experts.0`, `module.experts.1`, …; `names`: of their projections."""
     gate, up, down = names
-    experts = [f"{module}.experts.{number}." for number in range(c.num_experts)]
+    experts = [f"{module}.experts.{index}." for index in range(c.num_experts)]
     chosen = c.num_experts_per_tok
     scores = b.linear(x, f"{module}.{router}", c.num_experts, bias, site="mlp.router")
     shares = b.route(scores, f"{module}.{router}", chosen, c.norm_topk_prob)

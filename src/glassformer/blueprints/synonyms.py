@@ -113,9 +113,9 @@ class _Hooks:
         return ((name, site) for name, site, same in self._table() if same)
 
     def absent(self) -> Iterator[tuple[str, str]]:
-        for number in range(self.blocks):
+        for index in range(self.blocks):
             for hook, reason in {**ABSENT, **(ABSENT_ROTATED if self.rotated else {})}.items():
-                yield from _spellings(number, hook, reason)
+                yield from _spellings(index, hook, reason)
         yield from ABSENT_OUTSIDE.items()
         for name, site, same in self._table():
             if not same:
@@ -124,11 +124,11 @@ class _Hooks:
     def _table(self) -> Iterator[tuple[str, str, bool]]:
         """Every name with its site, and whether its numbers are the same in this model."""
         hooks = {**IN_BLOCK, **(ROTATED if self.rotated else UNROTATED)}
-        for number in range(self.blocks):
-            before = f"blocks.{number - 1}.residual" if number else "embedding"
-            scope = f"blocks.{number}."
+        for index in range(self.blocks):
+            before = f"blocks.{index - 1}.residual" if index else "embedding"
+            scope = f"blocks.{index}."
             for hook, site in (("hook_resid_pre", before), ("hook_in", before), *((h, scope + s) for h, s in hooks.items())):
-                for name, _ in _spellings(number, hook, site):
+                for name, _ in _spellings(index, hook, site):
                     yield name, site, self._is_same(hook, site, scope)
         for hook, site in OUTSIDE.items():
             yield hook, site, self._is_same(hook, site)
@@ -141,10 +141,10 @@ class _Hooks:
         return site in self.sites and (site != "scores" or self.ops[site].is_plain)
 
 
-def _spellings(number: int, hook: str, meaning: str) -> Iterator[tuple[str, str]]:
-    yield f"blocks.{number}.{hook}", meaning
+def _spellings(index: int, hook: str, meaning: str) -> Iterator[tuple[str, str]]:
+    yield f"blocks.{index}.{hook}", meaning
     for short in SHORT.get(hook, ()):
-        yield f"{short}.{number}", meaning
+        yield f"{short}.{index}", meaning
 
 
 # Paths of modules ---------------------------------------------------------------------------------------------------
@@ -153,17 +153,17 @@ def _spellings(number: int, hook: str, meaning: str) -> Iterator[tuple[str, str]
 def _module_paths(ops: Sequence[Op]) -> dict[str, str]:
     """`MODULE.output` and `MODULE.input` with their sites; a module that runs twice has none."""
     readers: dict[int, set[int]] = {}
-    for number, op in enumerate(ops):
+    for index, op in enumerate(ops):
         for source in op.inputs:
-            readers.setdefault(source, set()).add(number)
+            readers.setdefault(source, set()).add(index)
     paths: dict[str, str] = {}
     runs = Counter[str]()
     for group in _groups(ops):
-        block = min((ops[number].module for number in group), key=len)
-        for module in _modules([ops[number].module for number in group], block):
+        block = min((ops[index].module for index in group), key=len)
+        for module in _modules([ops[index].module for index in group], block):
             runs[module] += 1
-            inside = [number for number in group if f"{ops[number].module}.".startswith(f"{module}.")]
-            deepest = max(ops[number].module.count(".") for number in inside)
+            inside = [index for index in group if f"{ops[index].module}.".startswith(f"{module}.")]
+            deepest = max(ops[index].module.count(".") for index in inside)
             if module != block and deepest > module.count(".") + 1:
                 continue  # sums have no module of their own: one may be inside of it too
             first, last = ops[inside[0]], ops[inside[-1]]
@@ -180,10 +180,10 @@ def _module_paths(ops: Sequence[Op]) -> dict[str, str]:
 def _groups(ops: Sequence[Op]) -> Iterable[list[int]]:
     """The numbers of each block's ops, and of each op outside of blocks."""
     groups: dict[tuple[str, int, int], list[int]] = {}
-    for number, op in enumerate(ops):
+    for index, op in enumerate(ops):
         if op.module:
-            key = (op.stack, -1, number) if op.block is None else (op.stack, op.block, 0)
-            groups.setdefault(key, []).append(number)
+            key = (op.stack, -1, index) if op.block is None else (op.stack, op.block, 0)
+            groups.setdefault(key, []).append(index)
     return groups.values()
 
 

@@ -59,12 +59,12 @@ class Config(shared.Config):
     def initial_std(self, name: str, inputs: int) -> float | None:
         """As T5's authors have it: a projection keeps its input's variance; a query's is smaller by the root of the head
         size, because attention scores are not scaled by it; embeddings are not scaled."""
-        own = name.rpartition(".")[2]
-        if own == "relative_attention_bias":
+        ending = name.rpartition(".")[2]
+        if ending == "relative_attention_bias":
             return self.initializer_factor * float(self.hidden_size**-0.5)
-        if not inputs or own == "lm_head":
+        if not inputs or ending == "lm_head":
             return self.initializer_factor
-        return self.initializer_factor * float(inputs**-0.5) * float(self.head_dim**-0.5 if own == "q" else 1)
+        return self.initializer_factor * float(inputs**-0.5) * float(self.head_dim**-0.5 if ending == "q" else 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -169,8 +169,8 @@ def _nibble_values(kind: str) -> tuple[Floats, Floats]:
     from gguf import quants
 
     values = np.array(getattr(quants, kind).kvalues, np.float32)
-    numbers = np.arange(256)
-    return values[numbers & 15], values[numbers >> 4]
+    codes = np.arange(256)
+    return values[codes & 15], values[codes >> 4]
 
 
 def _from_nibbles(kind: str, packed: Bytes, scales: npt.NDArray[Any]) -> Floats:

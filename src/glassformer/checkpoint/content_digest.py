@@ -48,7 +48,7 @@ def content_digest(file: TensorFile) -> str:
         if memory is not None and len(digest := memory.read_text("ascii")) == 64:
             return digest
     with ThreadPoolExecutor(_threads()) as pool:
-        pieces = pool.map(lambda at: hashlib.sha256(file.read(at, PIECE)).digest(), range(0, len(file), PIECE))
+        pieces = pool.map(lambda begin: hashlib.sha256(file.read(begin, PIECE)).digest(), range(0, len(file), PIECE))
         digest = hashlib.sha256(b"".join(pieces)).hexdigest()
     file.check()
     if memory is not None:
@@ -96,9 +96,9 @@ def checksum(data: Bytes) -> bytes:
     rest = np.zeros(BLOCK, np.uint8)
     rest[: data.size - whole] = data[whole:]
 
-    def sums(at: int) -> Bytes:
-        numbers = data[at : min(at + PIECE, whole)].view(np.uint64)
-        blocks: npt.NDArray[np.uint64] = np.add.reduce(numbers.reshape(-1, BLOCK // 8), axis=1)
+    def sums(begin: int) -> Bytes:
+        words = data[begin : min(begin + PIECE, whole)].view(np.uint64)
+        blocks: npt.NDArray[np.uint64] = np.add.reduce(words.reshape(-1, BLOCK // 8), axis=1)
         return blocks.view(np.uint8)
 
     with ThreadPoolExecutor(_threads()) as pool:

@@ -188,18 +188,18 @@ class GgufReader:
 
     def _any_strings(self, count: int, key: str) -> list[str]:
         """The next `count` strings, one by one."""
-        buffer, at, end = self.file.buffer, self.at, len(self.file)
+        buffer, offset, end = self.file.buffer, self.at, len(self.file)
         strings = []
         for _ in range(count):
-            if end - at < LENGTH.size:
+            if end - offset < LENGTH.size:
                 raise self._damaged(key, "the file ends inside it")
-            (length,) = LENGTH.unpack_from(buffer, at)
-            at += LENGTH.size
-            if length > end - at:
+            (length,) = LENGTH.unpack_from(buffer, offset)
+            offset += LENGTH.size
+            if length > end - offset:
                 raise self._damaged(key, f"a string of {length} bytes passes the end of the file")
-            strings.append(self._decoded(buffer[at : at + length], key))
-            at += length
-        self.at = at
+            strings.append(self._decoded(buffer[offset : offset + length], key))
+            offset += length
+        self.at = offset
         return strings
 
     def _decoded(self, text: bytes, key: str) -> str:

@@ -88,12 +88,12 @@ def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], wh
     values = np.empty((count, shape[-1]), np.float32)
     step = max(1, CHUNK // shape[-1])  # piece by piece, for the formulas take several times a piece's memory
     try:
-        for at in range(0, max(count, 1), step):
-            piece = rows[at : at + step]
+        for begin in range(0, max(count, 1), step):
+            piece = rows[begin : begin + step]
             if kind not in CODEBOOK_KINDS:
-                values[at : at + step] = gguf_dequantize(piece, GGMLQuantizationType[kind])
+                values[begin : begin + step] = gguf_dequantize(piece, GGMLQuantizationType[kind])
             elif piece.size:
-                values[at : at + step] = expand(kind, piece)
+                values[begin : begin + step] = expand(kind, piece)
     except (NotImplementedError, KeyError) as error:
         raise CheckpointError(
             f"{where} is of kind {kind}, which cannot be expanded. "

@@ -52,8 +52,8 @@ class OutputTensor:
         """Functions that pack one piece after the other."""
         count, columns = int(np.prod(self.shape[:-1], dtype=np.int64)), self.shape[-1]
         step, rows = max(1, PIECE // columns), self.open()
-        for at in range(0, count, step):
-            yield partial(self._packed, rows, at, min(at + step, count))
+        for begin in range(0, count, step):
+            yield partial(self._packed, rows, begin, min(begin + step, count))
 
     def _packed(self, rows: RowReader, first: int, last: int) -> Bytes:
         try:

@@ -80,10 +80,10 @@ def quantize_rows(rows: Floats, kind: str) -> Bytes:
     packed = np.empty((len(rows), quantized_size(kind, (rows.shape[-1],))), np.uint8)
     step = max(1, CHUNK // rows.shape[-1])
     quantizer = K_KINDS.get(kind)
-    for at in range(0, len(rows), step):
-        piece = rows[at : at + step]
+    for begin in range(0, len(rows), step):
+        piece = rows[begin : begin + step]
         raw = _by_gguf_package(piece, kind) if quantizer is None else quantizer(piece.reshape(-1, SUPER_BLOCK))
-        packed[at : at + step] = raw.reshape(len(piece), -1)
+        packed[begin : begin + step] = raw.reshape(len(piece), -1)
     return packed
 
 

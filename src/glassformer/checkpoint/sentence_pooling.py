@@ -61,8 +61,8 @@ class SentenceSettings:
 def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None) -> SentenceSettings:
     """From a checkpoint's folder, or from a GGUF's metadata; by default, the mean of all states."""
     if metadata is not None:
-        number = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
-        return SentenceSettings(pooling=(GGUF_POOLINGS.get(number, "mean") if isinstance(number, int) else "mean",))
+        code = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+        return SentenceSettings(pooling=(GGUF_POOLINGS.get(code, "mean") if isinstance(code, int) else "mean",))
     modules = path / "modules.json"
     settings: dict[str, Any] = {}
     if modules.exists():
@@ -122,7 +122,8 @@ def _dense(folder: Path) -> DenseLayer:
         raise CheckpointError(
             f"{folder / 'config.json'}: the activation {activation!r} is not known; there are {', '.join(ACTIVATIONS)}."
         )
-    weights = next((at for name in ("model.safetensors", "pytorch_model.bin") if (at := folder / name).exists()), None)
+    candidates = (folder / name for name in ("model.safetensors", "pytorch_model.bin"))
+    weights = next((path for path in candidates if path.exists()), None)
     if weights is None:
         raise CheckpointError(f"{folder}: holds no model.safetensors and no pytorch_model.bin. Fetch the weights.")
     tensors = read_weights(weights)

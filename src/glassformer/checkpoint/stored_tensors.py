@@ -304,7 +304,8 @@ class StoredTensor:
             return False
         step = 1 << 24
         return all(
-            np.array_equal(self.bytes[at : at + step], other.bytes[at : at + step]) for at in range(0, self.size, step)
+            np.array_equal(self.bytes[begin : begin + step], other.bytes[begin : begin + step])
+            for begin in range(0, self.size, step)
         )
 
     def release(self) -> None:

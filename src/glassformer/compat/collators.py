@@ -240,7 +240,7 @@ class DataCollatorForLanguageModeling:
             raise InputError("whole_word_mask needs to know the words: encode with return_offsets_mapping=True.")
         width, side = special.shape[1], self.tokenizer.padding_side
         spans = np.stack(
-            [_pad_rows([row[:, at] for row in map(np.asarray, offsets)], width, 0, side, "np") for at in (0, 1)]
+            [_pad_rows([row[:, end] for row in map(np.asarray, offsets)], width, 0, side, "np") for end in (0, 1)]
         )
         starts, ends = spans
         before = np.pad(ends[:, :-1], ((0, 0), (1, 0)), constant_values=-1)

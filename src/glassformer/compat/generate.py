@@ -76,11 +76,11 @@ class GenerationMixin:
             tokenizer: needed where settings name texts: stop_strings, bad_words, json_schema, regex, ….
             watch: sites to read in every pass, or to change; what was read is in the output's `sites`, by step.
             settings: any field of GenerationConfig, for this call only; docs/decoding.md has them all. Often used:
-                max_new_tokens   at most so many new tokens (default 256)
+                max_new_tokens   the most new tokens (default 256)
                 do_sample        draw from the probabilities; otherwise the best token is taken each time
                 temperature      below 1 sharpens the probabilities, above 1 flattens them
                 top_k, top_p     draw only from the best k, or from the best that together have probability p
-                num_beams        follow so many texts at once, and take the best as a whole
+                num_beams        follow this many texts at once, and take the best as a whole
                 repetition_penalty   above 1: tokens of the text so far become less likely
                 seed             the same seed gives the same draws; without one, torch's generator gives it
 
@@ -102,16 +102,16 @@ class GenerationMixin:
             streamer.put(call.prompts.ids[0].cpu())
         steps: list[list[Step]] = [[] for _ in call.policies]
         outcomes: dict[int, Outcome] = {}
-        for number, step in _steps(self, call):
+        for row, step in _steps(self, call):
             if call.settings.return_dict_in_generate:
-                steps[number].append(step)
+                steps[row].append(step)
             if streamer is not None:
                 streamer.put(torch.tensor([step.id]))
             if step.outcome is not None:
-                outcomes[number] = step.outcome
+                outcomes[row] = step.outcome
         if streamer is not None:
             streamer.end()
-        texts = [outcomes[number] for number in range(len(call.policies))]
+        texts = [outcomes[row] for row in range(len(call.policies))]
         if (advice := remedies([text.policy for text in texts])) is not None:
             note(advice)
         chosen = pad_rows([text.policy.chosen for text in texts], call.pad, call.prompts.ids)
@@ -135,7 +135,7 @@ class GenerationMixin:
         watch: WatchLike = None,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
-        """The same as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
+        """`generate` as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
         what each rule did to them, and what `watch` read where the token was predicted."""
         read = GenerateInputs(_prompt_ids(self, inputs, input_ids, settings), attention_mask, None, decoder_input_ids)
         return _steps(self, _prepare_call(self, read, generation_config, tokenizer, settings, watch, StepDetail.of(look)))

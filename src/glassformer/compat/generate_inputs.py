@@ -244,23 +244,23 @@ def _encode(model: Any, inputs: GenerateInputs, settings: GenerationConfig, watc
 
 
 def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
-    """The same prompts, with rows that remember what the cache and the encoder's output hold."""
+    """The prompts, with rows that remember what the cache and the encoder's output hold."""
     from glassformer.engine.plain.executor import PlainExecutor
     from glassformer.engine.plain.kv_cache import KvSnapshot
 
     executor = PlainExecutor(model)
-    own, cross = cached_layers(model, cache, prompts) if cache is not None else ([], [])
+    text, cross = cached_layers(model, cache, prompts) if cache is not None else ([], [])
     sources: list[Layers] = [[] for _ in prompts.rows]
     if prompts.source_layout is not None:
         if cross:
             sources = _row_layers(cross, prompts.source_layout.columns)
         elif prompts.encoder_output is not None:
             sources = _project_sources(model, prompts.encoder_output, prompts.source_layout)
-    filled = own[0][0].shape[2] if own else 0
+    filled = text[0][0].shape[2] if text else 0
     # a row's last token is read again where the cache holds it: the scores after it are not kept
     cached = [columns[columns < filled][: len(columns) - 1] for columns in prompts.layout.columns]
     begun: list[Row | None] = []
-    texts = zip(_row_layers(own, cached), sources, prompts.sources, prompts.rows, prompts.vectors, strict=True)
+    texts = zip(_row_layers(text, cached), sources, prompts.sources, prompts.rows, prompts.vectors, strict=True)
     for layers, source, source_ids, ids, vectors in texts:
         snapshot = KvSnapshot(layers if layers and layers[0][0].shape[1] else [], source)
         known = snapshot.text or snapshot.source
@@ -272,8 +272,11 @@ def _with_begun_rows(model: Any, prompts: Prompts, cache: Any) -> Prompts:
 def _row_layers(layers: Layers, columns: Sequence[Tensor]) -> list[Layers]:
     """Each row's keys and values at its own columns, (heads, length, head_size), by layer."""
     return [
-        [(key[row][:, at.to(key.device)].detach(), value[row][:, at.to(key.device)].detach()) for key, value in layers]
-        for row, at in enumerate(columns)
+        [
+            (key[row][:, column.to(key.device)].detach(), value[row][:, column.to(key.device)].detach())
+            for key, value in layers
+        ]
+        for row, column in enumerate(columns)
     ]
 
 
@@ -301,10 +304,10 @@ def cached_layers(model: Any, cache: Any, prompts: Prompts) -> tuple[Layers, Lay
             f"past_key_values is a {type(cache).__name__}; it must be a {names} of glassformer, as an output has it."
         )
     pair = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache)
-    own, cross = (_filled_layers(model, part, len(prompts.rows)) for part in _parts(pair))
-    if own and own[0][0].shape[2] > prompts.layout.length:
+    text, cross = (_filled_layers(model, part, len(prompts.rows)) for part in _parts(pair))
+    if text and text[0][0].shape[2] > prompts.layout.length:
         raise InputError(
-            f"past_key_values hold {own[0][0].shape[2]} tokens, and the prompt has {prompts.layout.length}. Give the whole "
+            f"past_key_values hold {text[0][0].shape[2]} tokens, and the prompt has {prompts.layout.length}. Give the whole "
             "prompt: what the cache holds of it, and what follows."
         )
     if cross and prompts.source_layout is not None and cross[0][0].shape[2] != prompts.source_layout.length:
@@ -312,7 +315,7 @@ def cached_layers(model: Any, cache: Any, prompts: Prompts) -> tuple[Layers, Lay
             f"past_key_values hold a source of {cross[0][0].shape[2]} tokens, and this one has "
             f"{prompts.source_layout.length}. Give the same source again."
         )
-    return own, cross
+    return text, cross
 
 
 def _parts(cache: EncoderDecoderCache) -> tuple[DynamicCache | StaticCache, DynamicCache | StaticCache]:

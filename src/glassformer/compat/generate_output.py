@@ -94,7 +94,7 @@ def _stack_steps(rows: Sequence[Sequence[Any]], count: int, pad: int, like: Tens
     ended = torch.full((count, size), -torch.inf)
     ended[:, pad] = 0.0
     steps = range(max(len(row) for row in rows))
-    scores = ([torch.as_tensor(row[at]).view(count, size) if at < len(row) else ended for row in rows] for at in steps)
+    scores = ([torch.as_tensor(row[step]).view(count, size) if step < len(row) else ended for row in rows] for step in steps)
     return tuple(torch.cat(step).to(like.device) for step in scores)
 
 
@@ -106,11 +106,11 @@ def _rows_of_steps(call: GenerateCall, steps: list[list[Step]], texts: list[Outc
     width, copies = call.settings.num_beams, call.settings.num_return_sequences
     if width == 1:
         count = max(len(row) for row in steps)
-        return [[row[at].pass_sites if at < len(row) else None for row in steps] for at in range(count)]
+        return [[row[step].pass_sites if step < len(row) else None for row in steps] for step in range(count)]
     searches = [text.beam_sites for text in texts[::copies]]
     ended: list[Sites | None] = [None] * width
     count = max(len(search) for search in searches)
-    return [[row for search in searches for row in (search[at] if at < len(search) else ended)] for at in range(count)]
+    return [[row for search in searches for row in (search[step] if step < len(search) else ended)] for step in range(count)]
 
 
 def _add_sites(output: GenerateOutput, call: GenerateCall, steps: list[list[Sites | None]]) -> None:
@@ -159,14 +159,14 @@ def _batched(call: GenerateCall, site: str, step: int, parts: Sequence[Any], per
         if (size := _padded_size(prompts, name, site, step)) is not None:
             shape[axis] = size
     batch = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-    for number, part in enumerate(parts):
+    for row, part in enumerate(parts):
         if part is None:
             continue
-        columns = [_columns(prompts, name, site, step, number // per_prompt) for name in names[1:]]
+        columns = [_columns(prompts, name, site, step, row // per_prompt) for name in names[1:]]
         sizes = part.shape[1:]
-        index = [torch.arange(size) if at is None else at for at, size in zip(columns, sizes, strict=True)]
+        index = [torch.arange(size) if column is None else column for column, size in zip(columns, sizes, strict=True)]
         value = torch.as_tensor(part)[0].to(weight.device, weight.dtype)
-        batch[number].index_put_(torch.meshgrid(*index, indexing="ij"), value)
+        batch[row].index_put_(torch.meshgrid(*index, indexing="ij"), value)
     return batch
 
 
@@ -183,18 +183,18 @@ def _padded_size(prompts: Prompts, axis: str, site: str, step: int) -> int | Non
     return None
 
 
-def _columns(prompts: Prompts, axis: str, site: str, step: int, number: int) -> Tensor | None:
+def _columns(prompts: Prompts, axis: str, site: str, step: int, row: int) -> Tensor | None:
     """Where the tokens of one prompt's row stand along an axis of tokens; None for another axis."""
-    own = prompts.layout.columns[number]
+    columns = prompts.layout.columns[row]
     match axis:
         case "length":
             alone = step > 0 or site == "scores"  # the prompt's last token is the only one that is scored
-            return torch.zeros(1, dtype=torch.long) if alone else own[prompts.read[number] :] - prompts.first_column
+            return torch.zeros(1, dtype=torch.long) if alone else columns[prompts.read[row] :] - prompts.first_column
         case "keys":
-            return torch.cat((own, prompts.layout.length + torch.arange(step)))
+            return torch.cat((columns, prompts.layout.length + torch.arange(step)))
         case "source":
             assert prompts.source_layout is not None
-            return prompts.source_layout.columns[number]
+            return prompts.source_layout.columns[row]
     return None
 
 
@@ -203,18 +203,18 @@ def _columns(prompts: Prompts, axis: str, site: str, step: int, number: int) -> 
 
 def check_cache_room(call: GenerateCall) -> None:
     """Refuse a cache of a fixed size that the texts may outgrow."""
-    own = call.cache.self_attention_cache if isinstance(call.cache, EncoderDecoderCache) else call.cache
-    if isinstance(own, StaticCache):
+    text_cache = call.cache.self_attention_cache if isinstance(call.cache, EncoderDecoderCache) else call.cache
+    if isinstance(text_cache, StaticCache):
         most = call.prompts.layout.length + max(policy.room for policy in call.policies) - 1
-        if most > own.max_cache_len:
+        if most > text_cache.max_cache_len:
             raise InputError(
-                f"the static cache has room for {own.max_cache_len} tokens, and prompt and answer may have {most}. Take a "
-                "larger max_cache_len, or pass max_new_tokens."
+                f"the static cache has room for {text_cache.max_cache_len} tokens, and prompt and answer may have "
+                f"{most}. Take a larger max_cache_len, or pass max_new_tokens."
             )
 
 
 def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
-    """The keys and values of all texts, in the caller's own cache where it has one for so many rows; None where the engine
+    """The keys and values of all texts, in the caller's own cache where it has one for this many rows; None where the engine
     that wrote the texts keeps its own."""
     if any(text.kv is None for text in texts):
         return None
@@ -225,23 +225,23 @@ def fill_cache(call: GenerateCall, texts: Sequence[Outcome]) -> Any:
         new = torch.arange(len(text.policy.chosen) - 1)
         columns.append(torch.cat((prompts.layout.columns[index // copies], prompts.layout.length + new)))
     cache = _cache_for(call, len(texts))
-    own = _padded_layers([text.kv.text for text in texts], columns, length)
+    text_layers = _padded_layers([text.kv.text for text in texts], columns, length)
     if prompts.source_layout is None:
-        cache.refill(own)
+        cache.refill(text_layers)
         return cache
     layout = prompts.source_layout
     source_columns = [layout.columns[index // copies] for index in range(len(texts))]
     cross = _padded_layers([text.kv.source for text in texts], source_columns, layout.length)
     pair = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache)
-    pair.self_attention_cache.refill(own)
+    pair.self_attention_cache.refill(text_layers)
     pair.cross_attention_cache.refill(cross)
     return cache if cache is call.cache else pair
 
 
 def _cache_for(call: GenerateCall, rows: int) -> Any:
-    own = call.cache.self_attention_cache if isinstance(call.cache, EncoderDecoderCache) else call.cache
-    static = isinstance(own, StaticCache) and own.get_seq_length() and len(own.filled(0)[0]) != rows
-    return DynamicCache() if own is None or static else call.cache
+    text_cache = call.cache.self_attention_cache if isinstance(call.cache, EncoderDecoderCache) else call.cache
+    static = isinstance(text_cache, StaticCache) and text_cache.get_seq_length() and len(text_cache.filled(0)[0]) != rows
+    return DynamicCache() if text_cache is None or static else call.cache
 
 
 def _padded_layers(
@@ -254,8 +254,8 @@ def _padded_layers(
         for kind in (0, 1):
             first = rows[0][index][kind]
             batch = first.new_zeros(len(rows), first.shape[0], length, first.shape[2])
-            for row, at in enumerate(columns):
-                batch[row][:, at.to(batch.device)] = rows[row][index][kind]
+            for row, column in enumerate(columns):
+                batch[row][:, column.to(batch.device)] = rows[row][index][kind]
             both.append(batch)
         layers.append((both[0], both[1]))
     return layers

@@ -85,8 +85,8 @@ def digest(value: Tensor) -> bytes:
     data = _bytes(value)
     whole = data.size // ROW * ROW
     result = hashlib.blake2b(data[whole:].tobytes(), digest_size=16)
-    for at in range(0, whole, PIECE):
-        square = data[at : min(at + PIECE, whole)].view(np.uint64).reshape(-1, ROW // 8)
+    for begin in range(0, whole, PIECE):
+        square = data[begin : min(begin + PIECE, whole)].view(np.uint64).reshape(-1, ROW // 8)
         for axis in (0, 1):
             result.update(np.add.reduce(square, axis=axis).tobytes())
     return result.digest()

@@ -134,7 +134,7 @@ class ModelParts:
         In training, no cache is filled unless asked for. The keywords of torch's checkpoint are accepted for familiarity.
 
         Args:
-            every_n_layers: do so in one block of so many: more memory, less time.
+            every_n_layers: do so in every n-th block only: more memory, less time.
             offload: keep what enters the blocks in the host's memory, not on the GPU.
         """
         if every_n_layers < 1:
@@ -213,8 +213,8 @@ def _resize_biases(model: ModelWithHead, count: int) -> None:
     """The biases of the scores, in families that have them, go with the vocabulary; new ones are zero."""
     old = model.config.vocab_size
     for module in (model, *model.head_module.modules()):
-        own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-        for name, tensor in own.items():
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        for name, tensor in tensors.items():
             if name.endswith("bias") and tensor.shape[-1] == old:
                 padded = nn.functional.pad(tensor[..., :count], (0, max(0, count - old)))
                 setattr(module, name, nn.Parameter(padded) if isinstance(tensor, nn.Parameter) else padded)

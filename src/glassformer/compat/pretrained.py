@@ -244,7 +244,7 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     @checked
     def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Any:
-        """The same model with some of its values zeroed, scaled, replaced, or given to a function, in every call.
+        """The model with some of its values zeroed, scaled, replaced, or given to a function, in every call.
 
         As for `glassformer.load(…).changed`, sites may be patterns. Modules, weights and hooks are shared, not copied, and
         gradients flow through the changes. They are not saved with the weights.
@@ -257,8 +257,8 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
         """A call's watch together with the model's changes; where both change a site, the call's own counts."""
         if not self.changes:
             return watch
-        own = Watch.parse(() if watch is None else watch, *self.base_model.block_counts)
-        return Watch(own.reads, {**self.changes, **own.changes}, own.recompute)
+        asked = Watch.parse(() if watch is None else watch, *self.base_model.block_counts)
+        return Watch(asked.reads, {**self.changes, **asked.changes}, asked.recompute)
 
     @checked
     def save_pretrained(
@@ -334,8 +334,8 @@ def add_adapters(model: nn.Module, ranks: Mapping[str, int]) -> None:
     """Put low-rank updates beside the layers of a model, by module."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear | Conv1D)}
     for name, rank in resolve_names(ranks, tuple(layers)).items():
-        holder, _, own = name.rpartition(".")
-        setattr(model.get_submodule(holder), own, with_low_rank_update(layers[name], rank))
+        holder, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(holder), attribute, with_low_rank_update(layers[name], rank))
 
 
 def parse_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -386,9 +386,9 @@ def load_weights(
     if missing := [name for name in lacking if name not in new]:
         raise CheckpointError(f"{path}: the weights lack {join_names(missing)}. {_remedy_for_missing(model, missing)}")
     used: dict[int, StoredTensor] = {}  # by identity: what is stored once and used twice stays one parameter
-    own = {name: value for name, value in expected.items() if name not in new and name not in elsewhere}
-    part_of = {id(stored[name]): parts[name] for name in (*own, *buffers) if name in parts}
-    for name, target in {**own, **buffers}.items():
+    present = {name: value for name, value in expected.items() if name not in new and name not in elsewhere}
+    part_of = {id(stored[name]): parts[name] for name in (*present, *buffers) if name in parts}
+    for name, target in {**present, **buffers}.items():
         if (tensor := stored[name]).shape != tuple(target.shape):
             raise CheckpointError(
                 f"{path}: tensor {tensor.name!r} has shape {tensor.shape}, but the config makes {name!r} "
@@ -410,7 +410,7 @@ def load_weights(
     for name, buffer in model.named_buffers():
         own_part = take_part(buffer, parts[name]) if name in parts else buffer
         _set_tensor(model, name, values[id(stored[name])] if name in buffers else own_part.to(dtype))
-    loaded = {parameters[id(stored[name])] for name in own}
+    loaded = {parameters[id(stored[name])] for name in present}
     for name in new:
         module = name.rpartition(".")[0]
         initialize(model.get_submodule(module), model.config.initial_std, loaded, module)
@@ -427,7 +427,7 @@ def load_weights(
     remarks += [f"not used: {join_names(unexpected)}"] if unexpected else []
     if remarks:
         note(f"{path.name if Path(opened.name).exists() else opened.name}: {'; '.join(remarks)}.")
-    return {name: stored[name] for name in own}
+    return {name: stored[name] for name in present}
 
 
 def _with_tied_names(parts: Mapping[str, TensorPart], expected: Mapping[str, Tensor]) -> Mapping[str, TensorPart]:
@@ -525,9 +525,9 @@ def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> d
     parameters = model.named_parameters(remove_duplicate=model.config.tie_word_embeddings)
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, own in (*parameters, *model.named_buffers()):
+    for name, tensor in (*parameters, *model.named_buffers()):
         if not IGNORED_NAMES.search(name):
-            value = own if values is None else values.get(name, own)
+            value = tensor if values is None else values.get(name, tensor)
             tensors[name] = value.detach().clone() if id(value) in seen else value.detach()
             seen.add(id(value))
     return model.base_model.stored_form(tensors)  # type: ignore[no-any-return]

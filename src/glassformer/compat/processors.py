@@ -52,7 +52,7 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
 
 
 class MaxLengthCriteria(StoppingCriteria):
-    """So many tokens, prompt included."""
+    """Stops at a length in tokens, prompt included."""
 
     def __init__(self, max_length: int, max_position_embeddings: int | None = None) -> None:
         self.max_length, self.max_position_embeddings = max_length, max_position_embeddings
@@ -62,7 +62,7 @@ class MaxLengthCriteria(StoppingCriteria):
 
 
 class MaxTimeCriteria(StoppingCriteria):
-    """So many seconds, from now or from the time that is given."""
+    """Stops after a time in seconds, from now or from the time that is given."""
 
     def __init__(self, max_time: float, initial_timestamp: float | None = None) -> None:
         self.max_time = max_time

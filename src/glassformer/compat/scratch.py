@@ -75,7 +75,7 @@ class Model(model_class("scratch", "ForCausalLM")):  # type: ignore[misc]
 
         Args:
             idx: the prompt's ids, (batch, length).
-            max_new_tokens: so many tokens are drawn.
+            max_new_tokens: how many tokens are drawn.
             temperature: below 1 sharpens the probabilities, above 1 flattens them.
             top_k: draw only from the best k.
 

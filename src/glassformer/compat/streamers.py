@@ -93,7 +93,7 @@ class TextIteratorStreamer(_WithTimeout):
 
 
 class AsyncTextIteratorStreamer(_WithTimeout):
-    """The same for an `async for` loop; make it inside the event loop that it is read in."""
+    """A `TextIteratorStreamer` for an `async for` loop; make it inside the event loop that it is read in."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassformer.blueprints import Blueprint
-from glassformer.engine.program import MatrixRef, Program, StepKind, TokenScope
+from glassformer.engine.program import MatrixRef, Program, TokenScope
 from glassformer.ops.program_writer import ProgramWriter
 
 
@@ -40,7 +40,7 @@ class Lowering(ProgramWriter):
     def _restrict_to_scored(self) -> None:
         """After the last keys and values are stored, only scored tokens are needed, but for a later watched site."""
         steps = self.program.steps
-        last = max(index for index, step in enumerate(steps) if step.kind in (StepKind.ROPE_KV_STORE, StepKind.KV_STORE))
+        last = max(index for index, step in enumerate(steps) if step.kind.stores_kv)
         for index, step in enumerate(steps[last + 1 :], last + 1):
             step.after_cache = True
             if index >= self.last_watched_step:

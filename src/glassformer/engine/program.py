@@ -43,6 +43,14 @@ class StepKind(IntEnum):
     DISTANCE_SCORES = 14
     ROUTE, EXPERT_MATMUL, EXPERT_SUM = range(15, 18)
 
+    @property
+    def rotates(self) -> bool:
+        return self in (StepKind.ROPE, StepKind.ROPE_KV_STORE)
+
+    @property
+    def stores_kv(self) -> bool:
+        return self in (StepKind.KV_STORE, StepKind.ROPE_KV_STORE)
+
 
 class TokenScope(IntEnum):
     """Which tokens a step computes; gathered: those that are scored, written without gaps."""

@@ -64,7 +64,10 @@ def _is_same_in_every_pass(site: str, change: Change) -> bool:
     """Whether what a change does to a token does not depend on where its pass begins and ends."""
     return not site.endswith(".pattern") and all(
         not isinstance(part, FunctionChange)
-        and (part.positions is None or (not isinstance(part.positions, slice) and all(at >= 0 for at in part.positions)))
+        and (
+            part.positions is None
+            or (not isinstance(part.positions, slice) and all(position >= 0 for position in part.positions))
+        )
         for part in parts_of(change)
     )
 

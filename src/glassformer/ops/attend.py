@@ -120,15 +120,15 @@ class Attend(Op):
         keys = all_keys[key_head]
         products = keys @ query[head]
         biases = self._distance_bias(values, query, all_keys)
-        own = None if biases is None else biases[head]
+        bias = None if biases is None else biases[head]
         scores = products * np.float32(self.options["scale"])
         if (softcap := self.options["softcap"]) is not None:
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
-        scores = scores + (0 if own is None else own)
+        scores = scores + (0 if bias is None else bias)
         token = values.token(self)
         sink = float(stored_weight(token.weights, self.weights[0])[head]) if self.weights else -math.inf
         return HeadScores(
-            self, query[head], keys, key_head, scores, own, self._visible_keys(token.position, len(keys)), sink
+            self, query[head], keys, key_head, scores, bias, self._visible_keys(token.position, len(keys)), sink
         )
 
     def _visible_keys(self, position: int, keys: int) -> npt.NDArray[np.bool_]:
@@ -154,10 +154,10 @@ class Attend(Op):
         """What the query has with the keys of all distances, and the keys with the queries of theirs: (heads, keys)."""
         buckets: DistanceBuckets = self.options["distances"]
         furthest, count = buckets.max_distance, keys.shape[1]
-        numbers = buckets.numbers()[np.clip(token.position - np.arange(count), -furthest, furthest) + furthest]
+        indices = buckets.numbers()[np.clip(token.position - np.arange(count), -furthest, furthest) + furthest]
         total = np.zeros((len(query), count), np.float32)
         for term, source in zip(self.options["distance_terms"], self.inputs[3:], strict=True):
-            vectors = distance_heads(values.ops, source, token)[:, numbers]  # (heads, keys, head_size)
+            vectors = distance_heads(values.ops, source, token)[:, indices]  # (heads, keys, head_size)
             total += ((query[:, None] if term == "key" else keys) * vectors).sum(-1)
         return np.asarray(total * np.float32(self.options["scale"]))
 
@@ -234,12 +234,12 @@ class Attend(Op):
         for term, source in zip(self.options["distance_terms"], self.inputs[3:], strict=True):
             table = distance_heads_ref(writer.ops, source)
             scores = writer.allocate(table.shape[0])
-            own, offset = ("query", 0) if term == "key" else ("key", heads * size)  # who meets it
+            other, offset = ("query", 0) if term == "key" else ("key", heads * size)  # who meets it
             writer.emit(
                 StepKind.DISTANCE_SCORES, input=projected, output=scores, distance_heads=table, query_offset=offset,
                 heads=heads, head_size=size, scale=self.options["scale"],
             )  # fmt: skip
-            fields[f"{own}_distances"] = scores
+            fields[f"{other}_distances"] = scores
         return {**fields, "distances": self.options["distances"]} if fields else {}
 
     # On several ranks -------------------------------------------------------------------------------------------
@@ -369,14 +369,14 @@ def project(writer: ProgramWriter, projections: Sequence[HeadProjection], width:
         op = writer.ops[part.projection]
         if part.matrix is None and part.heads.divides_matrix:
             raise ExecutorError("native engines cannot take turns in a sum's heads: merge the adapter instead.")
-        own = math.prod(size for size in op.shape if isinstance(size, int))
+        columns = math.prod(size for size in op.shape if isinstance(size, int))
         if part.matrix is None:
             writer.emit(StepKind.COPY, input=writer.buffer_of[part.projection], output=buffer, output_offset=column)
         else:
-            product = writer.matmul(op.inputs[0], [part.matrix], own, None)
+            product = writer.matmul(op.inputs[0], [part.matrix], columns, None)
             writer.emit(StepKind.COPY, input=product, output=buffer, output_offset=column)
             writer.free(product)
-        column += own
+        column += columns
     return buffer
 
 

@@ -44,9 +44,9 @@ class Embed(Op):
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         row = self.row(e.token(self))
-        own = e.step("in the table", f"{self.weights[0].name}, the token's row, number {index}", row[index])
+        stored = e.step("in the table", f"{self.weights[0].name}, the token's row, number {index}", row[index])
         if (factor := self.options["scale"]) != 1:
-            e.step("scaled", f"× {factor:.6g}", own * factor)
+            e.step("scaled", f"× {factor:.6g}", stored * factor)
 
     def write_modules(self, derivation: Any, index: int) -> None:
         """Its module scales vectors; or, where a caller's own are scaled too, a step of its own."""

@@ -81,7 +81,7 @@ class ExpertOp(Op):
         """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
         size = len(self.weights) // self.experts // self.per_expert
         first = expert * self.per_expert
-        return [self.weights[at * size : (at + 1) * size] for at in range(first, first + self.per_expert)]
+        return [self.weights[index * size : (index + 1) * size] for index in range(first, first + self.per_expert)]
 
     def chosen(self, shares: Array) -> list[int]:
         """The experts that a token goes to, in the order of their slots: by number."""
@@ -130,13 +130,13 @@ class ExpertGate(ExpertOp):
         return f"{gate}, of {self.options['chosen']} of {self.experts} experts"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
-        slot, own = divmod(index, self.neurons)
+        slot, neuron = divmod(index, self.neurons)
         chosen = self.chosen(e.value(self.inputs[1]))
         if slot >= len(chosen):
             e.step("neuron", "of no expert: fewer are chosen here", 0.0)
             return
         parts = zip(("gate", "up"), self.expert_weights(chosen[slot]), strict=True)
-        gate, up = (explain_product(self, e, own, name, weights) for name, weights in parts)
+        gate, up = (explain_product(self, e, neuron, name, weights) for name, weights in parts)
         how, limit, offset = (self.options[name] for name in ("how", "limit", "offset"))
         if limit is not None:
             gate = e.step("gate, cut", f"at most {limit:g}", min(gate, limit))
@@ -177,8 +177,8 @@ class ExpertLinear(ExpertOp):
         total = 0.0
         for slot, expert in enumerate(self.chosen(shares)):
             name, row, bias = weight_row(self, e.token(self).weights, index, self.expert_weights(expert)[0])
-            own = neurons[slot * len(row) : (slot + 1) * len(row)]
-            made = e.dot_product(f"expert {expert}", (name, row), ("neurons", own))
+            values = neurons[slot * len(row) : (slot + 1) * len(row)]
+            made = e.dot_product(f"expert {expert}", (name, row), ("neurons", values))
             share = float(shares[expert])
             total += share * (made + bias)
             with_bias = f" + {bias:.4f}" if bias else ""

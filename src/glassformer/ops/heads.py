@@ -59,8 +59,8 @@ class ProjectToHeads(Op):
         if self.weights:
             explain_scaled_product(self, e, index)
             return
-        head, own = divmod(index, self.width)
-        e.explain(self.inputs[0], (self.options["first"] + self.options["step"] * head) * self.width + own)
+        head, column = divmod(index, self.width)
+        e.explain(self.inputs[0], (self.options["first"] + self.options["step"] * head) * self.width + column)
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         if not self.weights:
@@ -125,7 +125,7 @@ class ProjectToHeads(Op):
             raise splitter.cannot_split(self, reason)
         first, step, size = self.options["first"], self.options["step"], self.width
         starts = [[(first + step * head) * size for head in heads] for heads in splitter.heads[index]]
-        return [[range(start, start + size) for start in own] for own in starts]
+        return [[range(start, start + size) for start in rank_starts] for rank_starts in starts]
 
     def with_updates(self, rewriter: Any) -> int:
         batch, _, length, _ = self.shape
@@ -188,5 +188,5 @@ def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: in
 def build_fused_heads(
     b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
 ) -> Value:
-    """Heads of a projection that makes several things: from its `first` head on, every so many."""
+    """Heads of a projection that makes several things: from its `first` head on, every `step`-th."""
     return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, first=first, step=step)

@@ -82,9 +82,9 @@ class LinearMap(Op):
         if readers and all(splitter.ops[reader].takes_part for reader in readers):
             parts: list[list[range]] = [[] for _ in range(splitter.ranks)]
             for reader in readers:
-                for own, ranges in zip(parts, splitter.ops[reader].projection_ranges(splitter, reader), strict=True):
-                    own += ranges
-            fused = Split(-1, self.width, tuple(joined(own) for own in parts))
+                for rank_ranges, ranges in zip(parts, splitter.ops[reader].projection_ranges(splitter, reader), strict=True):
+                    rank_ranges += ranges
+            fused = Split(-1, self.width, tuple(joined(rank_ranges) for rank_ranges in parts))
             splitter.split_weights([weight], fused.along(outputs))
             splitter.split_weights(bias, fused.along(0))
             splitter.results[index] = fused

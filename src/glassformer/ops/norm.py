@@ -50,23 +50,23 @@ class Norm(Op):
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         x, eps, layer = e.value(self.inputs[0]), self.options["eps"], self.options["how"] == "layer"
-        head, own = divmod(index, x.shape[-1])
+        head, column = divmod(index, x.shape[-1])
         vector = x[head] if x.ndim == 2 else x
-        number = e.step("before", f"x[{own}]", vector[own])
+        value = e.step("before", f"x[{column}]", vector[column])
         if layer:
             mean = e.step("mean", f"of x's {len(vector)} numbers", vector.mean())
-            number = e.step("centred", "before − mean", number - mean)
+            value = e.step("centred", "before − mean", value - mean)
             square = e.step("variance", "the mean of (x − mean)²", vector.var())
         else:
             square = e.step("mean square", f"of x's {len(vector)} numbers", (vector * vector).mean())
         root = e.step("root", f"√({'variance' if layer else 'mean square'} + {eps:g})", np.sqrt(square + eps))
-        number = e.step("normed", "÷ root", number / root)
+        value = e.step("normed", "÷ root", value / root)
         scale, bias = self.scale_and_bias(e.token(self).weights)
         offset = f" (stored as its difference from {self.options['offset']:g})" if self.options["offset"] else ""
-        weight = e.step("weight", f"{self.weights[0].name}[{own}]{offset}", scale[own])
-        number = e.step("result", "normed × weight", number * weight)
+        weight = e.step("weight", f"{self.weights[0].name}[{column}]{offset}", scale[column])
+        value = e.step("result", "normed × weight", value * weight)
         if bias is not None:
-            e.step("with bias", f"+ {bias[own]:.4f}", number + bias[own])
+            e.step("with bias", f"+ {bias[column]:.4f}", value + bias[column])
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         scale, _ = self.scale_and_bias(weights, np.float64)

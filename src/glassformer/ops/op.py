@@ -203,8 +203,8 @@ class Op:
     def number_label(self, index: int, inputs: Callable[[int], Floats]) -> str:
         """What one number of its result is called; `inputs`: the value of each input."""
         if len(self.shape) == 4:
-            head, own = divmod(index, self.width)
-            return f"head {head}, number {own}"
+            head, column = divmod(index, self.width)
+            return f"head {head}, number {column}"
         return f"neuron {index}" if self.site is not None and self.site.endswith("mlp.hidden") else f"number {index}"
 
     # As a linear map --------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Position(Op):
             raise ExecutorError(f"native engines cannot add positions of the kind {self.options['how']!r} here.")
 
     def table(self, positions: int) -> Table:
-        """The rows that an embedding adds, for so many positions."""
+        """The rows that an embedding adds for these positions."""
         if self.options["how"] != "sinusoid":
             return matrix_ref(self)
         halves, stored = bool(self.options.get("halves")), self.options.get("stored", "")

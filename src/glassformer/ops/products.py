@@ -46,13 +46,13 @@ def weight_row(
     matrices = matrices_of(weights)
     columns = bool(op.options.get("columns"))
     rows = matrices[0].shape[1 if columns else 0]
-    matrix, own = matrices[output // rows], output % rows
-    stored = source.weight(matrix.name) if columns else source.weight(matrix.name, own)
+    matrix, index = matrices[output // rows], output % rows
+    stored = source.weight(matrix.name) if columns else source.weight(matrix.name, index)
     assert stored is not None
-    row = stored[:, own] if columns else stored
+    row = stored[:, index] if columns else stored
     biases = [weight for weight in weights if weight not in matrices]
     bias = stored_weight(source, biases[0]).reshape(-1)[output] if biases else 0.0
-    return f"{matrix.name}[{':, ' if columns else ''}{own}]", row, float(bias)
+    return f"{matrix.name}[{':, ' if columns else ''}{index}]", row, float(bias)
 
 
 def explain_product(
@@ -65,8 +65,8 @@ def explain_product(
     total = e.step(name, f"{len(row)} terms", total)
     site = e.ops[op.inputs[0]].site
     if site is not None and not op.options.get("columns"):
-        tensor, _, own = row_name.partition("[")
-        e.add_python(f'model.weight("{tensor}", {own[:-1]}) @ reading.at("{site}")[{e.position}]')
+        tensor, _, rest = row_name.partition("[")
+        e.add_python(f'model.weight("{tensor}", {rest[:-1]}) @ reading.at("{site}")[{e.position}]')
     return e.step(f"{name}, with bias", f"+ {bias:.4f}", total + bias) if bias else total
 
 

@@ -55,9 +55,9 @@ class Recorder:
         self._stack = ""
 
     @contextmanager
-    def block(self, number: int, prefix: str, stored: int | None = None) -> Iterator[None]:
+    def block(self, index: int, prefix: str, stored: int | None = None) -> Iterator[None]:
         """Ops inside belong to a block; `stored`: its number in the checkpoint, where several blocks share their weights."""
-        self._block, self._prefix = number, f"{prefix}.{number if stored is None else stored}."
+        self._block, self._prefix = index, f"{prefix}.{index if stored is None else stored}."
         yield
         self._block, self._prefix = None, ""
 

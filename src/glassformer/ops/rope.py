@@ -92,15 +92,15 @@ class Rope:
         parameters = {**parameters, **{name: _number(lengths[name], name) for name in KINDS[kind] if name in lengths}}
         if kind == "longrope" and parameters.get("factor") is None:
             parameters["factor"] = _number(longest, "max_position_embeddings") / parameters[trained]
-        numbers = {name: _number(parameters.get(name), name) for name in KINDS[kind]}
+        values = {name: _number(parameters.get(name), name) for name in KINDS[kind]}
         for name in OPTIONAL.get(kind, ()):
             if parameters.get(name) is not None:
-                numbers[name] = _number(parameters[name], name)
-        if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
+                values[name] = _number(parameters[name], name)
+        if kind == "llama3" and values["low_freq_factor"] >= values["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
         lists = {name: _numbers(parameters.get(name), name) for name in FACTOR_LISTS} if kind == "longrope" else {}
         truncate = parameters.get("truncate", True) is not False
-        return cls(kind, theta, **numbers, **lists, truncate=truncate, partial_rotary_factor=share)  # type: ignore[arg-type]
+        return cls(kind, theta, **values, **lists, truncate=truncate, partial_rotary_factor=share)  # type: ignore[arg-type]
 
     def check_head_size(self, size: int) -> None:
         """Refuse a share of a head that is no pairs, and lists of factors that are not for heads of this size."""
@@ -179,7 +179,7 @@ class Rope:
         return length if self.kind == "dynamic" and length > self.max_position_embeddings else 0
 
     def same_frequencies(self, length: int) -> int | None:
-        """How many tokens can follow so many without other frequencies; None: any number."""
+        """How many tokens can follow `length` ones without other frequencies; None: any count."""
         if self.switch is not None:
             return self.switch - length if length <= self.switch else None
         return max(0, int(self.max_position_embeddings) - length) if self.kind == "dynamic" else None

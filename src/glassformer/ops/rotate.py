@@ -35,10 +35,10 @@ class Rotate(Op):
         """The pairs of a head's numbers, turned; what is in no pair stays."""
         (x,) = inputs
         cosine, sine = (np.float32(self.rope.scale) * wave(self.angles(token)) for wave in (np.cos, np.sin))
-        own, partner = self.rope.pairs(self.width)
+        first, partner = self.rope.pairs(self.width)
         turned = x.copy()
-        turned[..., own] = x[..., own] * cosine - x[..., partner] * sine
-        turned[..., partner] = x[..., partner] * cosine + x[..., own] * sine
+        turned[..., first] = x[..., first] * cosine - x[..., partner] * sine
+        turned[..., partner] = x[..., partner] * cosine + x[..., first] * sine
         return turned
 
     def formula(self) -> str:
@@ -46,14 +46,14 @@ class Rotate(Op):
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         x = e.value(self.inputs[0])
-        head, own = divmod(index, x.shape[-1])
-        mine = e.step("before", f"x[{own}]", x[head, own])
+        head, column = divmod(index, x.shape[-1])
+        mine = e.step("before", f"x[{column}]", x[head, column])
         firsts, seconds = self.rope.pairs(x.shape[-1])
-        if own not in firsts and own not in seconds:
+        if column not in firsts and column not in seconds:
             e.step("the same number", f"RoPE turns {2 * len(firsts)} numbers of a head, and this is none of them", mine)
             return
-        sign = 1 if own in seconds else -1
-        pair = int(np.flatnonzero((seconds if sign > 0 else firsts) == own)[0])
+        sign = 1 if column in seconds else -1
+        pair = int(np.flatnonzero((seconds if sign > 0 else firsts) == column)[0])
         other = int((firsts if sign > 0 else seconds)[pair])
         angle = float(self.angles(e.token(self))[pair])
         partner = e.step("its partner", f"x[{other}]", x[head, other])

@@ -34,12 +34,12 @@ class Split:
         return tuple(part for part in self.parts[rank] if part not in earlier)
 
     def along(self, axis: int) -> Split:
-        """The same along another axis, of another tensor."""
+        """This split along another axis, of another tensor."""
         return replace(self, axis=axis)
 
 
 def even_parts(size: int, ranks: int) -> Ranges:
-    """A rank's part of so many things, each as large as the others or larger by one.
+    """A rank's part of `size` things, each as large as the others or larger by one.
 
     >>> even_parts(5, 2)
     (range(0, 2), range(2, 5))
@@ -70,7 +70,7 @@ def head_parts(heads: int, groups: int, ranks: int) -> tuple[Ranges, Ranges]:
 
 
 def contiguous(axis: int, parts: Sequence[range], step: int = 1) -> Split:
-    """A split in which each rank has one range, of so many indices for each thing."""
+    """A split in which each rank has one range, of `step` indices for each thing."""
     ranges = tuple((range(part.start * step, part.stop * step),) for part in parts)
     return Split(axis, max(part.stop for part in parts) * step, ranges)
 
@@ -87,5 +87,5 @@ def joined(ranges: Iterable[range]) -> Ranges:
 
 
 def vocabulary_split(size: int, ranks: int, axis: int = 0) -> Split:
-    """How a table of so many tokens, or an axis of scores for them, is divided."""
+    """How a table of tokens, or an axis of scores for them, is divided."""
     return contiguous(axis, even_parts(size, ranks))

@@ -17,7 +17,7 @@ class Limits:
     """Each is a bound on what one client can take from the others."""
 
     # Of one request
-    new_tokens: int = 4096  # of one text; a request that asks for more gets so many
+    new_tokens: int = 4096  # of one text; a request that asks for more gets this many
     texts: int = 16  # n, for one prompt
     prompts: int = 64  # of one request for completions
     inputs: int = 2048  # texts of one request for embeddings or ranking

@@ -74,9 +74,9 @@ class PromptOptions:
         """Keyword arguments of a call as prompt options and the rest, which are settings; `known`: their names."""
         options = {name: value for name, value in keywords.items() if name in cls.__annotations__}
         settings = {name: value for name, value in keywords.items() if name not in options}
-        own = {*_parameters(call), *cls.__annotations__}
+        accepted = {*_parameters(call), *cls.__annotations__}
         for name in settings.keys() - {*known}:
-            if (near := did_you_mean(name, [*own, *known])) and near.split("'")[1] in own:
+            if (near := did_you_mean(name, [*accepted, *known])) and near.split("'")[1] in accepted:
                 raise UnknownArgument(f"{call.__name__}() has no argument {name!r}.{near}")
         return cls.of(options, call), settings
 

@@ -35,13 +35,15 @@ def encoder_class_for(model_type: str) -> type[BaseModel] | None:
     return _class(f"{family.name}EncoderModel", EncoderPart, described.Config, family) if family.has_encoder_model else None
 
 
-def _class(name: str, shape: type[BaseModel], config_class: type[Config], family: Family, **own: Any) -> type[BaseModel]:
+def _class(
+    name: str, shape: type[BaseModel], config_class: type[Config], family: Family, **attributes: Any
+) -> type[BaseModel]:
     return type(
         name,
         (shape,),
         {
             "__module__": __name__, "declared": family, "family": family.name, "config_class": config_class,
-            "prefix": family.base, "class_suffixes": family.class_suffixes, **own,
+            "prefix": family.base, "class_suffixes": family.class_suffixes, **attributes,
         },
     )  # fmt: skip
 

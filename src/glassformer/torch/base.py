@@ -126,8 +126,8 @@ class BaseModel(FamilyModule):
         ops, last = described.ops, described.ops.index(final_op(described))
         in_base = [n for n, op in enumerate(ops) if self.prefix and op.module.startswith(f"{self.prefix}.") and n > last]
         reads = "pooler" if in_base else next((op.pooling for op in ops if op.pooling), "states")
-        own = range(1 + (max(in_base) + 1 if in_base else last), len(ops))  # after the pooler, its activation
-        derivation = HeadDerivation(self.config, self.declared, described, own)
+        head_ops = range(1 + (max(in_base) + 1 if in_base else last), len(ops))  # after the pooler, its activation
+        derivation = HeadDerivation(self.config, self.declared, described, head_ops)
         name, head = derivation.head(path_of(ops[-1].module), reads)
         if kind == "masked" and self.declared.bias_name:
             *home, bias = path_of(self.declared.bias_name)
@@ -177,20 +177,20 @@ class BaseModel(FamilyModule):
         reads = frozenset(sites.expand(flags, *size))
         if watch is None:
             return Watch(reads)
-        own = Watch.parse(watch, *size)
-        return Watch(own.reads | reads, own.changes, own.recompute)
+        asked = Watch.parse(watch, *size)
+        return Watch(asked.reads | reads, asked.changes, asked.recompute)
 
     def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
         """What entered each block, and what came out of the last norm, as the field counts them."""
         blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
-        inner = (record[f"{stack}blocks.{number}.residual"] for number in range(blocks - 1))
+        inner = (record[f"{stack}blocks.{index}.residual"] for index in range(blocks - 1))
         return (record[f"{stack}embedding"], *inner, record[f"{stack}final"])
 
     def attentions(
         self, record: Mapping[str, Tensor], stack: str = "", site_prefix: str = "attention"
     ) -> tuple[Tensor, ...]:
         blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
-        return tuple(record[f"{stack}blocks.{number}.{site_prefix}.pattern"] for number in range(blocks))
+        return tuple(record[f"{stack}blocks.{index}.{site_prefix}.pattern"] for index in range(blocks))
 
     def positions_and_mask(
         self,

@@ -77,7 +77,7 @@ class DynamicLayer:
         self._buffers = grown  # type: ignore[assignment]
 
     def crop(self, length: int) -> None:
-        """Forget what came after so many tokens (or, if negative, the last so many)."""
+        """Keep the first `length` tokens (or, if negative, all but the last -`length`)."""
         self.length = min(self.length, length) if length >= 0 else max(0, self.length + length)
 
     def reorder(self, rows: Tensor) -> None:
@@ -123,7 +123,7 @@ class LayeredCache(Generic[AnyLayer]):
         return self.layers[layer].keys, self.layers[layer].values
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        return (self[number] for number in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
@@ -143,8 +143,8 @@ class DynamicCache(LayeredCache[DynamicLayer]):
     def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Hold these keys and values, of any batch, in place of all others."""
         self.layers = []
-        for number, (key, value) in enumerate(layers):
-            self.update(key, value, number)
+        for index, (key, value) in enumerate(layers):
+            self.update(key, value, index)
 
 
 class StaticLayer:
@@ -194,7 +194,7 @@ class StaticLayer:
                 buffer.zero_()
 
     def crop(self, length: int) -> None:
-        """Forget what came after so many tokens (or, if negative, the last so many)."""
+        """Keep the first `length` tokens (or, if negative, all but the last -`length`)."""
         self.length = min(self.length, length) if length >= 0 else max(0, self.length + length)
         for buffer in (self.keys, self.values):
             if buffer is not None:
@@ -244,8 +244,8 @@ class StaticCache(LayeredCache[StaticLayer]):
     def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Hold these keys and values, of the same batch, in place of all others."""
         self.reset()
-        for number, (key, value) in enumerate(layers):
-            self.update(key, value, number)
+        for index, (key, value) in enumerate(layers):
+            self.update(key, value, index)
 
 
 class EncoderDecoderCache:

@@ -69,9 +69,9 @@ def attach_module(model: nn.Module, name: str, module: nn.Module) -> None:
         model.add_module(name, module)
         return
     for kind in ("_modules", "_parameters", "_buffers"):
-        children, own = model.__dict__[kind], module.__dict__[kind]
-        children.update(own)
-        module.__dict__[kind] = LiveSubset(children, tuple(own))
+        children, moved = model.__dict__[kind], module.__dict__[kind]
+        children.update(moved)
+        module.__dict__[kind] = LiveSubset(children, tuple(moved))
 
 
 class LiveSubset(MutableMapping[str, Any]):

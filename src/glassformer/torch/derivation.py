@@ -248,9 +248,9 @@ class Derivation:
         else:
             attributes["dropout"] = dropout.rate
         if sinks is not None:
-            own = path_of(sinks.name)
-            self.parameters[own] = partial(_random, self.config.initializer_range, sinks.shape)
-            attributes["sinks_name"] = own[-1]
+            sinks_path = path_of(sinks.name)
+            self.parameters[sinks_path] = partial(_random, self.config.initializer_range, sinks.shape)
+            attributes["sinks_name"] = sinks_path[-1]
         self.containers[path] = attributes
 
     def add_to_mixture(self, index: int, role: str) -> None:
@@ -302,16 +302,16 @@ class Derivation:
         self.inside: dict[Path, list[int]] = {}  # where each container's nodes are
         self.consumers: dict[Value, list[int]] = {}
         self.shared_blocks = [path for path, count in Counter(self.blocks.values()).items() if count > 1]
-        for at, node in enumerate(self.nodes):
+        for index, node in enumerate(self.nodes):
             for depth in range(1, len(node.home) + 1):
                 path = node.home[:depth]
                 positions = self.inside.setdefault(path, [])
                 shared = any(below(path, block) for block in self.shared_blocks)
                 if not shared or not positions or self.nodes[positions[0]].block == node.block:
-                    positions.append(at)
+                    positions.append(index)
             for read in node.reads:
-                self.consumers.setdefault(read, []).append(at)
-        lists = {path[:at] for path in (*self.leaves, *self.inside) for at, name in enumerate(path) if name.isdigit()}
+                self.consumers.setdefault(read, []).append(index)
+        lists = {path[:depth] for path in (*self.leaves, *self.inside) for depth, name in enumerate(path) if name.isdigit()}
         self.callable = {path for path in self.inside if path not in lists and self._is_run(path)}
 
     def _is_run(self, path: Path) -> bool:
@@ -322,14 +322,14 @@ class Derivation:
 
     def _reads(self, run: range) -> list[Value]:
         """What some nodes read of others."""
-        own = {self.nodes[at].value for at in run}
-        return list(dict.fromkeys(read for at in run for read in self.nodes[at].reads if read not in own))
+        written = {self.nodes[index].value for index in run}
+        return list(dict.fromkeys(read for index in run for read in self.nodes[index].reads if read not in written))
 
     def _written(self, run: range) -> list[Value]:
         """What others read of some nodes, or, if nobody does, the last one's value."""
-        own = [self.nodes[at].value for at in run]
-        read = [value for value in own if any(at not in run for at in self.consumers.get(value, ()))]
-        return read or own[-1:]
+        written = [self.nodes[index].value for index in run]
+        read = [value for value in written if any(index not in run for index in self.consumers.get(value, ()))]
+        return read or written[-1:]
 
     def plan(self, path: Path, run: range | None = None) -> ContainerPlan:
         """What a container does; the slot of a value that nothing reads any longer is used again."""
@@ -337,13 +337,13 @@ class Derivation:
             run = range(self.inside[path][0], self.inside[path][-1] + 1)
         calls = self._calls(path, run)
         (result,) = self._written(run)
-        last_read = {read: at for at, (_, reads, _, _) in enumerate(calls) for read in reads} | {result: len(calls)}
+        last_read = {read: index for index, (_, reads, _, _) in enumerate(calls) for read in reads} | {result: len(calls)}
         slot_of, free, count = dict.fromkeys(self._reads(run), 0), list[int](), 1
         steps: list[Step] = []
         watched: list[Step] = []
-        for at, (unbound, reads, written, site) in enumerate(calls):
+        for index, (unbound, reads, written, site) in enumerate(calls):
             sources = [slot_of[read] for read in reads]
-            free += [slot_of.pop(read) for read in dict.fromkeys(reads) if last_read[read] == at]
+            free += [slot_of.pop(read) for read in dict.fromkeys(reads) if last_read[read] == index]
             if not free:
                 free.append(count)
                 count += 1
@@ -360,21 +360,21 @@ class Derivation:
     def _calls(self, path: Path, run: range) -> list[tuple[Unbound | None, tuple[Value, ...], Value, str | None]]:
         """What a container computes itself, and the containers in it that it calls."""
         calls: list[tuple[Unbound | None, tuple[Value, ...], Value, str | None]] = []
-        at = run.start
-        while at < run.stop:
-            node = self.nodes[at]
+        index = run.start
+        while index < run.stop:
+            node = self.nodes[index]
             depths = range(len(path) + 1, len(node.home) + 1)
             child = next((node.home[:depth] for depth in depths if node.home[:depth] in self.callable), None)
             if child is None:
                 calls.append((node.step, node.reads, node.value, node.site))
-                at += 1
+                index += 1
                 continue
-            inner = range(at, at + len(self.inside[child]))
+            inner = range(index, index + len(self.inside[child]))
             (read,), (written,) = self._reads(inner), self._written(inner)
             shared = child in self.shared_blocks
             called = step(call_shared_block, node.block, At(child)) if shared else step(self.call_child, At(child))
             calls.append((called, (read,), written, None))
-            at = inner.stop
+            index = inner.stop
         return calls
 
     # Containers to modules
@@ -411,12 +411,12 @@ class Derivation:
         return _matches(path, path_of(name)) and (not child or any(below(leaf, (*path, child)) for leaf in self.leaves))
 
     def _fill(self, module: nn.Module, path: Path, extra: Mapping[str, nn.Module]) -> None:
-        for own, make in self.parameters.items():
-            if own[:-1] == path:
-                module.register_parameter(own[-1], make())
-        for own, make_buffer in self.buffers.items():
-            if own[:-1] == path:
-                module.register_buffer(own[-1], make_buffer())
+        for (*home, name), make in self.parameters.items():
+            if tuple(home) == path:
+                module.register_parameter(name, make())
+        for (*home, name), make_buffer in self.buffers.items():
+            if tuple(home) == path:
+                module.register_buffer(name, make_buffer())
         names = self._children(path)
         _, *order = self._described(path)
         names = [*(n for n in order if n in names or n in extra), *(n for n in (*names, *extra) if n not in order)]
@@ -522,7 +522,7 @@ def _matches(path: Path, pattern: Path) -> bool:
     if len(pattern) > len(path):
         return False
     end = path[len(path) - len(pattern) :]
-    return all(own == name or (own == "*" and name.isdigit()) for own, name in zip(pattern, end, strict=True))
+    return all(expected == name or (expected == "*" and name.isdigit()) for expected, name in zip(pattern, end, strict=True))
 
 
 def _random(std: float, shape: tuple[int, ...]) -> nn.Parameter:

@@ -38,8 +38,8 @@ class Encoder(BaseModel):
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
         super().add_plans(derivation, described)
-        own = range(described.ops.index(self._last) + 1, len(described.ops))
-        pooler = HeadDerivation(self.config, self.declared, described, own)
+        pooler_ops = range(described.ops.index(self._last) + 1, len(described.ops))
+        pooler = HeadDerivation(self.config, self.declared, described, pooler_ops)
         if not pooler.nodes:
             self.pooler = None
             return

@@ -23,9 +23,9 @@ def _pause_functions() -> list[Any]:
     """The call of each OpenMP library that PyTorch has loaded."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return []
-    own = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))
+    libraries = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))
     functions = []
-    for name in (*map(str, own), *SYSTEM_LIBRARIES):
+    for name in (*map(str, libraries), *SYSTEM_LIBRARIES):
         with suppress(OSError, AttributeError):  # it is not loaded, or older than OpenMP 5
             functions.append(ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).omp_pause_resource_all)
     return functions

@@ -382,24 +382,24 @@ class RoutedCausalLM(CausalLM):
 
     def compute_output(self, given: ForwardArguments) -> Any:
         c, watch, attention_mask = self.config, given.watch, given.attention_mask
-        asked = given.output_router_logits
-        wanted = given.p is None and (c.output_router_logits if asked is None else asked)
-        own = None if watch is None else self.base_model.watch_for(False, False, watch)
+        wanted = c.output_router_logits if given.output_router_logits is None else given.output_router_logits
+        wanted = wanted and given.p is None
+        asked = None if watch is None else self.base_model.watch_for(False, False, watch)
         routers = frozenset(sites.expand([ROUTERS], *self.base_model.block_counts)) if wanted else frozenset()
-        reads = routers | (frozenset() if own is None else own.reads)
-        observed = Watch(reads, {} if own is None else own.changes) if wanted else watch
+        reads = routers | (frozenset() if asked is None else asked.reads)
+        observed = Watch(reads, {} if asked is None else asked.changes) if wanted else watch
         output = super().compute_output(replace(given, watch=observed))
         if not wanted:
             return output.convert_to(MoeCausalLMOutputWithPast)
         record = dict(output.sites or {})
         logits = tuple(record[site].flatten(0, -2) for site in sorted(routers, key=list(record).index))
-        visible = {site: value for site, value in record.items() if own is not None and site in own.reads}
+        visible = {site: value for site, value in record.items() if asked is not None and site in asked.reads}
         real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
         real = None if real is None else real[:, -record[next(iter(routers))].shape[1] :]  # of the tokens of this call
         loss, extra = output.loss, load_balancing_loss(logits, c.num_experts_per_tok, real)
         return output.convert_to(
             MoeCausalLMOutputWithPast, loss=None if loss is None else loss + c.router_aux_loss_coef * extra,
-            aux_loss=extra, router_logits=logits, sites=None if own is None else visible,
+            aux_loss=extra, router_logits=logits, sites=None if asked is None else visible,
         )  # fmt: skip
 
 

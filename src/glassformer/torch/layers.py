@@ -126,7 +126,7 @@ class AdaptedLinear(LowRankUpdate, Linear):
 
 
 class AdaptedConv1D(LowRankUpdate, Conv1D):
-    """The same beside a `Conv1D`."""
+    """A low-rank update beside a `Conv1D`."""
 
     def __init__(self, outputs: int, inputs: int, rank: int) -> None:
         super().__init__(outputs, inputs)

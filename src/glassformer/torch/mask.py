@@ -87,7 +87,7 @@ class Mask:
         return mask
 
     def with_bias(self, bias: Tensor) -> Mask:
-        """The same mask with a bias added to the scores, as relative positions do."""
+        """This mask with a bias added to the scores, as for relative positions."""
         mask = copy(self)
         mask.bias, mask._attn_masks = bias if self.bias is None else bias + self.bias, {}
         return mask

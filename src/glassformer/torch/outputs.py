@@ -44,8 +44,8 @@ class ModelOutput(FamiliarClass, dict[str, Any]):
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The fields that are there, in order, and what was added to them."""
-        own = {f.name: None for f in fields(self) if f.name in self}
-        return tuple(self[name] for name in {**own, **self})
+        declared = {f.name: None for f in fields(self) if f.name in self}
+        return tuple(self[name] for name in {**declared, **self})
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

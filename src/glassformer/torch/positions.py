@@ -54,9 +54,9 @@ class RotaryEmbedding(FamilyModule):
         self.size = size
         self._frequencies: Tensor | None = None
 
-    def forward(self, at: RotaryPositions, dtype: torch.dtype) -> RotaryTables:
-        frequencies = self.frequencies(at)
-        angles = at.positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (batch, 1, length, size/2)
+    def forward(self, rows: RotaryPositions, dtype: torch.dtype) -> RotaryTables:
+        frequencies = self.frequencies(rows)
+        angles = rows.positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (batch, 1, length, size/2)
         cosine, sine = angles.cos(), angles.sin()
         if self.rope.scale != 1.0:
             cosine, sine = cosine * self.rope.scale, sine * self.rope.scale
@@ -67,12 +67,12 @@ class RotaryEmbedding(FamilyModule):
         """Values for the first and for the second number of each pair, where these stand in a head."""
         return torch.stack((first, second), -1).flatten(-2) if self.rope.interleaved else torch.cat((first, second), -1)
 
-    def frequencies(self, at: RotaryPositions) -> Tensor:
+    def frequencies(self, rows: RotaryPositions) -> Tensor:
         """RoPE's frequencies, kept on the device, (size/2); of kinds that depend on the length (batch, 1, 1, size/2)."""
-        device = at.positions.device
+        device = rows.positions.device
         if self.rope.depends_on_length:
-            rows = np.stack([self.rope.frequencies(self.size, length) for length in at.lengths()])
-            return torch.from_numpy(rows).to(device)[:, None, None]
+            by_row = np.stack([self.rope.frequencies(self.size, length) for length in rows.lengths()])
+            return torch.from_numpy(by_row).to(device)[:, None, None]
         if self._frequencies is None or self._frequencies.device != device:
             self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(device)
         return self._frequencies
@@ -126,8 +126,8 @@ def with_distance_biases(path: Path, max_distance: int, bidirectional: bool, m: 
     """A bias of each head for each distance, added to the scores."""
     table = part(m, path)
     distances = p.mask.distances()[:, 0]  # (1 or batch, length, keys)
-    numbers = relative_buckets(distances, table.num_embeddings, max_distance, bidirectional)
-    return replace(p, mask=p.mask.with_bias(table(numbers).permute(0, 3, 1, 2)))
+    buckets = relative_buckets(distances, table.num_embeddings, max_distance, bidirectional)
+    return replace(p, mask=p.mask.with_bias(table(buckets).permute(0, 3, 1, 2)))
 
 
 def with_distance_vectors(path: Path, norm: Path | None, distances: DistanceBuckets, m: Any, p: ForwardPass) -> ForwardPass:
@@ -135,8 +135,8 @@ def with_distance_vectors(path: Path, norm: Path | None, distances: DistanceBuck
     vectors: Tensor = part(m, path).weight
     furthest = distances.max_distance
     places = (-p.mask.distances()).clamp(-furthest, furthest) + furthest
-    numbers = torch.from_numpy(distances.numbers()).to(vectors.device, torch.long)[places]
-    return replace(p, distances=DistanceVectors(vectors if norm is None else part(m, norm)(vectors), numbers))
+    buckets = torch.from_numpy(distances.numbers()).to(vectors.device, torch.long)[places]
+    return replace(p, distances=DistanceVectors(vectors if norm is None else part(m, norm)(vectors), buckets))
 
 
 def distance_vectors(path: Path, write: int, m: Any, values: Values, p: ForwardPass) -> None:

@@ -74,8 +74,8 @@ class RoutedMLP(FamilyModule):
         """Each expert's share of a token's update: the softmax of the scores, and 0 for all but the best; of two that are
         equal, the first is better."""
         shares = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)
-        ordered, numbers = shares.sort(dim=-1, descending=True, stable=True)
-        best, experts = ordered[..., : self.chosen], numbers[..., : self.chosen]
+        ordered, indices = shares.sort(dim=-1, descending=True, stable=True)
+        best, experts = ordered[..., : self.chosen], indices[..., : self.chosen]
         if self.normalized:
             best = best / best.sum(-1, keepdim=True)
         return torch.zeros_like(shares).scatter(-1, experts, best).to(scores.dtype)
@@ -121,7 +121,7 @@ def with_stacked_experts(tensors: dict[str, Tensor], count: int) -> dict[str, Te
     for home in homes:
 
         def stacked(name: str, home: str = home) -> Tensor:
-            parts = [tensors[f"{home}.experts.{number}.{name}"] for number in range(count)]
+            parts = [tensors[f"{home}.experts.{index}.{name}"] for index in range(count)]
             return torch.stack(parts).mT if name.endswith("weight") else torch.stack(parts)
 
         for kind, ending in (("weight", ""), ("bias", "_bias")):

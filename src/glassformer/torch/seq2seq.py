@@ -55,7 +55,7 @@ class EncoderDecoder(BaseModel):
             part(self, path).weight = self.token_embedding.weight
 
     def own_ops(self, described: Blueprint) -> Sequence[int]:
-        return [number for number, op in enumerate(described.ops) if self.has_decoder or op.stack]
+        return [index for index, op in enumerate(described.ops) if self.has_decoder or op.stack]
 
     @property
     def cross_attention_modules(self) -> Sequence[CrossAttention]:

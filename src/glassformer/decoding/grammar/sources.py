@@ -129,6 +129,6 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             named = ((str(key).replace("~", "~0").replace("/", "~1"), part) for key, part in inner.items())
             yield from ((f"{name}/{key}", part) for key, part in named if isinstance(part, dict))
         elif name in ("anyOf", "oneOf", "allOf", "prefixItems", "items") and isinstance(inner, list):
-            yield from ((f"{name}/{at}", part) for at, part in enumerate(inner) if isinstance(part, dict))
+            yield from ((f"{name}/{index}", part) for index, part in enumerate(inner) if isinstance(part, dict))
         elif name in ("items", "additionalProperties") and isinstance(inner, dict):
             yield name, inner

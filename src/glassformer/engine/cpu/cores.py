@@ -81,14 +81,14 @@ class Processors:
     def placement(self, threads: int) -> list[int]:
         """The logical processor that each thread is pinned to: fast cores first, a core's second hyper-thread last."""
         depth = max(len(core.processors) for core in self.cores)
-        order = [core.processors[at] for at in range(depth) for core in self.cores if at < len(core.processors)]
+        order = [core.processors[index] for index in range(depth) for core in self.cores if index < len(core.processors)]
         return [order[thread % len(order)] for thread in range(threads)]
 
 
 def available(root: Path = Path("/"), allowed: Collection[int] | None = None) -> Processors:
     """What this process may use now; for tests, on a machine whose files are below `root`."""
-    numbers = tuple(sorted(_affinity() if allowed is None else allowed))
-    return Processors(_name(root), numbers, cpu_quota(root), root)
+    processors = tuple(sorted(_affinity() if allowed is None else allowed))
+    return Processors(_name(root), processors, cpu_quota(root), root)
 
 
 def _affinity() -> Collection[int]:

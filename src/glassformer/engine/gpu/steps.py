@@ -106,7 +106,7 @@ def _readers(program: Program, writer: int) -> Iterator[int]:
     for index, step in enumerate(program.steps[writer + 1 :], writer + 1):
         if step.input == buffer or (_has_second_input(step) and step.second_input == buffer):
             yield index
-        if step.output == buffer and step.kind not in IN_PLACE:
+        if step.output == buffer and not (step.kind.rotates or step.kind.stores_kv):  # which have no output
             return
 
 
@@ -189,7 +189,7 @@ def _bind_rope_kv_store(step: ProgramStep, weights: DeviceWeights, dtypes: Promp
     options = {
         "query_offset": step.query_offset, "key_offset": step.key_offset, "value_offset": step.value_offset,
         "query_norm": weights.norm(step.query_norm), "key_norm": weights.norm(step.key_norm),
-        "rotate": step.kind is not StepKind.KV_STORE, "store": step.kind is not StepKind.ROPE,
+        "rotate": step.kind.rotates, "store": step.kind.stores_kv,
     }  # fmt: skip
 
     def launch(run: DevicePass) -> None:
@@ -249,7 +249,6 @@ def _bind_sum_over_ranks(step: ProgramStep, weights: DeviceWeights, dtypes: Prom
     return lambda run: run.kernels.sum_over_ranks(run.buffers[step.output])
 
 
-IN_PLACE = (StepKind.ROPE, StepKind.ROPE_KV_STORE, StepKind.KV_STORE)  # they have no output
 BINDERS: dict[StepKind, Callable[[ProgramStep, DeviceWeights, PromptDtypes], Launch]] = {
     StepKind.EMBED: _bind_embed,
     StepKind.NORM: _bind_norm,

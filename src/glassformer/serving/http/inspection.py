@@ -99,7 +99,7 @@ class Inspection(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    candidates: Annotated[int, Field(ge=0)] = 0  # the model's own best so many, for each token
+    candidates: Annotated[int, Field(ge=0)] = 0  # how many of the model's best, for each token
     waterfall: bool = False  # what each rule did to them
     sites: list[str] = []  # what is read there for each token: at the position that predicted it
     change: dict[str, SiteChange] = {}  # by site
@@ -129,9 +129,9 @@ class Inspection(BaseModel):
 
     def steps_data(self, tokenizer: Tokenizer, steps: Sequence[Step], first: int = 0) -> list[dict[str, Any]]:
         """What there is to see of some steps, of which the first has this number in its text."""
-        return [self._step_data(tokenizer, step, number) for number, step in enumerate(steps, first)]
+        return [self._step_data(tokenizer, step, index) for index, step in enumerate(steps, first)]
 
-    def _step_data(self, tokenizer: Tokenizer, step: Step, number: int) -> dict[str, Any]:
+    def _step_data(self, tokenizer: Tokenizer, step: Step, index: int) -> dict[str, Any]:
         data: dict[str, Any] = {"id": step.id, "token": shown_bytes(tokenizer.token_bytes(step.id))}
         if step.candidates is not None and self.look:
             data["logprob"], data["entropy"] = step.logprob, step.entropy
@@ -143,7 +143,7 @@ class Inspection(BaseModel):
                 )
             ]
         if self.waterfall and step.waterfall is not None:
-            data["waterfall"] = why(tokenizer, step, number).to_dict()
+            data["waterfall"] = why(tokenizer, step, index).to_dict()
         if step.sites:
             data["sites"] = {site: _array_data(value) for site, value in step.sites.items()}
         return data

@@ -53,22 +53,22 @@ async def _events(answer: ServedAnswer) -> AsyncGenerator[bytes]:
     async for piece in answer:
         first = len(run.steps) - len(piece.steps)
         steps = record_steps(answer.model.tokenizer, piece.steps, first)
-        for number, step in enumerate(steps, 1):
-            yield sse({"step": plain_data(step), "text": piece.text if number == len(steps) else ""}, "step")
+        for index, step in enumerate(steps, 1):
+            yield sse({"step": plain_data(step), "text": piece.text if index == len(steps) else ""}, "step")
     for first in range(0, len(run.steps), LENS_STEPS):
         answer.check_client()
-        numbers = range(len(run.steps))[first : first + LENS_STEPS]
-        job = answer.served.scheduler.call(partial(_lenses, run, numbers), client_of(answer.request))
+        indices = range(len(run.steps))[first : first + LENS_STEPS]
+        job = answer.served.scheduler.call(partial(_lenses, run, indices), client_of(answer.request))
         lenses = await asyncio.wrap_future(job)
         yield sse({"first": first, "lens": plain_data(lenses)}, "lens")
     finish = None if text.finish is None else text.finish.value
     yield sse({"text": run.text, "tokens_per_second": run.tokens_per_second, "finish": finish}, "end")
 
 
-def _lenses(run: Run, numbers: Sequence[int], model: Model) -> list[RecordedLens]:
+def _lenses(run: Run, indices: Sequence[int], model: Model) -> list[RecordedLens]:
     """On the scheduler's thread of jobs, with the model whose passes take turns with those of others."""
     changed = model.changed(run.model.changes) if run.model.changes else model
-    return record_lenses(replace(run, model=changed), numbers)
+    return record_lenses(replace(run, model=changed), indices)
 
 
 def _error_event(problem: Problem) -> bytes:

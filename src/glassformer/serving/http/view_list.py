@@ -114,11 +114,11 @@ def _kind(options: Sequence[Mapping[str, Any]]) -> str:
     ('text', 'integer or text', 'json')
     """
     types = {option.get("type") for option in options}
-    number = next((name for name in NUMBERS if name in types), None)
+    axis = next((name for name in NUMBERS if name in types), None)
     if "string" in types:
-        return f"{number} or text" if number and "array" not in types else "text"
-    if number or "boolean" in types:
-        return number or "boolean"
+        return f"{axis} or text" if axis and "array" not in types else "text"
+    if axis or "boolean" in types:
+        return axis or "boolean"
     return "list" if "array" in types else "json"
 
 

@@ -60,40 +60,40 @@ def fields(raw: bytes) -> Iterator[tuple[int, Value]]:
     >>> list(fields(bytes([0x08, 0x96, 0x01, 0x12, 0x02]) + b"hi"))
     [(1, 150), (2, b'hi')]
     """
-    at, end = 0, len(raw)
-    while at < end:
-        key, at = _varint(raw, at, end)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise Malformed(f"byte {at} begins a field without a number")
+    offset, end = 0, len(raw)
+    while offset < end:
+        key, offset = _varint(raw, offset, end)
+        field, kind = key >> 3, key & 7
+        if field == 0:
+            raise Malformed(f"byte {offset} begins a field without a number")
         if kind == VARINT:
-            value, at = _varint(raw, at, end)
-            yield number, value - (1 << 64) if value >> 63 else value  # negative numbers are written as very large ones
+            value, offset = _varint(raw, offset, end)
+            yield field, value - (1 << 64) if value >> 63 else value  # negative numbers are written as very large ones
             continue
         if kind == BLOCK:
-            size, at = _varint(raw, at, end)
+            size, offset = _varint(raw, offset, end)
         elif kind in (WIDE, NARROW):
             size = 4 if kind == NARROW else 8
         else:
-            raise Malformed(f"byte {at} begins a field of the unknown kind {kind}")
-        if size > end - at:
-            raise Malformed(f"field {number} at byte {at} claims {size} bytes where {end - at} are left")
-        block = raw[at : at + size]
-        at += size
-        yield number, block if kind == BLOCK else struct.unpack("<f" if kind == NARROW else "<d", block)[0]
+            raise Malformed(f"byte {offset} begins a field of the unknown kind {kind}")
+        if size > end - offset:
+            raise Malformed(f"field {field} at byte {offset} claims {size} bytes where {end - offset} are left")
+        block = raw[offset : offset + size]
+        offset += size
+        yield field, block if kind == BLOCK else struct.unpack("<f" if kind == NARROW else "<d", block)[0]
 
 
-def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(raw: bytes, offset: int, end: int) -> tuple[int, int]:
     """A whole number, seven bits to a byte, the lowest first; and where the next thing begins."""
     value = shift = 0
-    while at < end and shift < 70:
-        byte = raw[at]
-        at += 1
+    while offset < end and shift < 70:
+        byte = raw[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & (1 << 64) - 1, at
+            return value & (1 << 64) - 1, offset
         shift += 7
-    raise Malformed(f"a number ends nowhere at byte {at}")
+    raise Malformed(f"a number ends nowhere at byte {offset}")
 
 
 # The model ------------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def read(path: Path) -> SentencePieceModel:
     """The file's content, checked; whatever it is that is wrong, the error names the file."""
     try:
         message = list(fields(read_regular(path)))
-        tokens, scores, kinds = _pieces([value for number, value in message if number == 1])
-        trainer, normalizer = (dict(_message(message, number)) for number in (2, 3))
+        tokens, scores, kinds = _pieces([value for field, value in message if field == 1])
+        trainer, normalizer = (dict(_message(message, field)) for field in (2, 3))
     except (Malformed, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{path}: is no SentencePiece model ({error}). Fetch it again, or its tokenizer.json."
@@ -143,11 +143,11 @@ def read(path: Path) -> SentencePieceModel:
     return SentencePieceModel(pieces, algorithm, _special(trainer, tokens))
 
 
-def _message(message: list[tuple[int, Any]], number: int) -> list[tuple[int, Any]]:
+def _message(message: list[tuple[int, Any]], field: int) -> list[tuple[int, Any]]:
     """The fields of a message inside the message, or none."""
-    value = next((value for field, value in message if field == number), b"")
+    value = next((value for index, value in message if index == field), b"")
     if not isinstance(value, bytes):
-        raise Malformed(f"field {number} is a number where a message belongs")
+        raise Malformed(f"field {field} is a number where a message belongs")
     return list(fields(value))
 
 

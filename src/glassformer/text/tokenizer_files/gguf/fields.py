@@ -155,6 +155,6 @@ class TokenizerFields:
 
 def _split_merge(merge: object) -> tuple[str, str]:
     """The two parts of a merge; a space at its beginning belongs to the first."""
-    if isinstance(merge, str) and (at := merge.find(" ", 1)) > 0:
-        return merge[:at], merge[at + 1 :]
+    if isinstance(merge, str) and (space := merge.find(" ", 1)) > 0:
+        return merge[:space], merge[space + 1 :]
     raise CheckpointError(f"GGUF's vocabulary and merges do not fit together: {merge!r} is no pair. Fetch the file again.")
