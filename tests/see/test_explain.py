@@ -6,19 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import glassformer
 from glassformer.engine.protocol import Feed
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
+from glassformer.see.activations import Activations
 from glassformer.see.explain.compute import Lead, PartSearch, Question, ask, carried_by, explain, word_effects
 from glassformer.see.explain.explanation import Carried, Draw, Exchange, PartEffect, WordEffect, by_worth, sentences
-from glassformer.see.explain.telling import telling_token
-from glassformer.see.explain.texts import read_text
+from glassformer.see.explain.telling import owed_to_prompt, telling_token
+from glassformer.see.explain.texts import probability, read_text
 from glassformer.see.explain.words import exchanged, exchanges, without, words_of
 from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
@@ -157,6 +160,22 @@ def test_a_token_that_the_prompt_did_not_have_is_explained() -> None:
     told = replace(told, prompt_length=len(told))
     with read_text(told, len(told), 0) as text, pytest.raises(InputError, match="no answer"):
         telling_token(text)
+
+
+def test_a_token_that_follows_from_the_answers_own_words_tells_little(smollm2: Path) -> None:
+    """ "century" is expected after "in the 17th" whatever was asked; "William" only after the question."""
+    model = glassformer.load(smollm2)
+    reading = Activations.of_run(model.watch("Who wrote Romeo and Juliet?", max_new_tokens=20))
+    with read_text(reading, len(reading), reading.prompt_length - 1) as text:
+        assert "century" in text.reading.texts
+        assert reading.texts[reading.prompt_length + telling_token(text)] == " William"
+        position, words = reading.texts.index("century"), words_of(reading, len(reading), reading.contents)
+        gone = [word for word in words if word.origin == "prompt"]
+        owed = owed_to_prompt(text, [position])
+        there = probability(scores(reading, without(reading.ids[:position], gone)), reading.ids[position])
+        here = text.probability(position - 1, reading.ids[position])
+        there = max(there, text.elsewhere(position - 1, reading.ids[position]))
+        assert owed == [pytest.approx(here * math.log2(here / there), abs=1e-3)]
 
 
 def test_a_rival_is_of_the_answers_kind_where_one_is_near() -> None:

@@ -56,7 +56,7 @@ class ReadText:
         return logits
 
     def probability(self, position: int, token: int) -> float:
-        return float(np.exp(log_softmax(self.logits(position))[token]))
+        return probability(self.logits(position), token)
 
     def elsewhere(self, position: int, token: int) -> float:
         """How probable the model held a token to be after the text's other tokens, on average."""
@@ -75,6 +75,16 @@ class ReadText:
                 for feed in feeds:
                     self.executor.close(feed.row)
 
+    def after_each(self, text: Sequence[int], first: int) -> list[Floats]:
+        """The logits after each token of another text, from a position on."""
+        shared = min(self._shared(text), first)
+        row = self.executor.fork(self.row, shared)
+        try:
+            (output,) = self.executor.run([Feed(row, text[shared:], Want.ALL)])
+            return [output.host(index).copy() for index in range(first - shared, len(text) - shared)]
+        finally:
+            self.executor.close(row)
+
     def _shared(self, text: Sequence[int]) -> int:
         return min(common_prefix(self.ids, text), len(text) - 1)
 
@@ -87,6 +97,10 @@ def read_text(reading: Activations, end: int, kept: int) -> Iterator[ReadText]:
         yield text
     finally:
         text.executor.close(text.row)
+
+
+def probability(logits: Floats, token: int) -> float:
+    return float(np.exp(log_softmax(logits)[token]))
 
 
 def best_tokens(logits: Floats, count: int = LIKELY) -> list[int]:

@@ -54,7 +54,8 @@ def words_of(reading: Activations, end: int, contents: Sequence[str] | None = No
     for place in _spelled(texts, origins):
         found.setdefault(_spelling(texts, place).casefold(), (origins[place[0]], []))[1].append(place)
     words = [Word(_spelling(texts, places[0]), origin, tuple(places)) for origin, places in found.values()]
-    return [*words, Word("the chat template", "template", (template,))] if template else words
+    around = "the special tokens" if contents is None else "the chat template"
+    return [*words, Word(around, "template", (template,))] if template else words
 
 
 def _spelling(texts: Sequence[str], place: Sequence[int]) -> str:
