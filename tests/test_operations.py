@@ -9,7 +9,16 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app, operation_verbs
 from glassformer.ground.errors import InputTypeError, UnknownArgument
-from glassformer.ground.operations import MODEL, OPERATIONS, READING, RUN, Operation, operations_on, statements
+from glassformer.ground.operations import (
+    MODEL,
+    OPERATIONS,
+    READING,
+    RUN,
+    Operation,
+    import_operations,
+    operations_on,
+    statements,
+)
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.see.reading import Reading
@@ -17,6 +26,8 @@ from glassformer.serving.http.operation_routes import python_template, request_m
 from tests.see.models import TEXT, both
 from tools.operation_texts import PAGE, page, stubs
 
+for package in ("glassformer.see", "glassformer.cli"):
+    import_operations(package)
 ALL = sorted(OPERATIONS.values(), key=lambda operation: (operation.owner, operation.name))
 SERVED = [operation for operation in ALL if operation.route is not None]
 

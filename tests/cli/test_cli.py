@@ -85,7 +85,7 @@ def test_help_of_each_verb(verb: str) -> None:
     assert shown.returncode == 0
     first, *_ = re.split(r"\n\n", shown.stdout.partition("\n\n")[2])
     # said in the table too, or read off a file, so that the list needs no verb's module
-    stated = VERBS.get(verb) or next(view.summary for view in operation_verbs()[verb] if view.section is not None)
+    stated = VERBS.get(verb) or next(view.verb_help for view in operation_verbs()[verb] if view.section is not None)
     assert " ".join(first.split()) == stated
     if verb not in ("models", "steer"):  # whose own verbs have them
         assert re.search(rf"^Examples:\n  (.* )?glass {verb}\b", shown.stdout, re.M)

@@ -79,9 +79,12 @@ def test_probes_and_their_file(gpt2: str, files: Path) -> None:
 
 
 def test_a_lens_is_trained_and_used(gpt2: str, files: Path) -> None:
-    shown = ran("lens", "-m", gpt2, "--train", "lines.txt", "--out", "lens.safetensors", "--steps", "2")
-    assert "2 steps in" in shown
+    train = ("lens", "-m", gpt2, "--train", "lines.txt", "--steps", "2")
+    assert "2 steps in" in ran(*train, "--out", "lens.safetensors")
     assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "lens.safetensors")
+    ran(*train, "--out", "low.safetensors", "--rank", "2")
+    assert (files / "low.safetensors").stat().st_size < (files / "lens.safetensors").stat().st_size
+    assert "tuned lens, what" in ran("lens", "-m", gpt2, "the cat", "--tuned", "low.safetensors")
 
 
 def test_features_are_trained_on_recorded_activations(gpt2: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +96,15 @@ def test_features_are_trained_on_recorded_activations(gpt2: str, files: Path, mo
         told = json.loads(ran("train-features", "--recorded", "acts", *how, "--out", "sae", "--json"))
     assert (told["model"], told["site"]) == (RecordedActivations("acts").index.model, "blocks.0.residual")
     ran("features", "-m", gpt2, "the cat", "--sae", "sae")
+    transcoder = ("train-features", "--recorded", "acts", *how, "--site-out", "blocks.1.residual")
+    ran(*transcoder, "--out", "transcoder")
+    told = json.loads(ran("features", "-m", gpt2, "the cat", "--sae", "transcoder", "--json"))
+    assert (told["site"], told["site_out"]) == ("blocks.0.residual", "blocks.1.residual")
+    same = ("--site-out", "blocks.0.residual", "--out", "x")
+    for source in (("--recorded", "acts"), ("--text", "lines.txt")):
+        assert "predicts another site than blocks.0.residual" in failed(
+            glass("train-features", "-m", gpt2, *source, *how, *same)
+        )
     assert "has no 'embedding'" in failed(glass("train-features", "--recorded", "acts", "--site", "embedding", "--out", "x"))
     (files / "long.txt").write_bytes(b"the cat sat on the mat\n" * 20_000 + b"\xff\xff\n")  # whose end is never read
     ran("train-features", "-m", gpt2, "--text", "long.txt", *how, "--out", "long")

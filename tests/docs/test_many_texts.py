@@ -31,7 +31,7 @@ def test_the_page_runs(command_folder: Path, capsys: pytest.CaptureFixture[str])
     assert "(64, 48)" in printed
     assert "held-out accuracy" in printed
     assert "tuned lens, what" in printed
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 10
     for command in COMMANDS:
         name, *words = shlex.split(command)
         assert name == "glass"

@@ -33,7 +33,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
     },
     "Features and many texts": {
         "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
-        "train-features": "Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features.",
         "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
         "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     },
@@ -43,16 +42,13 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
     },
     "Models and this machine": {
-        "models": "List, fetch, inspect, quantize and remove models.",
+        "models": "List, recommend, fetch, inspect, quantize and remove models.",
         "doctor": "Report what this machine has, what runs on it, and what could run better.",
     },
 }
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
 
-MODULES = {
-    "eval": "evaluate",
-    "train-features": "train_features",
-}  # verbs whose name a function cannot have
+MODULES = {"eval": "evaluate"}  # verbs whose name a function cannot have
 SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 

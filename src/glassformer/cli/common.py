@@ -91,6 +91,11 @@ def note(text: str) -> None:
     Console(stderr=True).print(Text(text))
 
 
+def note_after(text: str) -> None:
+    """The same, below what the command shows."""
+    click.get_current_context().call_on_close(lambda: note(text))
+
+
 @contextmanager
 def explained_interrupt(sentence: str) -> Iterator[None]:
     """Around long work: Ctrl-C says what became of it."""

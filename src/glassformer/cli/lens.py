@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.options import ModelGroup
@@ -11,14 +11,15 @@ from glassformer.ground.errors import InputError
 from glassformer.ground.files import prepared_target
 from glassformer.ground.operations import about, operation
 from glassformer.see.lens import LensTraining
+from glassformer.see.readings import Readings
 
 
-@operation(verb="lens", chosen_by=("train",))
+@operation(verb="lens", chosen_by=("train",), settings_of=Readings.train_lens)
 def train_lens(
     model_options: ModelGroup,
     train: Annotated[Path, about("Train a tuned lens on texts: one on each line, or of .jsonl or .csv.", metavar="FILE")],
     out: Annotated[Path, about("Write the lens, .safetensors.", metavar="FILE")],
-    steps: Annotated[int, about("How long.", minimum=0, maximum=100_000)] = 150,
+    **settings: Any,
 ) -> LensTraining:
     """Train a tuned lens on the texts of a file."""
     from glassformer.cli.text_files import TextFile
@@ -29,7 +30,7 @@ def train_lens(
         file = TextFile(train)
         model = model_options.load()
         with common.explained_interrupt("No lens was kept."), bars.counter_bar("training a lens") as progress:
-            trained = model.read_many(file).train_lens(steps=steps, progress=progress)
+            trained = model.read_many(file).train_lens(**settings, progress=progress)
         trained.save(out)
     assert trained.view is not None
     return trained.view

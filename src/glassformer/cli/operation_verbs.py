@@ -19,8 +19,9 @@ import click
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import command, excludes_other, needs_other, option, parts, typed_parameters
-from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
+from glassformer.cli.options import ChangeableModelGroup, ModelGroup, OutputGroup, PromptGroup
 from glassformer.cli.text_input import read_prompt
+from glassformer.ground.arguments import argument_types
 from glassformer.ground.errors import InputError
 from glassformer.ground.operations import COMMAND, OPERATIONS, Operation, OperationArgument, Statement
 
@@ -84,9 +85,11 @@ class OperationVerb:
 
     def command(self) -> click.Command:
         hints = {
-            **self.hints, "context": click.Context, "model_options": ChangeableModelGroup, "prompt_options": PromptGroup,
+            **self.hints, "context": click.Context, "model_options": self._model_group(), "prompt_options": PromptGroup,
             "output": OutputGroup,
         }  # fmt: skip
+        if not any(view.on_text or view.makes_prompts for view in self.views):
+            del hints["prompt_options"]
 
         def verb(**values: Any) -> None:
             self.show(**values)
@@ -98,11 +101,16 @@ class OperationVerb:
         verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         verb.__annotations__ = hints
         verb.__doc__ = self.main.verb_help or self.main.summary
-        return command(verb, self.name, self.main.example or "")
+        return command(verb, self.name, self.main.example or "", self.main.needs, self.main.excludes)
+
+    def _model_group(self) -> Any:
+        """How a model is named and loaded: what the verb's functions take, if it has no other views."""
+        groups = [argument_types(view.function)[COMMAND] for view in self.views if view.owner == COMMAND]
+        return groups[0] if len(groups) == len(self.views) else ChangeableModelGroup
 
     def show(
-        self, *, context: click.Context, model_options: ChangeableModelGroup, prompt_options: PromptGroup,
-        output: OutputGroup, **values: Any,
+        self, *, context: click.Context, model_options: ModelGroup, output: OutputGroup,
+        prompt_options: PromptGroup | None = None, **values: Any,
     ) -> None:  # fmt: skip
         given = typed_parameters(context)[1].intersection(values)
         view = self.chosen(given)
@@ -118,10 +126,11 @@ class OperationVerb:
         model = model_options.load()
         subject: Any = model
         if view.on_text:
+            assert prompt_options is not None
             subject = prompt_options.read(model, text, values["target"], values["new"])
         whole = (one.name for one in view.arguments if one.info.every_position and output.everything)
         more = {**{name: range(len(subject)) for name in whole}, **_opened(view, arguments, model)}
-        if view.makes_prompts:
+        if view.makes_prompts and prompt_options is not None:
             more |= prompt_options.keywords()
         if view.takes_prompt:
             more[PROMPT] = text

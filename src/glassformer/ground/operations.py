@@ -65,7 +65,7 @@ class ArgumentInfo:
     served_length: int | None = None  # of a text, at most
     served_items: tuple[int, int] | None = None  # how many a list has, at least and at most
     served_default: Any = None  # where it is not Python's
-    typed: Any = None  # its type at the command line, where Python takes more
+    typed: Any = None  # its type at the command line, where Python takes more; False: it is not typed there
     from_file: bool = False  # whether a file of rows is typed in its place
     every_position: bool = False  # what `--all` asks for
     opened_by: str | None = None  # the method of a model that opens it by name: commands and requests name it
@@ -114,6 +114,9 @@ class Operation:
     owner: str  # whose method it is, as Python spells it: reading, model, model.circuits, reading.attention
     is_property: bool
     passes: bool  # whether it runs the model, and does not just read files or weights
+    settings_of: Callable[..., Any] | None  # to which it passes on its `**settings`
+    needs: Mapping[str, str]  # arguments of its verb that have no use without another one
+    excludes: tuple[tuple[str, str], ...]  # those of which one has no use with the other
 
     @property
     def on_text(self) -> bool:
@@ -138,20 +141,16 @@ class Operation:
     @property
     def makes_prompts(self) -> bool:
         """Whether it is told how a text becomes a prompt."""
-        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.function).parameters.values())
+        parameters = inspect.signature(self.function).parameters.values()
+        return self.settings_of is None and any(p.kind is p.VAR_KEYWORD for p in parameters)
 
     @property
     def reports_progress(self) -> bool:
         return any(PROGRESS in inspect.signature(one.function).parameters for one in self.line)
 
     @property
-    def help(self) -> str:
-        """Its docstring, without what each argument means."""
-        return (inspect.getdoc(self.function) or "").partition("\n\nArgs:")[0]
-
-    @property
     def summary(self) -> str:
-        return summary(self.help)
+        return summary(inspect.getdoc(self.function))
 
     @property
     def view_name(self) -> str:
@@ -168,10 +167,9 @@ class Operation:
 
     @functools.cached_property
     def own_arguments(self) -> tuple[OperationArgument, ...]:
-        hints = argument_types(self.function)
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        chosen = [p for p in parameters if p.name not in ("prompt", PROGRESS) and p.kind is not p.VAR_KEYWORD]
-        return tuple(OperationArgument(p.name, *_split(hints[p.name]), p.default, p.kind is p.KEYWORD_ONLY) for p in chosen)
+        own = tuple(_arguments(self.function))
+        others = () if self.settings_of is None else _arguments(self.settings_of)
+        return (*own, *(one for one in others if one.info.help and one.info.typed is not False))
 
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)
@@ -193,7 +191,7 @@ class Operation:
         `through`: the attribute that has what the function takes first, if it is not the object itself.
         """
         method = checked(self.function, self.name, first_is_self=True)
-        method.__name__, method.__doc__ = self.name, self.full_help()
+        method.__name__, method.__doc__ = self.name, full_help(self.function)
         method.__signature__ = self._plain_signature()  # type: ignore[attr-defined]
         if through:
             direct = method
@@ -206,14 +204,6 @@ class Operation:
         plain = [p.replace(annotation=_split(hints.get(p.name, p.annotation))[0]) for p in signature.parameters.values()]
         return signature.replace(parameters=plain)
 
-    def full_help(self) -> str:
-        described = [
-            fill(f"{argument.name}: {argument.info.help}", WIDTH, initial_indent="    ", subsequent_indent="        ")
-            for argument in self.own_arguments
-            if argument.info.help
-        ]
-        return "\n".join([self.help, "", "Args:", *described]) if described else inspect.getdoc(self.function) or ""
-
 
 OPERATIONS: dict[tuple[str, str], Operation] = {}  # by owner and name
 
@@ -222,6 +212,8 @@ def operation(
     *, name: str | None = None, route: str | None = None, verb: str | None = None, chosen_by: tuple[str, ...] = (),
     flags: Mapping[str, str] | None = None, example: str | None = None, verb_help: str | None = None,
     section: str = SECTION, owner: str | None = None, is_property: bool = False, passes: bool = True,
+    settings_of: Callable[..., Any] | None = None, needs: Mapping[str, str] | None = None,
+    excludes: tuple[tuple[str, str], ...] = (),
 ) -> Callable[[F], F]:  # fmt: skip
     """The decorator of a function that is an operation; the function stays what it is.
 
@@ -237,6 +229,9 @@ def operation(
         owner: whose method it is; by default as the first parameter says.
         is_property: whether Python gets it without a call.
         passes: whether it runs the model.
+        settings_of: a function whose described arguments are this one's `**settings`.
+        needs: for some arguments of its verb the one that each has no use without; at the operation with the example.
+        excludes: pairs of them, of which one has no use with the other.
     """
 
     def register(function: F) -> F:
@@ -245,7 +240,8 @@ def operation(
         word = verb or (None if example is None else called.replace("_", "-"))
         more = flags or {}
         OPERATIONS[whose, called] = Operation(
-            function, called, route, word, (*chosen_by, *more), more, example, verb_help, whose, is_property, passes
+            function, called, route, word, (*chosen_by, *more), more, example, verb_help, whose, is_property, passes,
+            settings_of, needs or {}, excludes,
         )  # fmt: skip
         return function
 
@@ -326,6 +322,31 @@ def import_files(package: str, chosen: Callable[[bytes], bool]) -> None:
 def summary(text: str | None) -> str:
     """The first paragraph of a help text, in one line."""
     return " ".join((text or "").partition("\n\n")[0].split())
+
+
+def full_help(function: Callable[..., Any]) -> str:
+    """A function's docstring with what each argument means, where that is said in its type."""
+    text = inspect.getdoc(function) or ""
+    described = [
+        fill(f"{argument.name}: {argument.info.help}", WIDTH, initial_indent="    ", subsequent_indent="        ")
+        for argument in _arguments(function)
+        if argument.info.help
+    ]
+    return "\n".join([text.partition("\n\nArgs:")[0], "", "Args:", *described]) if described else text
+
+
+def described(function: F) -> F:
+    """A method whose docstring says what its arguments mean, as their types have it."""
+    function.__doc__ = full_help(function)
+    return function
+
+
+def _arguments(function: Callable[..., Any]) -> Iterator[OperationArgument]:
+    """Those that a function takes by name, but for the first one, the prompt and the progress."""
+    hints = argument_types(function)
+    for p in list(inspect.signature(function).parameters.values())[1:]:
+        if p.name not in ("prompt", PROGRESS) and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            yield OperationArgument(p.name, *_split(hints[p.name]), p.default, p.kind is p.KEYWORD_ONLY)
 
 
 def _split(hint: Any) -> tuple[Any, ArgumentInfo]:

@@ -37,6 +37,10 @@ class SiteRows(ABC):
     site: str
     site_out: str | None
 
+    def __post_init__(self) -> None:
+        if self.site == self.site_out:
+            raise InputError(f"a transcoder predicts another site than {self.site}, which it reads. Name another, or none.")
+
     @abstractmethod
     def shape(self, site: str) -> tuple[int, ...]:
         """The shape of one token's numbers."""
@@ -104,6 +108,7 @@ class RecordedRows(SiteRows):
     site_out: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for site in self.sites:
             self.recorded.check_site(site)
 
@@ -135,8 +140,6 @@ def activation_rows(
     With `site_out`, what a transcoder is to predict stands behind what it reads.
     """
     site, site_out = _one_site(model, site), None if site_out is None else _one_site(model, site_out)
-    if site == site_out:
-        raise InputError(f"a transcoder predicts another site than {site}, which it reads. Name another, or none.")
     if not isinstance(source, RecordedActivations):
         if isinstance(source, bytes) or not isinstance(source, Iterable):
             raise InputTypeError(f"source is {brief(source)}; it must be a text, pieces of one, or recorded activations.")

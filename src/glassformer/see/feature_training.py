@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from glassformer.page.document import Column, Line, LineChart, Page, Paragraph, Table, TableRow, elide_middle
 from glassformer.page.format import pluralize
 from glassformer.see.view import View
 
+FeatureKind: TypeAlias = Literal["topk", "batchtopk", "l1"]
 MAX_ROWS = 16
 
 

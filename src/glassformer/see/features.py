@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from glassformer.page.document import Column, Page, PagePart, Paragraph, Table, 
 from glassformer.page.format import abbreviate_list, pluralize, visible
 from glassformer.see.activations import CHUNK_TOKENS, Activations
 from glassformer.see.circuits import BestTokens
-from glassformer.see.feature_training import FeatureTraining
+from glassformer.see.feature_training import FeatureKind, FeatureTraining
 from glassformer.see.head_weights import unembedding_blocks
 from glassformer.see.linear_walk import direct_effect
 from glassformer.see.passes import open_row
@@ -43,7 +43,7 @@ from glassformer.steering.steer import check_dictionary
 from glassformer.steering.vector import token_site
 
 if TYPE_CHECKING:
-    from glassformer.see.fit_features import FeatureKind
+    from glassformer.see.activation_rows import SiteRows
 
 MAX_TOKENS = 24
 SHOWN_FEATURES = 4  # of a token, in its row
@@ -226,48 +226,51 @@ def dictionary(
 @operation()
 def train_features(
     model: ModelLike,
-    source: Annotated[str | Iterable[str] | RecordedActivations, OWN_CHECK],
-    site: str,
-    site_out: str | None = None,
+    source: Annotated[
+        str | Iterable[str] | RecordedActivations,
+        OWN_CHECK,
+        about(
+            "A text, the pieces of a long one, or what `read_many(…).record(…)` gave. No more is read than is needed.",
+            typed=False,
+        ),
+    ],
+    site: Annotated[str, about("Whose activations: blocks.8.residual, blocks.8.mlp.update, ….")],
+    site_out: Annotated[
+        str | None, about("Train a transcoder: what it predicts, such as blocks.8.mlp.update from blocks.8.mlp.input.")
+    ] = None,
     *,
-    features: int | None = None,
-    kind: FeatureKind = "topk",
-    k: int = 32,
-    l1: float = 1.0,
-    steps: int = 2000,
-    batch_size: int = 512,
-    learning_rate: float = 1e-3,
-    seed: int = 0,
-    length: int | None = None,
-    name: str = "features",
+    features: Annotated[int | None, about("How many; by default 8 for each number at the site.", minimum=1)] = None,
+    kind: Annotated[FeatureKind, about("topk; batchtopk, written as a JumpReLU; or l1.")] = "topk",
+    k: Annotated[int, about("Active features of a token.", "-k", minimum=1)] = 32,
+    l1: Annotated[float, about("What activations cost, of the kind l1.")] = 1.0,
+    steps: Annotated[int, about("Steps of the training.", minimum=1)] = 2000,
+    batch_size: Annotated[int, about("Tokens of a step.", minimum=1)] = 512,
+    learning_rate: Annotated[float, about("At its highest.")] = 1e-3,
+    seed: Annotated[int, about("The same seed gives the same features.", minimum=0)] = 0,
+    length: Annotated[
+        int | None, about("Tokens of the text that the model reads at once; by default 128.", minimum=2)
+    ] = None,
+    name: Annotated[str, about("The dictionary's.", typed=False)] = "features",
     progress: NamedProgress | None = None,
 ) -> tuple[FeatureDictionary, FeatureTraining]:
-    """A sparse autoencoder of the activations at a site, or a transcoder between two sites, and how it learned.
-
-    Args:
-        source: a text, the pieces of a long one, or what `read_many(…).record(…)` gave. No more is read than is needed.
-        site: whose activations, such as 'blocks.8.residual'.
-        site_out: what a transcoder predicts from them: 'blocks.8.mlp.update' from 'blocks.8.mlp.input'.
-        features: how many; by default 8 for each number at the site.
-        kind: 'topk'; 'batchtopk', a JumpReLU in the end; or 'l1'.
-        k: active features of a token.
-        l1: what activations cost, of the kind 'l1'.
-        steps, batch_size, learning_rate, seed: of the training; `batch_size` is in tokens.
-        length: tokens of the text that the model reads at once; by default 128.
-        name: the dictionary's.
-        progress: called as (what, done so far, in all).
-    """
+    """A sparse autoencoder of the activations at a site, or a transcoder between two sites, and how it learned."""
     from glassformer.see.activation_rows import activation_rows
-    from glassformer.see.fit_features import FeatureTrainingSettings
-    from glassformer.see.fit_features import train_features as train
 
-    rows = activation_rows(model, source, site, length, site_out)
-    settings = FeatureTrainingSettings(
-        features=8 * rows.width if features is None else features, kind=kind, k=k, l1=l1, steps=steps,
-        batch_size=batch_size, learning_rate=learning_rate, seed=seed,
+    return features_of_rows(
+        activation_rows(model, source, site, length, site_out), model.name, name, progress, features=features, kind=kind,
+        k=k, l1=l1, steps=steps, batch_size=batch_size, learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
-    return train(
-        rows, settings, site=rows.site, site_out=rows.site_out or "", predicted=rows.predicted, model=model.name, name=name,
+
+
+def features_of_rows(
+    rows: SiteRows, model: str, name: str, progress: NamedProgress | None, *, features: int | None = None, **settings: Any
+) -> tuple[FeatureDictionary, FeatureTraining]:
+    """The same of rows that a model of this name gave."""
+    from glassformer.see import fit_features
+
+    chosen = fit_features.FeatureTrainingSettings(features=8 * rows.width if features is None else features, **settings)
+    return fit_features.train_features(
+        rows, chosen, site=rows.site, site_out=rows.site_out or "", predicted=rows.predicted, model=model, name=name,
         progress=progress,
     )  # fmt: skip
 

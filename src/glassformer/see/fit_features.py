@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,10 @@ from glassformer.features.dictionary import FeatureDictionary
 from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import brief
-from glassformer.see.feature_training import FeatureTraining, FeatureTrainingPoint
+from glassformer.see.feature_training import FeatureKind, FeatureTraining, FeatureTrainingPoint
 from glassformer.see.fit import fit
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-FeatureKind: TypeAlias = Literal["topk", "batchtopk", "l1"]
 POINTS = 50  # of the curves
 REVIVALS = 20  # in a training, before its last quarter
 MAX_HELD_OUT = 4096  # rows

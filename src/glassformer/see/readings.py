@@ -13,7 +13,7 @@ from typing import Annotated
 
 from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError, InputTypeError
-from glassformer.ground.operations import operation
+from glassformer.ground.operations import about, described, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.typecheck import OWN_CHECK, brief
 from glassformer.see.activation_files import write_activations
@@ -107,19 +107,20 @@ class Readings:
             held_out=held_out, penalty=penalty, seed=seed, progress=progress,
         )  # fmt: skip
 
+    @described
     def train_lens(
-        self, *, steps: int = 150, seed: int = 0, rank: int | None = None, tokens: int | None = None,
+        self,
+        *,
+        steps: Annotated[int, about("More of them lower the divergence further.", minimum=0, maximum=100_000)] = 150,
+        seed: Annotated[int, about("Of which tokens each step sees.", minimum=0)] = 0,
+        rank: Annotated[
+            int | None,
+            about("The rank of each layer's map, by default the full one: a low one is a smaller file.", minimum=1),
+        ] = None,
+        tokens: Annotated[int | None, about("Tokens that are read, at most; by default 10,000.", minimum=1)] = None,
         progress: Progress | None = None,
-    ) -> TunedLens:  # fmt: skip
-        """A tuned lens of the model, trained on these texts: pass it to `reading.lens(tuned=…)`, or save it.
-
-        Args:
-            steps: more of them lower the divergence further.
-            seed: of which tokens each step sees.
-            rank: of each layer's map, by default the full one: a lens of a low rank is a smaller file.
-            tokens: how many are read, at most; by default 10,000.
-            progress: called as (steps so far, total).
-        """
+    ) -> TunedLens:
+        """A tuned lens of the model, trained on these texts: pass it to `reading.lens(tuned=…)`, or save it."""
         from glassformer.see.fit_lens import TOKENS, train_lens
 
         return train_lens(
