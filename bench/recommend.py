@@ -10,7 +10,7 @@ from glassformer.engine.cpu.calibration import measure
 from glassformer.engine.cpu.thread_bench import model_speeds
 from glassformer.engine.cpu.thread_count import chosen_threads
 from glassformer.model_files import open_model
-from glassformer.quantize.sizes import weight_bytes
+from glassformer.quantize.tensor_kinds import weight_bytes
 from glassformer.see.recommendation import ERROR
 
 

@@ -166,7 +166,7 @@ def test_weights_of_an_adapter_in_the_older_file(make_adapter: MakeAdapter) -> N
 
 def test_each_rank_of_a_split_model_merges_the_adapter(make_adapter: MakeAdapter) -> None:
     from glassformer.model_files import open_model
-    from glassformer.runtime.split_model import SplitModel
+    from glassformer.runtime.executors import SplitModel
 
     base, adapter, _ = make_adapter("llama", target_modules=["q_proj"])
     opened = open_model(base, adapter={str(adapter): 0.5})

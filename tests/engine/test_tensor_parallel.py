@@ -23,7 +23,7 @@ from glassformer.engine.tensor_parallel.ranks import RankProcesses, _start
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.ops.split import TensorPart
-from glassformer.runtime.split_model import SplitModel
+from glassformer.runtime.executors import SplitModel
 from glassformer.see.verification import FLOATS
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.split_gpu_model import SplitGpuModel

@@ -16,7 +16,7 @@ from glassformer.cli.app import app
 from glassformer.engine.cpu import calibration
 from glassformer.engine.cpu.calibration import Calibration, DecodeRate, solve
 from glassformer.ground.errors import InputError
-from glassformer.quantize.sizes import weight_bytes
+from glassformer.quantize.tensor_kinds import weight_bytes
 from glassformer.runtime.recommend import recommend
 
 PUBLISHED = {  # parameters, as the models' pages have them

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.ground.errors import MissingExtra, SettingError
 from glassformer.jobs.formats.row_format import InputRow
 from glassformer.scale.cluster import Allotment, ClusterMachine, allot, check_address, connect, import_ray
-from glassformer.scale.row_groups import MAX_LOSSES, MAX_ROWS, RowGroups
+from glassformer.scale.job import MAX_ROW_LOSSES, MAX_ROWS, RowGroups
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,4 +149,4 @@ def test_a_row_that_no_worker_survives_is_soon_alone_and_then_given_up() -> None
             assert str(group.rows[0].error) == "3 workers were lost one after the other while they answered it."
         finished.update(numbers)
     assert finished == set(range(64))
-    assert losses == 6 + MAX_LOSSES  # 64 rows are halved six times
+    assert losses == 6 + MAX_ROW_LOSSES  # 64 rows are halved six times

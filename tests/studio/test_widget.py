@@ -15,7 +15,7 @@ import glassformer
 from glassformer.ground.errors import MissingExtra
 from glassformer.runtime.run import Run
 from glassformer.see.recording import Recording
-from glassformer.studio import widget
+from glassformer.studio import saved_page
 from glassformer.studio.saved_page import script
 from tests.conftest import unavailable
 from tests.patience import patience
@@ -36,7 +36,7 @@ window.ends = [...document.querySelectorAll(".cell")].map((el) => widget.render(
 @pytest.fixture
 def without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    widget._widget_class.cache_clear()
+    saved_page._widget_class.cache_clear()
 
 
 @pytest.mark.usefixtures("without_anywidget")

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from glassformer import AutoModelForCausalLM
 from glassformer.ground.errors import InputError, SettingError
-from glassformer.training import reference
+from glassformer.training import fine_tuning
 from glassformer.training.events import Evaluated, StepDone
 from glassformer.training.fine_tuning import PreferenceRequest
 from glassformer.training.objectives.answers import Pair, Preferences
@@ -143,13 +143,13 @@ def test_preferences_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:
 def test_damaged_numbers_of_the_start_are_computed_again(tmp_path: Path) -> None:
     tensors = {"pairs": torch.ones(3, 2, dtype=torch.float64), "held_out": torch.zeros(1, 2, dtype=torch.float64)}
     path = tmp_path / "reference.safetensors"
-    save_file(tensors, path, {"crc32": reference._checksum(tensors)})
-    assert torch.equal(reference._stored(path)["pairs"], tensors["pairs"])
+    save_file(tensors, path, {"crc32": fine_tuning._checksum(tensors)})
+    assert torch.equal(fine_tuning._stored(path)["pairs"], tensors["pairs"])
     whole = bytearray(path.read_bytes())
     whole[-1] ^= 1
     path.write_bytes(whole)
-    assert reference._stored(path) == {}
+    assert fine_tuning._stored(path) == {}
     path.write_bytes(b"")
-    assert reference._stored(path) == {}
+    assert fine_tuning._stored(path) == {}
     save_file(tensors, path)  # as older ones are
-    assert reference._stored(path).keys() == tensors.keys()
+    assert fine_tuning._stored(path).keys() == tensors.keys()

@@ -21,8 +21,8 @@ from glassformer.model_files import AutoConfig, AutoTokenizer, ModelFiles
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.tokenizer_classes import CLASS_BY_NAME
 from glassformer.torch import base_class_for, encoder_class_for
-from glassformer.torch.encoder import Encoder
 from glassformer.torch.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM, head_class
+from glassformer.torch.shapes import Encoder
 
 
 @cache

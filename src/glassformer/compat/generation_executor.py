@@ -22,8 +22,8 @@ from glassformer.compat.generate_inputs import PaddedRows
 from glassformer.compat.live_weights import KINDS, LiveWeights
 from glassformer.engine.protocol import Executor
 from glassformer.ground.errors import CheckpointError, ExecutorError
-from glassformer.torch.encoder import first_tokens
 from glassformer.torch.outputs import BaseModelOutputWithPooling
+from glassformer.torch.shapes import first_tokens
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor, CpuReader

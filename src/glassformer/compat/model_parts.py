@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.ground.errors import InputError
-from glassformer.ground.hub_upload import upload
+from glassformer.ground.files import upload
 from glassformer.torch.container import Block
 from glassformer.torch.heads import ModelWithHead
-from glassformer.torch.seq2seq import shift_right
+from glassformer.torch.shapes import shift_right
 
 
 class ModelParts:

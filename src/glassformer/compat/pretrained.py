@@ -47,9 +47,9 @@ from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_co
 from glassformer.ops.split import TensorPart
 from glassformer.torch import BaseModel, base_class_for, encoder_class_for
 from glassformer.torch.arguments import WatchLike
-from glassformer.torch.encoder import Encoder
 from glassformer.torch.heads import HEADS, ModelWithHead
 from glassformer.torch.layers import Conv1D, Linear, LowRankUpdate, RMSNorm, with_low_rank_update
+from glassformer.torch.shapes import Encoder
 
 note = logging.getLogger("glassformer").warning
 

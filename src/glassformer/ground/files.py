@@ -22,6 +22,7 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from glassformer.ground.arguments import checked
 from glassformer.ground.errors import CheckpointError, WriteError
 
 try:
@@ -437,3 +439,32 @@ def unsealed(data: Mapping[str, Any]) -> dict[str, Any] | None:
     """JSON data without their checksum; None if it does not fit them. Data without one are old, and taken as they are."""
     inner = {name: value for name, value in data.items() if name != SEAL}
     return inner if SEAL not in data or sealed(inner)[SEAL] == data[SEAL] else None
+
+
+@checked
+def upload(
+    save: Callable[[str], Any],
+    repo_id: str,
+    *,
+    commit_message: str,
+    commit_description: str | None = None,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+) -> str:
+    """Upload what `save` writes into a folder; gives the address of the commit or the pull request.
+
+    The repository is made if need be. The other arguments are those of huggingface_hub.
+    """
+    from huggingface_hub import HfApi
+
+    hub = HfApi(token=token)
+    repository = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    with tempfile.TemporaryDirectory(prefix="glassformer-") as folder:
+        save(folder)
+        commit = hub.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=commit_message, commit_description=commit_description,
+            revision=revision, create_pr=create_pr,
+        )  # fmt: skip
+    return str(commit)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.checkpoint.quantization import BITS, check_kind, fits
+from glassformer.checkpoint.quantization import BITS, check_kind, fits, quantized_size
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.ground.errors import InputError
 from glassformer.model_files import ModelFiles
@@ -23,6 +23,8 @@ Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a 
 
 FALLBACKS: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
 TABLE_KIND = "Q8_0"
+
+SMALL_KIND = "F32"  # of norms and biases, where matrices are packed
 
 
 def weight_roles(blueprint: Blueprint) -> dict[str, Role]:
@@ -79,3 +81,12 @@ def check_quantizable(opened: ModelFiles, kind: str, *, packed_too: bool = False
 def model_label(opened: ModelFiles) -> str:
     """A short name for files that are made of a model."""
     return Path(opened.name).name.removesuffix(".gguf") or opened.path.resolve().name
+
+
+def weight_bytes(blueprint: Blueprint, kind: str) -> int:
+    """What `glass models quantize` writes, or in 16 and 32 bits what a checkpoint has."""
+    kind, roles = check_kind(kind), weight_roles(blueprint)
+    shapes = {weight.name: tuple(weight.shape) for weight in blueprint.weights}
+    if BITS[kind] >= 16:
+        return sum(quantized_size(kind, shape) for shape in shapes.values())
+    return sum(quantized_size(kind_for(roles[name], shape[-1], kind) or SMALL_KIND, shape) for name, shape in shapes.items())

@@ -28,13 +28,15 @@ from glassformer.ground.errors import (
     spell,
 )
 from glassformer.ground.ownership import Shared
-from glassformer.model_files import DTYPES, ModelFiles
+from glassformer.model_files import DTYPES, ModelFiles, open_model
 from glassformer.runtime.weights import InMemory
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.weights import PackedMatrix
     from glassformer.engine.gpu.executor import GpuExecutor
+    from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
+    from glassformer.engine.tensor_parallel.process_group import ProcessGroup
 
 EXECUTORS = ("auto", "plain", "cpu", "gpu")
 Native = TypeVar("Native")
@@ -227,8 +229,6 @@ class Executors(Shared):
 
     def _split_executor(self) -> Executor:
         assert isinstance(self.opened, ModelFiles)
-        from glassformer.runtime.split_model import SplitModel, split_over_ranks
-
         engine: Literal["plain", "gpu"] = "gpu" if self.options.executor == "gpu" else "plain"
         if engine == "gpu" and (reason := self.gpu_reason) is not None:
             raise ExecutorError(reason)
@@ -304,3 +304,68 @@ def _is_library_ready() -> bool:
 
 def _has_torch() -> bool:
     return find_spec("torch") is not None
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """A model by path that is split among ranks, and how each of them loads its part. Needs no torch to be made."""
+
+    path: str
+    weights: str | None = None  # the kind that they are quantized in
+    dtype: str | None = None  # that PyTorch computes in
+    executor: Literal["plain", "gpu"] = "plain"
+    cache: str | None = None  # the format of the GPU engine's KV cache
+    adapters: tuple[tuple[str, float], ...] = ()  # that are merged into the weights, by name, with a weight each
+
+    def load(self, group: ProcessGroup) -> Executor:
+        """This rank's part of the model: of each file only that part is read."""
+        opened = self._open()
+        return self._load_plain(opened, group) if self.executor == "plain" else self._load_gpu(opened, group)
+
+    def _load_plain(self, opened: ModelFiles, group: ProcessGroup) -> Executor:
+        from glassformer.compat.auto import model_class_for_head
+        from glassformer.compat.pretrained import load, parse_dtype
+        from glassformer.engine.plain.executor import PlainExecutor
+        from glassformer.engine.tensor_parallel.split import split_model
+        from glassformer.engine.tensor_parallel.split_module import SplitTap, connect
+
+        split = split_model(opened.blueprint(), group.ranks)
+        cls = model_class_for_head(opened.config.model_type, opened.head)
+        model = load(cls, opened, parse_dtype(self.dtype), parts=split.weight_parts(group.rank)).requires_grad_(False)
+        model = model.to(group.device)
+        connect(model, split, group)
+        return PlainExecutor(model, lambda observers: SplitTap(observers, split, group))
+
+    def _load_gpu(self, opened: ModelFiles, group: ProcessGroup) -> Executor:
+        from glassformer.engine.gpu.split_executor import SplitGpuExecutor
+
+        opened.check_sizes()
+        return SplitGpuExecutor(opened.config, opened.blueprint(), opened.tensors, group, cache=self.cache)
+
+    def _open(self) -> ModelFiles:
+        opened = open_model(self.path, adapter=dict(self.adapters) or None)
+        if self.weights is None:
+            return opened
+        from glassformer.quantize import requantized
+
+        return requantized(opened, self.weights)
+
+
+def split_over_ranks(opened: ModelFiles, part: SplitModel, ranks: int) -> TensorParallelExecutor:
+    """An executor over a model that is split among this process and new ones: on GPUs, if there is one for each rank."""
+    from glassformer.engine.tensor_parallel.split import split_model
+
+    split_model(opened.blueprint(), ranks)  # refuses what cannot be split, before any process is started
+    with needed_for(spell("tensor_parallel")):
+        import torch
+
+    from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
+    from glassformer.engine.tensor_parallel.ranks import RankProcesses
+
+    gpus = torch.cuda.device_count()
+    if part.executor == "gpu" and gpus < ranks:
+        raise ExecutorError(
+            f"{spell('tensor_parallel', ranks)} with {spell('executor', 'gpu')} needs {ranks} GPUs, and there are {gpus}. "
+            f"Use {spell('executor', 'plain')}."
+        )
+    return TensorParallelExecutor(RankProcesses(ranks, "cuda" if gpus >= ranks else "cpu"), part)

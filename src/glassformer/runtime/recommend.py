@@ -13,7 +13,7 @@ from glassformer.checkpoint.quantization import BITS
 from glassformer.engine.resources import free_memory
 from glassformer.ground.errors import ExecutorError, InputError, did_you_mean
 from glassformer.ground.progress import Progress
-from glassformer.quantize.sizes import weight_bytes
+from glassformer.quantize.tensor_kinds import weight_bytes
 from glassformer.see.plan import plan
 from glassformer.see.recommendation import READING, ModelFit, Recommendation
 

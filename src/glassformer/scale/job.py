@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,13 @@ from glassformer.jobs.engines import JobPlan, Records, RowEngine
 from glassformer.jobs.formats.row_format import InputRow
 from glassformer.jobs.job import JobProgress, JobSummary, answer_file
 from glassformer.scale.cluster import Allotment, allot, connect, machines
-from glassformer.scale.row_groups import RowGroup, RowGroups
 from glassformer.scale.worker import Delivery, Load, Worker, WorkerProfile
 from glassformer.see.tensor_files import differences
 
 MAX_LOSSES = 24  # of workers one after the other, none of which delivered anything
 PATIENCE_SECONDS = 30.0  # after which it is noted that no worker could be started yet
+MAX_ROWS = 1024  # of a group, so that memory and messages stay small
+MAX_ROW_LOSSES = 3  # of workers, by a row
 note = logging.getLogger("glassformer").warning
 
 
@@ -209,3 +213,67 @@ def reason_of(error: Exception) -> str:
     """The first sentence of what Ray says."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")
+
+
+@dataclass(eq=False)
+class RowGroup:
+    """Consecutive rows."""
+
+    rows: list[InputRow]
+    losses: int = 0  # of workers that had it, since it could not be divided any more
+
+
+class RowGroups:
+    """What is left to be answered. A group has whole chunks of rows, and about `least` of them at the end.
+
+    Groups are large at the beginning, so that workers seldom wait for the next, and small at the end, so that they all
+    finish at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987). A group whose worker is lost
+    comes back in two halves, for other workers: so a row that no worker survives is soon alone, and the others are answered.
+    """
+
+    def __init__(
+        self, rows: Iterable[InputRow], finished: Container[int], *, total: int, workers: int, chunk: int, least: int
+    ) -> None:
+        self._rows = iter(rows)
+        self._finished = finished
+        self._unread = total
+        self._workers = workers
+        self._chunk = chunk
+        self._least = least
+        self._returned: deque[RowGroup] = deque()
+
+    def next(self) -> RowGroup | None:
+        """A group with rows that are not finished; those that came back go first."""
+        while (group := self._returned.popleft() if self._returned else self._read()) is not None:
+            if self.unfinished(group):
+                return group
+        return None
+
+    def exhausted(self) -> bool:
+        """Whether there is no group left, unless one comes back."""
+        group = self.next()
+        if group is not None:
+            self._returned.appendleft(group)
+        return group is None
+
+    def put_back(self, group: RowGroup) -> None:
+        """The group of a worker that was lost. What has taken too many along is given up: its rows come back as errors."""
+        if len(group.rows) > self._chunk:
+            half = -(-len(group.rows) // self._chunk) // 2 * self._chunk
+            self._returned += (RowGroup(group.rows[:half]), RowGroup(group.rows[half:]))
+            return
+        group.losses += 1
+        if group.losses == MAX_ROW_LOSSES:
+            error = ExecutorError(f"{MAX_ROW_LOSSES} workers were lost one after the other while they answered it.")
+            group.rows = [replace(row, error=error) for row in group.rows]
+        self._returned.append(group)
+
+    def unfinished(self, group: RowGroup) -> list[int]:
+        """The indices of the rows that have no answer yet."""
+        return [row.index for row in group.rows if row.index not in self._finished]
+
+    def _read(self) -> RowGroup | None:
+        size = min(max(self._unread // (2 * self._workers), self._least), MAX_ROWS)
+        rows = list(islice(self._rows, -(-size // self._chunk) * self._chunk))
+        self._unread -= len(rows)
+        return RowGroup(rows) if rows else None

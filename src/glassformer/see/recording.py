@@ -116,7 +116,7 @@ class Recording(View):
 
     def widget(self, height: int = 720) -> Any:
         """The studio with this run, for a notebook's cell; so many pixels high. Needs the extra `notebooks`."""
-        from glassformer.studio.widget import recording_widget
+        from glassformer.studio.saved_page import recording_widget
 
         return recording_widget(self.to_dict(), self._slices(), height)
 

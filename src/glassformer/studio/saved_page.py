@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
+from glassformer.ground.errors import needed_for
 from glassformer.studio import static_files
 
 PLACEHOLDER = "__RECORDING__"
@@ -22,6 +23,7 @@ SELECTION = "__SELECTION__"  # what the page opens with: here, whatever it choos
 SCRIPT = '<script type="module">'
 SAFE_INTEGER = 2**53  # JavaScript's numbers are float64
 HALF_PAIR = re.compile("[\ud800-\udfff]")
+HEIGHT = 720  # of a notebook's cell, in pixels
 
 
 def saved_page(recording: Mapping[str, Any], slices: Mapping[str, Any] | None = None) -> str:
@@ -89,3 +91,26 @@ def _number(number: float) -> str:
         return f"{digits:f}"
     mantissa, _, exponent = f"{digits:e}".partition("e")
     return f"{mantissa}e{int(exponent):+d}"
+
+
+def recording_widget(recording: Mapping[str, Any], slices: Mapping[str, Any], height: int = HEIGHT) -> Any:
+    """A widget that shows a recording's data, and in its views the slices that there are."""
+    return _widget_class()(recording=recording, slices=slices, height=height)
+
+
+@cache
+def _widget_class() -> Any:
+    """Made when it is first asked for: its base is in an extra."""
+    with needed_for("a widget"):
+        import anywidget
+        import traitlets
+
+    class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        """A run that can be explored."""
+
+        _esm = script()
+        recording = traitlets.Dict().tag(sync=True)
+        slices = traitlets.Dict().tag(sync=True)
+        height = traitlets.Int(HEIGHT).tag(sync=True)
+
+    return StudioWidget

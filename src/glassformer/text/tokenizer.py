@@ -17,8 +17,7 @@ import tokenizers
 from tokenizers.models import BPE
 
 from glassformer.ground.errors import InputError, InputTypeError, refuse_unknown
-from glassformer.ground.files import atomic_save, finish_saves
-from glassformer.ground.hub_upload import upload
+from glassformer.ground.files import atomic_save, finish_saves, upload
 from glassformer.ground.transformers_isinstance import FamiliarClass
 from glassformer.text import inputs
 from glassformer.text.chat.chat_mixin import ChatMixin

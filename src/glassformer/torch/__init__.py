@@ -9,9 +9,7 @@ from glassformer.blueprints import Config, Head, module_for
 from glassformer.blueprints.blueprint import Family
 from glassformer.ground.errors import ConfigError
 from glassformer.torch.base import BaseModel
-from glassformer.torch.decoder import Decoder
-from glassformer.torch.encoder import Encoder
-from glassformer.torch.seq2seq import EncoderDecoder, EncoderPart
+from glassformer.torch.shapes import Decoder, Encoder, EncoderDecoder, EncoderPart
 
 SHAPES: dict[Head, type[BaseModel]] = {"causal": Decoder, "masked": Encoder, "seq2seq": EncoderDecoder}
 

@@ -24,7 +24,6 @@ from glassformer.ground.typecheck import brief
 from glassformer.torch.arguments import ForwardArguments, WatchLike, arguments_of, check_tensor, forward_with, meanings
 from glassformer.torch.base import IGNORED, BaseModel, holds
 from glassformer.torch.container import FamilyModule, attach_module, label_modules
-from glassformer.torch.encoder import first_tokens
 from glassformer.torch.outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
@@ -39,7 +38,7 @@ from glassformer.torch.outputs import (
     TokenClassifierOutput,
 )
 from glassformer.torch.routed_mlp import load_balancing_loss
-from glassformer.torch.seq2seq import shift_right
+from glassformer.torch.shapes import first_tokens, shift_right
 
 
 class ModelWithHead(FamilyModule):

@@ -26,8 +26,7 @@ from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.engine.tensor_parallel.ranks import RankProcesses
 from glassformer.model_files import ModelFiles, open_model
-from glassformer.runtime.executors import ExecutorOptions, Executors
-from glassformer.runtime.split_model import SplitModel
+from glassformer.runtime.executors import ExecutorOptions, Executors, SplitModel
 from glassformer.see.verification import FLOATS, verify
 
 CARD = torch.device("cuda", 0)

@@ -58,7 +58,7 @@ def _catalogue_entry(name: str, hub: Mapping[str, CachedRepoInfo]) -> ModelEntry
 def _facts(entry: CatalogueEntry) -> ModelEntry:
     """What a model's config says of its size."""
     from glassformer.blueprints import blueprint, read_config
-    from glassformer.quantize.sizes import weight_bytes
+    from glassformer.quantize.tensor_kinds import weight_bytes
 
     config = read_config(dict(entry.config or {}))
     model = blueprint(config)

@@ -40,7 +40,7 @@ from glassformer.torch.heads import CausalLM, Seq2SeqLM
 from glassformer.torch.mask import Mask
 from glassformer.torch.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.torch.positions import RotaryEmbedding
-from glassformer.torch.seq2seq import EncoderDecoder
+from glassformer.torch.shapes import EncoderDecoder
 
 PAD_ID = 0  # any id: what is computed at padded positions is never read
 

@@ -28,7 +28,7 @@ import torch
 from glassformer.ground.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.torch.base import IGNORED
-from glassformer.torch.seq2seq import shift_right
+from glassformer.torch.shapes import shift_right
 from glassformer.training.new_tokenizer import sentinel_ids, tokens_around
 from glassformer.training.objectives.language_model import TokenWindows
 from glassformer.training.objectives.objective import ExampleBatch, Ids, padded

@@ -13,7 +13,7 @@ import torch
 from glassformer.ground.errors import InputError, spell
 from glassformer.text import Tokenizer
 from glassformer.torch.base import IGNORED
-from glassformer.torch.seq2seq import shift_right
+from glassformer.torch.shapes import shift_right
 from glassformer.training.measures import edit_distance
 from glassformer.training.objectives.objective import ExampleBatch, Measures, Objective, RaggedRows, padded
 from glassformer.training.rows import SOURCE, TARGET, DataRow, rows_digest
