@@ -32,7 +32,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "steer": "Make steering vectors from pairs of texts, and list those that there are.",
     },
     "Features and many texts": {
-        "features": "Show which features of a sparse autoencoder a text activates, and how well they explain it.",
         "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
         "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
     },

@@ -1,52 +1,73 @@
-"""`glass features`: what a sparse autoencoder finds in a text."""
+"""`glass features` without a text, which lists what there is; and `glass train-features`, which writes a folder.
+
+What `glass features` shows of a text is an operation.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from glassformer.cli import bars, common
-from glassformer.cli.command import option
-from glassformer.cli.options import ChangeableModelGroup, OutputGroup, PromptGroup
-from glassformer.cli.text_input import read_prompt
-from glassformer.ground.errors import InputError
-
-EXAMPLE = (
-    'Example: glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
-    'glass features --sae params.npz --site blocks.20.residual "how are you?"'
-)
+from glassformer.cli.options import ModelGroup
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.files import prepared_target
+from glassformer.ground.operations import about, operation
+from glassformer.see import features
+from glassformer.see.feature_training import FeatureTraining
+from glassformer.steering.library import local_library
 
 
-def features(
-    prompt: common.PromptArgument = None,
-    sae: Annotated[str, option("--sae", metavar="DIR", help="A sparse autoencoder or a transcoder, by name or path.")] = "",
-    site: Annotated[str | None, option("--site", help="Where it reads, if its files do not say.")] = None,
-    site_out: Annotated[str | None, option("--site-out", help="What it predicts, if its files do not say.")] = None,
-    best: Annotated[int, option("--best", minimum=1, maximum=1000, help="Features to keep of each token.")] = 10,
-    target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
-    new: Annotated[int, option("-n", minimum=0, maximum=100_000, help="Tokens to generate first.")] = 0,
-    *,
-    model_options: ChangeableModelGroup,
-    prompt_options: PromptGroup,
-    output: OutputGroup,
-) -> None:
-    """Show which features of a sparse autoencoder a text activates, and how well they explain it.
-
-    Without --sae, list the autoencoders in GLASS_HOME/features.
-    """
-    if prompt is not None and not sae:
-        raise InputError(
-            "whose features? Give --sae DIR: glass features lists those that there are, glass train-features trains one."
-        )
+@operation(verb="features")
+def list_features(model_options: ModelGroup) -> features.FeatureDictionaries:
+    """List the autoencoders in GLASS_HOME/features, and whether they fit the model."""
     model = model_options.load()
-    if not sae:
-        from glassformer.see.features import known_dictionaries
-        from glassformer.steering.library import local_library
+    common.note_after(f"Looked in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
+    return features.known_dictionaries(model, model.library)
 
-        output.show(known_dictionaries(model, model.library))
-        common.note(f"Looked in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
-        return
-    dictionary = model.dictionary(sae, site, site_out)
-    reading = prompt_options.read(model, read_prompt(prompt), target, new)
-    with bars.spinner("reading features"):
-        view = reading.features(dictionary, best)
-    output.show(view)
+
+@operation(
+    section="Features and many texts",
+    example="glass train-features --text corpus.txt --site blocks.8.residual --out resid-8   ·   "
+    "glass train-features --recorded acts --site blocks.8.mlp.update --features 8192 --kind batchtopk -k 16 --out mlp-8",
+    settings_of=features.train_features,
+    needs={"length": "text"},
+    excludes=(("text", "recorded"),),
+)
+def train_features(
+    model_options: ModelGroup,
+    out: Annotated[Path, about("A new folder, which SAELens reads too.", metavar="DIR")],
+    text: Annotated[Path | None, about("The text that the model reads, in UTF-8.", metavar="FILE")] = None,
+    recorded: Annotated[
+        Path | None, about("In place of --text: what `glass activations --out` wrote.", metavar="DIR")
+    ] = None,
+    **settings: Any,
+) -> FeatureTraining:
+    """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
+    from glassformer.cli.text_files import TextPieces
+    from glassformer.features.files import write_dictionary
+    from glassformer.see.activation_rows import RecordedRows, SiteRows, activation_rows
+    from glassformer.see.recorded_activations import RecordedActivations
+
+    if text is None and recorded is None:
+        raise SettingError("what are the features learned from? Give --text FILE or --recorded DIR, one of them.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
+    site, site_out, length = (settings.pop(name, None) for name in ("site", "site_out", "length"))
+    with prepared_target(out / "training.json"):
+        rows: SiteRows
+        if recorded is not None:
+            folder = RecordedActivations(recorded)
+            rows, name = RecordedRows(folder, site, site_out), folder.index.model
+        else:
+            assert text is not None
+            pieces = TextPieces(text)
+            model = model_options.load()
+            rows, name = activation_rows(model, pieces, site, length, site_out), model.name
+        with common.explained_interrupt("No features were kept."), bars.stage_bar("reading activations") as progress:
+            dictionary, view = features.features_of_rows(rows, name, out.name, progress, **settings)
+        write_dictionary(dictionary, out)
+        view.save(out / "training.html")
+        view.save(out / "training.json")
+    common.note_after(f"saved in {out}; try: {common.typed('features', model_options.model, '--sae', str(out))} …")
+    return view

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from glassformer.cli.options import ChangeableModelGroup, ModelGroup, OutputGrou
 from glassformer.cli.text_input import read_prompt
 from glassformer.ground.arguments import argument_types
 from glassformer.ground.errors import InputError
-from glassformer.ground.operations import COMMAND, OPERATIONS, Operation, OperationArgument, Statement
+from glassformer.ground.operations import COMMAND, MODEL, OPERATIONS, Operation, OperationArgument, Statement
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
@@ -51,11 +51,12 @@ class OperationVerb:
         if any(map(_reads_prompt, self.views)):
             self._add(PROMPT, "PROMPT", common.PromptArgument, None)
         for view in self.views:
-            names = [PROMPT, *(argument.name for argument in view.arguments)]
+            arguments = _typed_arguments(view)
+            names = [PROMPT, *(argument.name for argument in arguments)]
             for flag in (chooser for chooser in view.chosen_by if chooser not in names):
                 help_text = view.flags.get(flag, view.summary)
                 self._add(flag, f"--{flag}", Annotated[bool, option(f"--{flag}", help=help_text)], False)
-            for argument in view.arguments:
+            for argument in arguments:
                 self.parameters[view][self._parameter(view, argument)] = argument
         if any(view.on_text for view in self.views):
             self._add("target", "--target", common.TargetOption, None)
@@ -137,8 +138,11 @@ class OperationVerb:
         with ExitStack() as stack:
             if rows:
                 stack.enter_context(_rows_named(rows))
+            doing = f"{model_options.model} reads"
             if view.reports_progress:
-                more["progress"] = stack.enter_context(bars.counter_bar(f"{model_options.model} reads"))
+                more["progress"] = stack.enter_context(bars.counter_bar(doing))
+            else:
+                stack.enter_context(bars.spinner(doing))
             shown = view.call(subject, more)
         if view.view_name == FILES:
             common.print_line("\n".join(map(str, shown)))
@@ -210,13 +214,23 @@ def _reads_prompt(view: Operation) -> bool:
     return view.on_text or view.takes_prompt
 
 
-def _opened(operation: Operation, values: Mapping[str, Any], model: Model) -> dict[str, Any]:
+def _typed_arguments(view: Operation) -> list[OperationArgument]:
+    """Those of a view, and those of what opens an argument by its name."""
+    return [one for argument in view.arguments for one in (argument, *_opening_arguments(argument))]
+
+
+def _opening_arguments(argument: OperationArgument) -> Iterator[OperationArgument]:
+    if (opener := argument.info.opened_by) is not None:
+        yield from (one for one in OPERATIONS[MODEL, opener].own_arguments if one.info.help)
+
+
+def _opened(operation: Operation, values: dict[str, Any], model: Model) -> dict[str, Any]:
     """The values, of which some are opened by their names."""
-    openers = {argument.name: argument.info.opened_by for argument in operation.arguments}
-    return {
-        name: getattr(model, opener)(value) if (opener := openers.get(name)) and value is not None else value
-        for name, value in values.items()
-    }
+    for argument in operation.arguments:
+        more = {one.name: values.pop(one.name) for one in _opening_arguments(argument) if one.name in values}
+        if (opener := argument.info.opened_by) and values.get(argument.name) is not None:
+            values[argument.name] = getattr(model, opener)(values[argument.name], **more)
+    return values
 
 
 def _typed(argument: OperationArgument, default: Any) -> Any:

@@ -211,12 +211,14 @@ STREAM_SITES = ("embedding", "residual", "middle", "update", "crossed")  # whose
 
 @operation()
 def dictionary(
-    model: ModelLike, name: str | os.PathLike[str], site: str | None = None, site_out: str | None = None
+    model: ModelLike,
+    name: str | os.PathLike[str],
+    site: Annotated[str | None, about("Where it reads, if its files do not say.")] = None,
+    site_out: Annotated[str | None, about("What it predicts, if its files do not say.")] = None,
 ) -> FeatureDictionary:
     """A sparse autoencoder or a transcoder, by name or path, for `read(…).features`, and to clamp and steer by.
 
-    SAELens' folders, Gemma Scope's .npz and .safetensors files. `site`, `site_out`: where it reads and what it predicts,
-    if its files do not say.
+    SAELens' folders, Gemma Scope's .npz and .safetensors files.
     """
     opened = (model.library or local_library()).dictionary(os.fspath(name), site, site_out)
     check_dictionary(opened, model.blueprint, model.name)
@@ -275,7 +277,14 @@ def features_of_rows(
     )  # fmt: skip
 
 
-@operation(route="features")
+@operation(
+    route="features",
+    chosen_by=("dictionary",),
+    section="Features and many texts",
+    example='glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
+    'glass features --sae params.npz --site blocks.20.residual "how are you?"',
+    verb_help="Show which features of a sparse autoencoder a text activates; without --sae, list those that there are.",
+)
 def features(
     reading: Activations,
     dictionary: Annotated[
