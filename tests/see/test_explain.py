@@ -118,21 +118,23 @@ def put(values: dict[str, Any], parts: Sequence[PartEffect], position: int) -> W
     return Watch(changes=changes)
 
 
-def test_all_that_the_last_token_takes_up_is_restored_together() -> None:
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", DECODERS)
+def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> None:
     """The stream as it leaves the last block is all that the logits are made of; so are all updates to it."""
-    reading = both("qwen3", "cpu").reading(f"{TEXT} and the dog")
-    word, blocks = (
-        next(word for word in words_of(reading, len(reading)) if word.text == "cat"),
-        reading.model.blueprint.blocks,
-    )
+    reading = both(family, "cpu").reading(f"{TEXT} and the dog")
     with asked(reading) as question:
-        ids = exchanged(question.ids, {word: question.text.likely[word.first][-1]}, reading.model.tokenizer)
-        second = reading.model.read(list(ids))
-        sites = [f"blocks.{b}.{part}" for b in range(blocks) for part in ("attention.heads", "mlp.update", "residual")]
-        with read_pairs([TextPair(reading, second, -1, aligned=True)], sites) as (pair,):
+        blocks = range(reading.model.blueprint.blocks)
+        ids = (
+            *reading.ids[:-4],
+            question.text.likely[-5][-1],
+            *reading.ids[-3:],
+        )  # as many: the last one's place is the same
+        sites = [f"blocks.{b}.{part}" for b in blocks for part in ("attention.heads", "mlp.update", "residual")]
+        with read_pairs([TextPair(reading, reading.model.read(list(ids)), -1)], sites) as (pair,):
             search = PartSearch(question, pair)
-            assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-3)
-            assert search.arrived[blocks - 1] == pytest.approx(1, abs=1e-3)
+            assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
+            assert search.arrived[blocks[-1]] == pytest.approx(1, abs=1e-2)
             assert search.lead_with([]) == search.there
 
 

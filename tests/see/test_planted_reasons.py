@@ -1,0 +1,73 @@
+"""Models whose reason is known by construction: `why` names it, in every kind of family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.see import planted
+
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "gpt2",  # biases, norms of queries and keys, learned positions
+    "gemma2", "gemma3_text", "olmo2",  # soft caps, windows, norms after a block's parts
+    "mixtral", "gpt_oss",  # experts, sinks
+    "granite", "cohere2",  # multipliers, parallel parts
+)  # fmt: skip
+TURNED = tuple(
+    family for family in FAMILIES if family != "cohere2"
+)  # whose heads see the token before as `planted` knows it
+
+pytestmark = [pytest.mark.every_family, pytest.mark.usefixtures("one_thread")]
+
+
+def explained(model: Any, text: str, answer: str, word: str, instead: tuple[str, ...], also: tuple[str, ...] = ()) -> Any:
+    """An explanation that names a word before all others, and the planted head, which restores all of the lead."""
+    why = model.explain(text, raw=True, tokens=1)
+    assert why.answer.text.strip() == answer
+    first, *others = [one.text for one in why.words[: why.named]]
+    assert first == word
+    assert set(others) <= set(also)
+    best = why.words[0].best_exchange
+    assert best is not None
+    assert (best.text, best.outcome) in [(other, "another") for other in instead]
+    (part,) = why.carried.parts
+    assert (part.block, part.head) == (1, planted.HEAD)
+    assert part.restored == pytest.approx(1, abs=0.02)
+    assert why.carried.settled == 1
+    assert part.attention > 0.1  # soft caps and norms of queries and keys keep it from one
+    assert [check.holds for check in why.checks[-2:]] == [True, True]  # of the parts
+    return why
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_looked_up(family: str) -> None:
+    """Nothing but the country says which city; "is" asks for one at all."""
+    subjects = planted.SUBJECTS
+    why = explained(planted.look_up(family), "the capital of France is", "Paris", "France", (*subjects,), ("is",))
+    best = why.words[0].best_exchange
+    assert best.answer.strip() == subjects[best.text]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_copied(family: str) -> None:
+    why = explained(planted.copy(family), "the capital of Italy is", "Italy", "Italy", (*planted.SUBJECTS,), ("is",))
+    best = why.words[0].best_exchange
+    assert best.answer.strip() == best.text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_counted(family: str) -> None:
+    """Where no word is a tick the answer is zero."""
+    why = explained(planted.count(family), "tick the tick of tick in equals", "three", "tick", ("tock", "tack", "tuck"))
+    assert why.words[0].best_exchange.answer.strip() == "zero"
+    assert why.words[0].positions == (0, 2, 4)
+
+
+@pytest.mark.parametrize("family", TURNED)
+def test_what_followed_before(family: str) -> None:
+    """After "Ann" comes what came after it before. Another name in all places of "Ann" would do as well."""
+    names = tuple(name for name in planted.CLASSES["name"] if name != "Bob")
+    why = explained(planted.induction(family), "today Ann Bob and Cid Dan today Ann", "Bob", "Bob", names, ("Ann",))
+    best = why.words[0].best_exchange
+    assert best.answer.strip() == best.text
