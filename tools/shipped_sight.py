@@ -27,8 +27,8 @@ import numpy as np
 
 import glassformer
 from glassformer.checkpoint.locate import locate
-from glassformer.features.dictionary import FeatureDictionary
-from glassformer.features.files import read_dictionary, write_dictionary
+from glassformer.features.dictionary import FeatureDictionary, FeatureLabel
+from glassformer.features.files import read_dictionary, write_dictionary, write_labels
 from glassformer.jobs import run_job
 from glassformer.runtime.model import Model
 from glassformer.see.activation_rows import RecordedRows
@@ -53,6 +53,7 @@ SPEECHES = 600_000  # tokens
 LENGTH = 128  # tokens of a text that are read
 HELD_OUT = 20  # every so many-th text
 STREAM = (8, 15, 23)  # blocks whose residual stream has an autoencoder
+DEFAULT = 15  # of those, the one that is read where none is named
 MLPS = (0, 4, 12, 18, 23, 26, 29)  # blocks whose MLP has a transcoder
 FEATURES, ACTIVE, STEPS = 1024, 32, 8000
 RANK, LENS_TOKENS, LENS_STEPS = 128, 60_000, 1500
@@ -93,7 +94,8 @@ def main() -> None:
         trained = {name: job.result() for name, job in jobs.items()}
     say("the dictionaries are trained")
     facts: dict[str, Any] = {
-        "model": model.name, "weights": model.weights_digest, "texts": len(texts), "held_out": len(held_out),
+        "model": model.name, "weights": model.weights_digest, "sizes": [model.config.hidden_size, model.blueprint.blocks],
+        "default_dictionary": f"stream-{DEFAULT}", "texts": len(texts), "held_out": len(held_out),
         "tokens": RecordedActivations(folder).tokens, "lens": lens, "dictionaries": {},
     }  # fmt: skip
     for name in places:
@@ -171,12 +173,12 @@ def learn(folder: Path, model: str, name: str, site: str, site_out: str | None) 
     write_dictionary(dictionary, TARGET / "features" / name, {"tokens": recorded.tokens}, packed=True)
     tokenizer = glassformer.AutoTokenizer.from_pretrained(model)
     labels = label(read_dictionary(TARGET / "features" / name), recorded, tokenizer)
-    (TARGET / "features" / name / "labels.json").write_text(json.dumps(labels, ensure_ascii=False, indent=0) + "\n", "utf-8")
+    write_labels(TARGET / "features" / name, labels)
     last = view.points[-1]
     return {"site": site, "site_out": site_out or site, "steps": STEPS, "dead": last.dead}
 
 
-def label(dictionary: FeatureDictionary, recorded: RecordedActivations, tokenizer: Tokenizer) -> list[dict[str, str]]:
+def label(dictionary: FeatureDictionary, recorded: RecordedActivations, tokenizer: Tokenizer) -> list[FeatureLabel]:
     """Of each feature, the tokens where it is most active, and the strongest context."""
     best: list[list[tuple[float, int, int]]] = [[] for _ in range(dictionary.size)]
     for index, text in enumerate(recorded):
@@ -194,15 +196,15 @@ def label(dictionary: FeatureDictionary, recorded: RecordedActivations, tokenize
     return [describe(sorted(heap, reverse=True), recorded, tokenizer) for heap in best]
 
 
-def describe(found: Sequence[tuple[float, int, int]], recorded: RecordedActivations, tokenizer: Tokenizer) -> dict[str, str]:
+def describe(found: Sequence[tuple[float, int, int]], recorded: RecordedActivations, tokenizer: Tokenizer) -> FeatureLabel:
     if not found:
-        return {"label": "", "context": ""}
+        return FeatureLabel("", "")
     ids = [recorded[index].ids for _, index, _ in found]
     tokens = [tokenizer.decode([row[position]]) for row, (_, _, position) in zip(ids, found, strict=True)]
     common = [token for token, _ in Counter(token.strip() or repr(token)[1:-1] for token in tokens).most_common(3)]
     position = found[0][2]
     before = tokenizer.decode(list(ids[0][max(0, position - AROUND) : position]))
-    return {"label": " · ".join(common), "context": " ".join(f"{before}⟦{tokens[0]}⟧".split())}
+    return FeatureLabel(" · ".join(common), " ".join(f"{before}⟦{tokens[0]}⟧".split()))
 
 
 def train_lens(model: Model, texts: Sequence[str], say: Any) -> dict[str, Any]:

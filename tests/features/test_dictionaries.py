@@ -225,7 +225,7 @@ def test_files_that_are_no_dictionaries_are_refused(tmp_path: Path) -> None:
     for text, message in (
         ("{", "is not JSON"),
         ("[]", "in the place of fields"),
-        (" " * (1 << 21), "too many for a config"),
+        (" " * (1 << 21), "too many for what it holds"),
     ):
         (folder / "cfg.json").write_text(text)
         with pytest.raises(GlassError, match=message):

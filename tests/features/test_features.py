@@ -345,7 +345,7 @@ def test_the_dictionaries_of_a_library(folder: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "wide", "standard", random_tensors(width=8, out=8))
     write_folder(tmp_path / "broken", "topk", k=0)
     library = Library(features=tmp_path)
-    listed = {each.name: each.problem for each in known_dictionaries(model, library).dictionaries}
+    listed = {each.name: each.problem for each in known_dictionaries(model.with_library(library)).dictionaries}
     assert listed["resid-0"] is None
     assert "is for 8 numbers" in (listed["wide"] or "")
     assert listed["broken"] == "the dictionary of features 'broken' cannot be opened; the server's log says why."

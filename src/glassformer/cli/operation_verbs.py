@@ -228,8 +228,8 @@ def _opened(operation: Operation, values: dict[str, Any], model: Model) -> dict[
     """The values, of which some are opened by their names."""
     for argument in operation.arguments:
         more = {one.name: values.pop(one.name) for one in _opening_arguments(argument) if one.name in values}
-        if (opener := argument.info.opened_by) and values.get(argument.name) is not None:
-            values[argument.name] = getattr(model, opener)(values[argument.name], **more)
+        if argument.name in values:
+            values[argument.name] = argument.open(values[argument.name], model, **more)
     return values
 
 

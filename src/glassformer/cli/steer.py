@@ -56,7 +56,7 @@ def list_vectors(model_options: ModelGroup, output: OutputGroup) -> None:
     from glassformer.steering.library import local_library
 
     model = model_options.load()
-    output.show(known_vectors(model, model.library))
+    output.show(known_vectors(model))
     common.note(f"Looked in {local_library().steering}; a vector that is elsewhere is named by its path: --steer ./FILE=1.")
 
 

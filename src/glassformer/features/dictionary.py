@@ -41,6 +41,14 @@ class FeatureGate:
     magnitude_bias: Floats
 
 
+@dataclass(frozen=True)
+class FeatureLabel:
+    """What a feature is most active at, in the texts of its training."""
+
+    label: str  # tokens
+    context: str  # the strongest one, with what stands before it
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureDictionary:
     """The weights of an autoencoder or a transcoder, and where they are attached."""
@@ -60,11 +68,16 @@ class FeatureDictionary:
     normalization: Normalization = "none"
     rescaled: bool = False  # activations are counted in lengths of the decoder's rows
     model: str = ""  # the one that it was trained on, as its file says
+    labels: tuple[FeatureLabel, ...] = ()  # of all features, or of none
 
     @property
     def size(self) -> int:
         """How many features it has."""
         return int(self.decoder.shape[0])
+
+    def label(self, feature: int) -> str:
+        """What a feature is most active at, if its files say so."""
+        return self.labels[feature].label if self.labels else ""
 
     @property
     def is_transcoder(self) -> bool:

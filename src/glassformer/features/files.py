@@ -17,8 +17,8 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -28,7 +28,7 @@ import numpy.typing as npt
 from glassformer.blueprints.synonyms import IN_BLOCK
 from glassformer.checkpoint.folder import read_safetensors
 from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
-from glassformer.features.dictionary import FeatureDictionary, FeatureGate, Normalization
+from glassformer.features.dictionary import FeatureDictionary, FeatureGate, FeatureLabel, Normalization
 from glassformer.ground.errors import CheckpointError, InputError, reason_of, shortened
 from glassformer.ground.files import open_regular, read_regular, write_bytes, write_text
 from glassformer.ground.typecheck import brief
@@ -119,10 +119,11 @@ def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
+CONFIG, WEIGHTS, LABELS = "cfg.json", "sae_weights.safetensors", "labels.json"
 WEIGHT_FILES = (WEIGHTS, "sae.safetensors", "params.npz", "params.safetensors", "model.safetensors")
 SUFFIXES = (".safetensors", ".npz")
-MAX_CONFIG = 1 << 20  # bytes
+MAX_CONFIG, MAX_LABELS = 1 << 20, 1 << 25  # bytes
+MAX_LABEL, MAX_CONTEXT = 60, 200  # characters
 NORMALIZATIONS = ("none", "layer_norm", "constant_norm_rescale", "expected_average_only_in")
 KINDS = ("standard", "jumprelu", "topk", "batchtopk", "gated")
 
@@ -140,19 +141,45 @@ def read_dictionary(path: Path, site: str | None = None, site_out: str | None = 
     if weights is None:
         raise CheckpointError(f"{path}: holds none of {', '.join(WEIGHT_FILES)}. Name the folder of an autoencoder.")
     config = _read_config(weights.parent / CONFIG) if (weights.parent / CONFIG).is_file() else {}
+    labels = read_labels(path / LABELS) if (path / LABELS).is_file() else ()
     from_npz = weights.suffix == ".npz"
     tensors = read_npz(weights) if from_npz else unpack_matrices(read_safetensors(weights), weights)
     name = path.name if path.is_dir() else path.stem
-    return _Tensors(weights, tensors, config).dictionary(name, site, site_out)
+    dictionary = _Tensors(weights, tensors, config).dictionary(name, site, site_out)
+    if labels and len(labels) != dictionary.size:
+        raise CheckpointError(
+            f"{path / LABELS}: has {len(labels)} labels for {dictionary.size} features. Remove it, or fetch it again."
+        )
+    return replace(dictionary, labels=labels)
+
+
+def _read_json(path: Path, largest: int) -> Any:
+    if path.stat().st_size > largest:
+        raise CheckpointError(f"{path}: has {path.stat().st_size} bytes, too many for what it holds. It is not read.")
+    try:
+        return json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not JSON ({reason_of(error)}). Fetch it again.") from error
+
+
+def read_labels(path: Path) -> tuple[FeatureLabel, ...]:
+    """What each feature of a dictionary is most active at, as `write_labels` wrote it."""
+    labels = _read_json(path, MAX_LABELS)
+    if not isinstance(labels, list) or not all(
+        isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in labels
+    ):
+        raise CheckpointError(f"{path}: is no list of a label and a context for each feature. Remove it, or fetch it again.")
+    return tuple(FeatureLabel(shortened(label, MAX_LABEL), shortened(context, MAX_CONTEXT)) for label, context in labels)
+
+
+def write_labels(folder: Path, labels: Sequence[FeatureLabel]) -> None:
+    """Write what each feature is most active at beside a dictionary."""
+    lines = ",\n".join(json.dumps([each.label, each.context], ensure_ascii=False) for each in labels)
+    write_text(folder / LABELS, f"[\n{lines}\n]\n")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_CONFIG:
-        raise CheckpointError(f"{path}: has {path.stat().st_size} bytes, too many for a config. It is not read.")
-    try:
-        config = json.loads(read_regular(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not JSON ({reason_of(error)}). Fetch it again.") from error
+    config = _read_json(path, MAX_CONFIG)
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: holds {brief(config)} in the place of fields. Fetch it again.")
     metadata = config.get("metadata")

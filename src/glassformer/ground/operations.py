@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from glassformer.ground.arguments import argument_types, checked
 
@@ -97,6 +97,15 @@ class OperationArgument:
     def named(self) -> tuple[str, ...]:
         """As it is typed."""
         return self.info.named(self.name)
+
+    def open(self, value: Any, model: Any, **more: Any) -> Any:
+        """A value as it was typed or requested, with what it names opened; words that its type has are no names."""
+        if self.info.opened_by is None or value is None:
+            return value
+        if value == self.info.none_word:
+            return None
+        words = [word for part in get_args(self.hint) if get_origin(part) is Literal for word in get_args(part)]
+        return value if value in words else getattr(model, self.info.opened_by)(value, **more)
 
 
 @dataclass(frozen=True, eq=False)

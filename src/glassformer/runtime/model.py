@@ -104,7 +104,7 @@ class Model(Shared, ModelOperations):
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
     executor_override: Executor | None = None  # instead of its own, around which it stands
     name_override: str | None = None  # instead of the one that it was loaded by
-    library: Annotated[Library | None, OWN_CHECK] = None  # where names of steering vectors lead; None: on this machine
+    library_override: Annotated[Library | None, OWN_CHECK] = None  # instead of this machine's
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Model(Shared, ModelOperations):
 
     def with_library(self, library: Annotated[Library, OWN_CHECK]) -> Self:
         """This model, which knows steering vectors and features by the names of this library alone."""
-        return replace(self, library=library)
+        return replace(self, library_override=library)
 
     def changed(self, changes: Annotated[Mapping[str, Change | SiteFunction], OWN_CHECK]) -> Self:
         """This model with some of its values zeroed, scaled, replaced, or given to a function of yours.
@@ -166,6 +166,15 @@ class Model(Shared, ModelOperations):
     def weights_digest(self) -> str:
         """A SHA-256 of its weights, by which a file that was made for them recognises them."""
         return weights_digest(self.opened)
+
+    @property
+    def library(self) -> Library:
+        """Where names of steering vectors, features and tuned lenses lead; what comes with the package for it is there."""
+        from glassformer.steering.library import local_library, shipped_sight
+
+        sizes = self.config.hidden_size, self.blueprint.blocks
+        shipped = None if isinstance(self.opened, InMemory) else shipped_sight(sizes, lambda: self.weights_digest)
+        return replace(self.library_override or local_library(), shipped=shipped)
 
     @property
     def name(self) -> str:

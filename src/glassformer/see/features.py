@@ -11,14 +11,14 @@ Shapes: inputs (tokens, width), outputs (tokens, output width), activations (tok
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.features.dictionary import FeatureDictionary
+from glassformer.features.dictionary import FeatureDictionary, FeatureLabel
 from glassformer.features.feature_change import from_token_rows, token_rows
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.changes import Change
@@ -38,7 +38,7 @@ from glassformer.see.passes import open_row
 from glassformer.see.protocols import ModelLike
 from glassformer.see.recorded_activations import RecordedActivations
 from glassformer.see.view import Floats, View
-from glassformer.steering.library import Library, local_library
+from glassformer.steering.library import Library
 from glassformer.steering.steer import check_dictionary
 from glassformer.steering.vector import token_site
 
@@ -55,6 +55,7 @@ class FeatureActivation:
 
     feature: int
     activation: float
+    label: str = ""  # what it is most active at, if the dictionary's files say so
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class FeatureSummary:
     active_tokens: int
     positions: tuple[int, ...]  # where it is most active, strongest first
     promotes: tuple[str, ...]  # the tokens whose logits its direction raises most; empty: not of a decoder's stream
+    label: str = ""  # what it is most active at in the texts of its training, if the dictionary's files say so
+    context: str = ""  # the strongest place there
 
 
 @dataclass(frozen=True)
@@ -184,23 +187,23 @@ def _token_table(view: Features, everything: bool) -> Table:
 
 
 def _feature_table(view: Features, everything: bool) -> Table:
-    columns = (
-        Column("feature", "number"), Column("largest", "number"), Column("tokens", "number", priority=4),
-        Column("most active at", min_width=12), Column("promotes", min_width=12, priority=6),
-    )  # fmt: skip
     texts = {token.position: visible(token.token) for token in view.tokens}
-    rows = [
-        TableRow((
-            str(each.feature), f"{each.largest:.3g}", pluralize(each.active_tokens, "token"),
-            abbreviate_list([texts[at] for at in each.positions]), " ".join(map(visible, each.promotes)),
-        ))
-        for each in view.features
-    ]  # fmt: skip
-    return Table(columns, tuple(rows) if everything else elide_middle(rows, MAX_TOKENS))
+    columns: list[tuple[Column, Callable[[FeatureSummary], str]]] = [
+        (Column("feature", "number"), lambda each: str(each.feature)),
+        (Column("label", min_width=12), lambda each: each.label),
+        (Column("largest", "number"), lambda each: f"{each.largest:.3g}"),
+        (Column("tokens", "number", priority=4), lambda each: pluralize(each.active_tokens, "token")),
+        (Column("most active at", min_width=12), lambda each: abbreviate_list([texts[at] for at in each.positions])),
+        (Column("promotes", min_width=12, priority=6), lambda each: " ".join(map(visible, each.promotes))),
+    ]
+    if not any(each.label for each in view.features):
+        del columns[1]
+    return Table.of(view.features, *columns, limit=None if everything else MAX_TOKENS)
 
 
 def _short(each: FeatureActivation) -> str:
-    return f"{each.feature} ({each.activation:.3g})"
+    label = f" {each.label}" if each.label else ""
+    return f"{each.feature}{label} ({each.activation:.3g})"
 
 
 TOP, MOST = 10, 20  # features of a token, and of a text
@@ -220,7 +223,7 @@ def dictionary(
 
     SAELens' folders, Gemma Scope's .npz and .safetensors files.
     """
-    opened = (model.library or local_library()).dictionary(os.fspath(name), site, site_out)
+    opened = model.library.dictionary(os.fspath(name), site, site_out)
     check_dictionary(opened, model.blueprint, model.name)
     return opened
 
@@ -279,18 +282,24 @@ def features_of_rows(
 
 @operation(
     route="features",
-    chosen_by=("dictionary",),
+    chosen_by=("dictionary", "prompt"),
     section="Features and many texts",
     example='glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
     'glass features --sae params.npz --site blocks.20.residual "how are you?"',
-    verb_help="Show which features of a sparse autoencoder a text activates; without --sae, list those that there are.",
+    verb_help="Show which features of a sparse autoencoder a text activates; without a text, list the autoencoders that there "
+    "are.",
 )
 def features(
     reading: Activations,
     dictionary: Annotated[
-        FeatureDictionary,
-        about("A sparse autoencoder or a transcoder, by name or path.", "--sae", metavar="DIR", opened_by="dictionary"),
-    ],
+        FeatureDictionary | Literal["auto"],
+        about(
+            "A sparse autoencoder or a transcoder, by name or path; by default one that comes with the package for this model.",
+            "--sae",
+            metavar="DIR",
+            opened_by="dictionary",
+        ),
+    ] = "auto",
     best: Annotated[int, about("Features to keep of each token.", minimum=1, maximum=1000, served_maximum=64)] = TOP,
 ) -> Features:
     """Show which features of a sparse autoencoder a text activates, token by token, and how well they explain it.
@@ -298,6 +307,13 @@ def features(
     `model.dictionary(…)` opens one.
     """
     model = reading.model
+    if dictionary == "auto":
+        if (name := model.library.shipped_dictionary) is None:
+            raise InputError(
+                f"no dictionary of features comes with the package for {model.name}. Name one of those `glass features` "
+                "lists, or train one with `glass train-features`."
+            )
+        dictionary = model.library.dictionary(name)
     check_dictionary(dictionary, model.blueprint, model.name)
     if best < 1:
         raise InputError(f"of each token {best} features were asked for; at least 1.")
@@ -311,7 +327,7 @@ def features(
         activations = dictionary.encode(part)
         rebuilt[start : start + BATCH] = dictionary.decode(activations, part)
         activity.add(activations)
-        for row, top in enumerate(_top_features(activations, best)):
+        for row, top in enumerate(_top_features(dictionary, activations, best)):
             at = start + row
             error = float(np.linalg.norm(outputs[at] - rebuilt[at]))
             active = int(np.count_nonzero(activations[row]))
@@ -323,9 +339,9 @@ def features(
     )
 
 
-def known_dictionaries(model: ModelLike, library: Library | None) -> FeatureDictionaries:
-    """The dictionaries of a library, and whether each fits the model."""
-    library = library or local_library()
+def known_dictionaries(model: ModelLike) -> FeatureDictionaries:
+    """The dictionaries of its library, and whether each fits the model."""
+    library = model.library
     return FeatureDictionaries(model.name, tuple(_known(model, library, name) for name in sorted(library.dictionaries())))
 
 
@@ -379,7 +395,8 @@ def _summaries(
         places = tuple(int(at) for at in order if activations[at, column] > 0)
         mean = float(activity.sums[feature] / len(inputs))
         largest, count = float(activity.largest[feature]), int(activity.counts[feature])
-        yield FeatureSummary(feature, largest, mean, count, places, promoted[column])
+        label = dictionary.labels[feature] if dictionary.labels else FeatureLabel("", "")
+        yield FeatureSummary(feature, largest, mean, count, places, promoted[column], label.label, label.context)
 
 
 def _promoted(model: ModelLike, dictionary: FeatureDictionary, chosen: Sequence[int]) -> list[tuple[str, ...]]:
@@ -398,7 +415,7 @@ def _promoted(model: ModelLike, dictionary: FeatureDictionary, chosen: Sequence[
     return [tuple(token.text for token in tokens) for tokens in best.tokens(model)]
 
 
-def _top_features(activations: Floats, best: int) -> list[tuple[FeatureActivation, ...]]:
+def _top_features(dictionary: FeatureDictionary, activations: Floats, best: int) -> list[tuple[FeatureActivation, ...]]:
     """The most active features of each token, the strongest first."""
     count = min(best, activations.shape[1])
     chosen = np.argpartition(-activations, count - 1, axis=1)[:, :count]
@@ -406,7 +423,7 @@ def _top_features(activations: Floats, best: int) -> list[tuple[FeatureActivatio
     for row, numbers in enumerate(chosen.tolist()):
         order = sorted(numbers, key=lambda number: (-activations[row, number], number))
         active = [number for number in order if activations[row, number] > 0]
-        rows.append(tuple(FeatureActivation(number, float(activations[row, number])) for number in active))
+        rows.append(tuple(FeatureActivation(each, float(activations[row, each]), dictionary.label(each)) for each in active))
     return rows
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -183,6 +183,7 @@ class LensTraining(View):
 
 
 FORMAT = "glassformer.tuned-lens/1"
+SHIPPED_MAPS: dict[Path, Mapping[str, Translator]] = {}  # of lenses that come with the package and were read
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,8 +271,15 @@ def lens(
     ] = None,
     *,
     tuned: Annotated[
-        TunedLens | None, about("A tuned lens, through which the layers are read.", metavar="FILE", opened_by="load_lens")
-    ] = None,
+        TunedLens | Literal["auto"] | None,
+        about(
+            "A tuned lens, through which the layers are read, or 'none': the logit lens; by default the one that comes with "
+            "the package for this model, if there is one.",
+            metavar="FILE",
+            none_word="none",
+            opened_by="load_lens",
+        ),
+    ] = "auto",
     progress: Progress | None = None,
 ) -> Lens:
     """Show what each layer would predict next, and where the answer emerges.
@@ -285,6 +293,8 @@ def lens(
         chosen = [find_token(name, texts) for name in ([positions] if isinstance(positions, (int, str)) else positions)]
     if not chosen:
         raise InputError("a lens needs at least one position.")
+    if tuned == "auto":
+        tuned = shipped_lens(model)
     if tuned is not None:
         tuned.check(model)
     model.unembed(np.zeros((0, model.config.hidden_size), np.float32))  # raises now if this model scores no tokens
@@ -352,6 +362,12 @@ def lens_of_run(run: RunLike, positions: Sequence[int | str] | None = None) -> L
 @operation()
 def load_lens(model: ModelLike, path: str | os.PathLike[str]) -> TunedLens:
     """A tuned lens of this model that was saved; on a server, by its name in the operator's folder."""
-    if model.library is None:
-        return load_tuned_lens(path, model)
     return model.library.tuned_lens(os.fspath(path), lambda file: load_tuned_lens(file, model))
+
+
+def shipped_lens(model: ModelLike) -> TunedLens | None:
+    """The tuned lens that comes with the package for this model's weights."""
+    path = model.library.shipped_lens
+    if path is not None and path not in SHIPPED_MAPS:
+        SHIPPED_MAPS[path] = load_tuned_lens(path, model).translators
+    return None if path is None else TunedLens(model, SHIPPED_MAPS[path])

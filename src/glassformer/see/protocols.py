@@ -61,8 +61,8 @@ class ModelLike(Protocol):
         """A SHA-256 of its weights."""
 
     @property
-    def library(self) -> Library | None:
-        """Where names of steering vectors, features and tuned lenses lead; None: on this machine."""
+    def library(self) -> Library:
+        """Where names of steering vectors, features and tuned lenses lead."""
 
     @property
     def executor(self) -> Executor: ...

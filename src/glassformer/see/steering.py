@@ -29,7 +29,7 @@ from glassformer.see.activations import Activations
 from glassformer.see.protocols import ModelLike
 from glassformer.see.reading import read
 from glassformer.see.view import Floats, View
-from glassformer.steering.library import Library, local_library
+from glassformer.steering.library import Library
 from glassformer.steering.vector import SteeringVector, token_site
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions, prompt_texts
 
@@ -216,9 +216,9 @@ def steering(
     return MadeSteeringVector(model.name, method, tokens, tuple(infos), rows, vector)
 
 
-def known_vectors(model: ModelLike, library: Library | None) -> SteeringVectors:
-    """The steering vectors of a library, and whether each fits the model."""
-    library = library or local_library()
+def known_vectors(model: ModelLike) -> SteeringVectors:
+    """The steering vectors of its library, and whether each fits the model."""
+    library = model.library
     return SteeringVectors(model.name, tuple(_known_vector(model, library, name) for name in sorted(library.vectors())))
 
 

@@ -1,19 +1,22 @@
 """Where a name of a steering vector, of a dictionary of features or of a tuned lens leads.
 
 On one's own machine a name may be a path, or stand in GLASS_HOME/steering or GLASS_HOME/features. A server's library has the
-folders that its operator named, and no more: a name is compared with what lies there, and never becomes a path.
+folders that its operator named, and no more: a name is compared with what lies there, and never becomes a path. Both have
+what comes with the package to see inside a model, which is found by its weights; a file of the same name goes before it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from glassformer.checkpoint.locate import SHIPPED_MODELS
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.features.files import is_dictionary, read_dictionary
 from glassformer.ground.errors import CheckpointError, GlassError, InputError, did_you_mean
@@ -21,6 +24,7 @@ from glassformer.ground.files import home
 from glassformer.steering.vector import SUFFIXES, SteeringVector, read_vector
 
 LENS_SUFFIX = ".safetensors"
+SIGHT, SHIPPED_LENS, SHIPPED_FEATURES = "sight.json", "lens.safetensors", "features"  # in a folder of shipped_models/
 T = TypeVar("T")
 log = logging.getLogger("glassformer")
 
@@ -33,6 +37,7 @@ class Library:
     features: Path | None = None  # a folder of dictionaries, each a folder or a file
     paths: bool = False  # whether a name may also be a path
     lenses: Path | None = None  # a folder of .safetensors files
+    shipped: Path | None = None  # what comes with the package for one model: a lens, and a folder of dictionaries
 
     def vectors(self) -> dict[str, Path]:
         """The steering vectors by name."""
@@ -40,7 +45,19 @@ class Library:
 
     def dictionaries(self) -> dict[str, Path]:
         """The dictionaries of features by name."""
-        return {path.stem if path.is_file() else path.name: path for path in _entries(self.features) if is_dictionary(path)}
+        shipped = None if self.shipped is None else self.shipped / SHIPPED_FEATURES
+        paths = [path for folder in (shipped, self.features) for path in _entries(folder) if is_dictionary(path)]
+        return {path.stem if path.is_file() else path.name: path for path in paths}
+
+    @property
+    def shipped_lens(self) -> Path | None:
+        """The tuned lens that comes with the package."""
+        return None if self.shipped is None else self.shipped / SHIPPED_LENS
+
+    @property
+    def shipped_dictionary(self) -> str | None:
+        """The name of the dictionary that is read where none is named."""
+        return None if self.shipped is None else str(_facts(self.shipped)["default_dictionary"])
 
     def tuned_lenses(self) -> dict[str, Path]:
         """The tuned lenses by name."""
@@ -84,6 +101,24 @@ class Library:
 def local_library() -> Library:
     """The library of one's own machine."""
     return Library(home() / "steering", home() / "features", paths=True)
+
+
+def shipped_sight(sizes: tuple[int, int], digest: Callable[[], str]) -> Path | None:
+    """The folder of what comes with the package for these weights; their digest is asked for where width and depth agree."""
+    made = (folder for folder in _sights() if _facts(folder)["sizes"] == [*sizes])
+    return next((folder for folder in made if _facts(folder)["weights"] == digest()), None)
+
+
+@lru_cache(maxsize=1)
+def _sights() -> tuple[Path, ...]:
+    return tuple(path.parent for path in sorted(SHIPPED_MODELS.glob(f"*/{SIGHT}")))
+
+
+@lru_cache(maxsize=8)
+def _facts(folder: Path) -> Mapping[str, Any]:
+    """What is measured and known of what comes with the package."""
+    facts: Mapping[str, Any] = json.loads((folder / SIGHT).read_text("utf-8"))
+    return facts
 
 
 def last_changed(path: Path) -> os.stat_result:

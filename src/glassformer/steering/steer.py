@@ -14,7 +14,7 @@ from glassformer.ground.changes import Change, in_sequence
 from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.ground.sites import expand_changes
 from glassformer.ground.typecheck import brief
-from glassformer.steering.library import Library, local_library
+from glassformer.steering.library import Library
 from glassformer.steering.vector import SteeringVector, check_strength, token_site
 
 Steering: TypeAlias = Mapping[Any, Any] | Sequence[Mapping[str, Any]]
@@ -23,10 +23,9 @@ MAX_STEERED = 64  # vectors and features of one call
 
 
 def steering_changes(
-    steer: Steering, library: Library | None, blueprint: Blueprint, model: str, digest: Callable[[], str]
+    steer: Steering, library: Library, blueprint: Blueprint, model: str, digest: Callable[[], str]
 ) -> dict[str, Change]:
     """The changes by site; several at one site are applied in the order given."""
-    library = library or local_library()
     changes: dict[str, Change] = {}
     for entry in steering_entries(steer):
         for site, change in _entry_changes(entry, library, blueprint, model, digest).items():

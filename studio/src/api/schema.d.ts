@@ -2767,6 +2767,7 @@ export interface components {
         FeatureActivation: {
             activation: number | null;
             feature: number;
+            label: string;
         };
         /** glassformer.feature-dictionaries/1 */
         FeatureDictionariesJson: {
@@ -2777,7 +2778,9 @@ export interface components {
         };
         FeatureSummary: {
             active_tokens: number;
+            context: string;
             feature: number;
+            label: string;
             largest: number | null;
             mean: number | null;
             positions: number[];
@@ -2846,7 +2849,8 @@ export interface components {
             } | null;
             /**
              * Dictionary
-             * @description A sparse autoencoder or a transcoder, by name or path.
+             * @description A sparse autoencoder or a transcoder, by name or path; by default one that comes with the package for this model.
+             * @default auto
              */
             dictionary: string;
             /** Model */
@@ -3424,9 +3428,10 @@ export interface components {
             target?: string | null;
             /**
              * Tuned
-             * @description A tuned lens, through which the layers are read.
+             * @description A tuned lens, through which the layers are read, or 'none': the logit lens; by default the one that comes with the package for this model, if there is one.
+             * @default auto
              */
-            tuned?: string | null;
+            tuned: string | null;
         };
         /** glassformer.lens-training/2 */
         LensTrainingJson: {

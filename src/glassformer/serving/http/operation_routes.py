@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi import APIRouter
@@ -112,7 +112,7 @@ def _field(argument: OperationArgument) -> tuple[Any, Any]:
     hint = argument.hint if info.served is True else TYPES.get(info.served, info.served)
     if info.opened_by is not None:
         hint = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH)]
-        hint = hint | None if argument.default is None else hint
+        hint = hint | None if NoneType in get_args(argument.hint) else hint
     served_default = argument.default if info.served_default is None else info.served_default
     default = {} if argument.required else {"default": served_default}
     return _bounded(hint, info), Field(description=info.help or None, **default)
@@ -152,10 +152,7 @@ def python_template(operation: Operation, reading: str) -> str:
 def _arguments(operation: Operation, body: BaseModel, model: Model) -> dict[str, Any]:
     """An operation's arguments as a request has them; what it names is opened."""
     values = ((argument, _plain(getattr(body, argument.name))) for argument in operation.served_arguments())
-    return {
-        argument.name: getattr(model, opener)(value) if (opener := argument.info.opened_by) and value is not None else value
-        for argument, value in values
-    }
+    return {argument.name: argument.open(value, model) for argument, value in values}
 
 
 def _plain(value: Any) -> Any:

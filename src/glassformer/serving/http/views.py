@@ -307,13 +307,13 @@ async def describe(request: Request, body: DescriptionRequest) -> Json:
 @router.post("/feature-dictionaries", responses=view_response(FeatureDictionaries))
 async def feature_dictionaries(request: Request, body: DescriptionRequest) -> Json:
     """The autoencoders of the folder that the operator named, and whether each fits the model."""
-    return await respond_with_view(request, body, lambda model: known_dictionaries(model, model.library))
+    return await respond_with_view(request, body, lambda model: known_dictionaries(model))
 
 
 @router.post("/steering", responses=view_response(SteeringVectors))
 async def steering(request: Request, body: DescriptionRequest) -> Json:
     """The steering vectors of the folder that the operator named, and whether each fits the model."""
-    return await respond_with_view(request, body, lambda model: known_vectors(model, model.library))
+    return await respond_with_view(request, body, lambda model: known_vectors(model))
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))
