@@ -186,7 +186,7 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("lens", "hi", "--train", "lines.txt"), "PROMPT has no use with --train"),
         (("lens", "hi", "--out", "lens.safetensors"), "--out goes with --train"),
         (("lens", "hi", "--tuned", "x.safetensors", "--wrote", "best"), "--tuned has no use with --wrote"),
-        (("lens", "hi", "--tuned", "x.safetensors"), "the file is missing. Check the path, or train one."),
+        (("lens", "hi", "--tuned", "x.safetensors"), "there is no tuned lens 'x.safetensors'. Give its path."),
     ],
 )
 def test_bad_calls_are_refused(words: tuple[str, ...], message: str, gpt2: str, files: Path) -> None:

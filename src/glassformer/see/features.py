@@ -294,7 +294,8 @@ def features(
     dictionary: Annotated[
         FeatureDictionary | Literal["auto"],
         about(
-            "A sparse autoencoder or a transcoder, by name or path; by default one that comes with the package for this model.",
+            "A sparse autoencoder or a transcoder, by name or path; by default one that comes with the package for "
+            "this model.",
             "--sae",
             metavar="DIR",
             opened_by="dictionary",
