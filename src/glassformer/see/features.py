@@ -286,8 +286,7 @@ def features_of_rows(
     section="Features and many texts",
     example='glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
     'glass features --sae params.npz --site blocks.20.residual "how are you?"',
-    verb_help="Show which features of a sparse autoencoder a text activates; without a text, list the autoencoders that there "
-    "are.",
+    verb_help="Show which features of a sparse autoencoder a text activates; without a text, list the autoencoders.",
 )
 def features(
     reading: Activations,
