@@ -23,7 +23,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     },
     "Look inside": {
-        "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
         "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
         "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
     },
@@ -45,6 +44,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "doctor": "Report what this machine has, what runs on it, and what could run better.",
     },
 }
+FIRST = "look"  # in its section
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
 
 MODULES = {"eval": "evaluate"}  # verbs whose name a function cannot have
@@ -83,7 +83,7 @@ class LazyVerbs(VerbGroup):
         for name, views in operation_verbs().items():
             (main,) = [view for view in views if view.section is not None]
             listed[main.section or ""][name] = main.verb_help
-        return listed
+        return {heading: dict(sorted(verbs.items(), key=lambda verb: verb[0] != FIRST)) for heading, verbs in listed.items()}
 
     def suggestion(self, ctx: click.Context, word: str) -> str:
         return familiar_command(word) or super().suggestion(ctx, word)

@@ -118,6 +118,8 @@ class OperationVerb:
         typed = {name: one for name, one in self.parameters[view].items() if name in given}
         arguments = {one.name: self._value(name, one, values[name]) for name, one in typed.items()}
         if view.owner == COMMAND:
+            if view.takes_prompt and values[PROMPT] is not None:
+                arguments[PROMPT] = read_prompt(values[PROMPT])
             output.show(view.function(model_options, **arguments))
             return
         text = read_prompt(values[PROMPT]) if _reads_prompt(view) else ""

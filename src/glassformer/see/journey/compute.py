@@ -73,7 +73,12 @@ def journey_of_run(run: RunLike) -> Journey:
     return journey(run.model, run.prompt, run.prompt_ids)
 
 
-@operation(route="look")
+@operation(
+    route="look",
+    example='glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100',
+    needs={"length": "blueprint"},
+    excludes=(("prompt", "length"), ("sites", "prompt")),
+)
 def look(
     model: ModelLike,
     prompt: Prompt,
