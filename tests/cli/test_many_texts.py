@@ -161,7 +161,7 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("activations",), "Give --texts FILE and --site PATTERN"),
+        (("activations",), "--texts and --site are missing. Give them."),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--neuron", "1"), "no use with --out"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--resume"), "--resume goes with --out"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--covariance"), "--covariance goes with --arrays"),
@@ -175,7 +175,7 @@ def test_an_interrupt_says_what_became_of_the_work(gpt2: str, files: Path, monke
         (("activations", "-f", "lines.txt", "--site", "embeding"), "Did you mean 'embedding'?"),
         (("activations", "-f", "lines.txt", "--site", "embedding", "--out", "x", "--positions", "some"), "positions"),
         (("probe",), "Give --data FILE"),
-        (("probe", "--data", "labelled.csv", "--position", "first"), "it must be last or mean"),
+        (("probe", "--data", "labelled.csv", "--position", "first"), "--position is 'first'; it must be"),
         (("probe", "--data", "labelled.csv", "--out", "x.bin"), "must end in .safetensors"),
         (("train-features", "--site", "embedding", "--out", "x"), "Give --text FILE or --recorded DIR"),
         (("train-features", "--site", "embedding", "--out", "x", "--text", "lines.txt", "--recorded", "y"), "one of them"),

@@ -30,10 +30,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "compare": "Compare two texts, two settings, or two models on one text: where they diverge, and how far.",
         "steer": "Make steering vectors from pairs of texts, and list those that there are.",
     },
-    "Features and many texts": {
-        "activations": "Write activations of many texts to disk; or show their means, and each neuron's strongest tokens.",
-        "probe": "Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones.",
-    },
+    "Features and many texts": {},
     "Train and evaluate": {
         "train": "Train a model on text, or for a task on rows; or fine-tune one (LoRA, chats, DPO), and see it learn.",
         "learning": "Show how a model learned: its curves; or what it made of a text after each of some steps.",

@@ -91,6 +91,12 @@ def note(text: str) -> None:
     Console(stderr=True).print(Text(text))
 
 
+def check_suffix(option: str, path: Path | None) -> None:
+    """Refuse a file of arrays whose name does not say so."""
+    if path is not None and path.suffix != ".safetensors":
+        raise SettingError(f"{option} {path} must end in .safetensors.")
+
+
 def note_after(text: str) -> None:
     """The same, below what the command shows."""
     click.get_current_context().call_on_close(lambda: note(text))

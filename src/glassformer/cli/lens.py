@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.options import ModelGroup
-from glassformer.ground.errors import InputError
 from glassformer.ground.files import prepared_target
 from glassformer.ground.operations import about, operation
 from glassformer.see.lens import LensTraining
@@ -24,8 +23,7 @@ def train_lens(
     """Train a tuned lens on the texts of a file."""
     from glassformer.cli.text_files import TextFile
 
-    if out.suffix != ".safetensors":
-        raise InputError(f"--out {out} must end in .safetensors.")
+    common.check_suffix("--out", out)
     with prepared_target(out):
         file = TextFile(train)
         model = model_options.load()

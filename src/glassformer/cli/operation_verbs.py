@@ -11,7 +11,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TEXT_KINDS = (str, float, int, bool)  # what is typed for a value of some types: the first of these among them
 PROMPT = "prompt"
+GROUPED = {field.name for group in (ChangeableModelGroup, PromptGroup, OutputGroup) for field in fields(group)}
 FILES = "tuple[Path, ...]"  # what a view gives that writes files
 
 
@@ -78,11 +79,13 @@ class OperationVerb:
                 )
             elif view.chosen_by:
                 argument = replace(argument, info=replace(argument.info, default_shown=False))
-            self._add(argument.name, word, _typed(argument, default), default)
-        elif self.defaults[known] != default:
+            name = f"{argument.name}_" if argument.name in GROUPED else argument.name
+            self._add(name, word, _typed(argument, default), default)
+            return name
+        if self.defaults[known] != default:
             kind, info = get_args(self.hints[known])
             self._add(known, word, Annotated[kind | None, info], None)
-        return known or argument.name
+        return known
 
     def command(self) -> click.Command:
         hints = {

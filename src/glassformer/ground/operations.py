@@ -176,9 +176,12 @@ class Operation:
 
     @functools.cached_property
     def own_arguments(self) -> tuple[OperationArgument, ...]:
-        own = tuple(_arguments(self.function))
-        others = () if self.settings_of is None else _arguments(self.settings_of)
-        return (*own, *(one for one in others if one.info.help and one.info.typed is not False))
+        own = {one.name: one for one in _arguments(self.function)}
+        settings = () if self.settings_of is None else _arguments(self.settings_of)
+        return (
+            *own.values(),
+            *(one for one in settings if one.info.help and one.info.typed is not False and one.name not in own),
+        )
 
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)

@@ -23,6 +23,8 @@ from glassformer.see.probes import Pooling, TrainedProbes, train_probes
 from glassformer.see.protocols import ModelLike
 from glassformer.see.recorded_activations import Kept, RecordedActivations, StoredDtype
 
+LengthArgument = Annotated[int | None, about("Tokens of a text that are read, at most.", minimum=1)]
+
 
 @checked_class
 @dataclass(frozen=True, repr=False)
@@ -43,24 +45,21 @@ class Readings:
         count = f"{len(self.texts):,} texts" if isinstance(self.texts, Sized) else "texts"
         return f"Readings({self.model.name}, {count})"
 
+    @described
     def record(
         self,
         *patterns: str,
         folder: str | os.PathLike[str],
-        dtype: StoredDtype = "float32",
-        positions: Kept = "all",
-        resume: bool = False,
+        dtype: Annotated[StoredDtype, about("float32, or float16 for half of the room.", "--stored-dtype")] = "float32",
+        positions: Annotated[Kept, about("All, or of each text the last token alone.")] = "all",
+        resume: Annotated[
+            bool, about("Go on after the last whole shard of a recording that was stopped, with the same model and texts.")
+        ] = False,
         progress: Progress | None = None,
     ) -> RecordedActivations:
-        """Write what every token has at some sites to a folder of safetensors shards; returns what reads them.
+        """Write what every token has at some sites, such as 'blocks.*.residual', to a folder of safetensors shards.
 
-        Args:
-            patterns: sites, such as 'blocks.*.residual'.
-            folder: where they go; made if it is not there.
-            dtype: 'float32', or 'float16' for half of the room.
-            positions: 'all', or of each text its 'last' token alone.
-            resume: go on after the last whole shard of a recording that was stopped, with the same model and texts.
-            progress: called as (texts so far, total).
+        Returns what reads them. The folder is made if it is not there.
         """
         target = Path(folder).expanduser()
         write_activations(
@@ -69,37 +68,33 @@ class Readings:
         )  # fmt: skip
         return RecordedActivations(target)
 
+    @described
     def statistics(
-        self, *patterns: str, examples: int = 5, covariance: bool = False, progress: Progress | None = None
+        self,
+        *patterns: str,
+        examples: Annotated[int, about("Strongest examples of a neuron.", minimum=1, maximum=100)] = 5,
+        covariance: Annotated[bool, about("Accumulate whole covariance matrices, not variances alone.")] = False,
+        progress: Progress | None = None,
     ) -> TextStatistics:
-        """Means, deviations and each neuron's strongest examples at some sites, in one pass; nothing else is kept.
-
-        `examples`: how many of each neuron. `covariance`: accumulate whole covariance matrices.
-        """
+        """Means, deviations and each neuron's strongest examples at some sites, in one pass; nothing else is kept."""
         return text_statistics(
             self.model, self.texts, patterns, length=self.length, examples=examples, covariance=covariance, progress=progress
         )
 
+    @described
     def probe(
         self,
         labels: Annotated[Sequence[str], OWN_CHECK],
         *patterns: str,
-        position: Pooling = "last",
-        held_out: float = 0.25,
-        penalty: float = 1.0,
-        seed: int = 0,
+        position: Annotated[Pooling, about("A text's vector: its last token's, or the mean of all.")] = "last",
+        held_out: Annotated[float, about("The share of the texts that is measured on.")] = 0.25,
+        penalty: Annotated[float, about("On the squares of the weights.")] = 1.0,
+        seed: Annotated[int, about("Which texts are held out, and the control's labels.", minimum=0)] = 0,
         progress: Progress | None = None,
     ) -> TrainedProbes:
-        """A linear probe at each of some sites, trained on the texts' labels and measured on held-out ones.
+        """A linear probe at each of some sites, trained on the texts' labels, one for each, and measured on held-out ones.
 
-        Args:
-            labels: one for each text.
-            patterns: sites; by default the residual stream after each block, which for an encoder-decoder is its encoder's.
-            position: which vector of a text is read: the 'last' token's, or the 'mean' of all.
-            held_out: the share of the texts that is measured on.
-            penalty: on the squares of the weights.
-            seed: of which texts are held out, and of the control.
-            progress: called as (texts so far, total).
+        Without sites: the residual stream after each block, which for an encoder-decoder is its encoder's.
         """
         default = "encoder.blocks.*.residual" if self.model.decoder_start_token is not None else "blocks.*.residual"
         return train_probes(
@@ -130,9 +125,6 @@ class Readings:
 
 
 @operation()
-def read_many(model: ModelLike, texts: Annotated[Iterable[str], OWN_CHECK], *, length: int | None = None) -> Readings:
-    """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens.
-
-    `length`: tokens of a text, at most; the rest of a longer one is not read.
-    """
+def read_many(model: ModelLike, texts: Annotated[Iterable[str], OWN_CHECK], *, length: LengthArgument = None) -> Readings:
+    """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens."""
     return Readings(model, texts, length)
