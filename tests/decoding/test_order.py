@@ -46,20 +46,6 @@ def test_another_order_gives_another_result() -> None:
     assert shaped(**given, rules=["top_p", "temperature"]) == [-np.inf, 30.0, 20.0, -np.inf, -np.inf]
 
 
-@pytest.mark.parametrize(
-    ("order", "message"),
-    [
-        (["temperature"], "top_k is in force, but has no place in the order of rules. Put it in, or unset it"),
-        (["temperature", "top_k", "top_k"], "the order of rules has 'top_k' twice"),
-        (["temperature", "top_k", "top_p"], "the order of rules has 'top_p', which is not in force"),
-        (["temprature", "top_k"], "there is no rule 'temprature'. Did you mean 'temperature'?"),
-    ],
-)
-def test_an_order_of_rules_with_mistakes_is_refused(order: list[str], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        recipe(do_sample=True, temperature=0.5, rules=order)
-
-
 class TestCustomRules:
     def test_a_function_of_numpy_arrays(self) -> None:
         seen = []
@@ -113,28 +99,12 @@ class TestCustomRules:
         def odd(ids: Any, scores: Any) -> Any:
             return given
 
-        with pytest.raises(SettingError, match=f"the rule odd gave {kind}"):
+        with pytest.raises(SettingError, match=f"odd gave {kind}"):
             Policy(recipe(rules=[odd]), [1], context=9).feed(SCORES)
-
-    def test_a_logits_processor_without_a_result_is_refused(self) -> None:
-        with pytest.raises(SettingError, match="the rule nothing gave NoneType; it must give a tensor of scores"):
-            Policy(recipe(logits_processor=[nothing]), [1], context=9).feed(SCORES)
-
-    def test_nan_scores_are_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"the rule Odd gave scores that are not numbers \(NaN\) at step 0"):
-            Policy(recipe(logits_processor=[Odd()]), [1], context=9).feed(SCORES)
 
 
 def short(ids: Any, scores: Any) -> Any:
     return scores[:3]
-
-
-def nothing(input_ids: Any, scores: Any) -> None: ...
-
-
-class Odd:
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        return scores * float("nan")
 
 
 def test_rules_that_leave_nothing_are_named() -> None:

@@ -16,7 +16,7 @@ from glassformer.decoding import GenerationConfig, Policy, Recipe, StepDetail
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.waterfall import TAIL_BINS
 from glassformer.ground.candidates import EntropyStats, entropy_stats
-from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError
 from glassformer.page.terminal import plain_text
 from tests.sweeps import examples
 
@@ -128,20 +128,6 @@ def test_a_run_explains_its_tokens() -> None:
     assert shown.startswith("token 3: ")
     assert "the text ended: length" in " ".join(shown.split())
     assert "top_p" in shown
-    with pytest.raises(InputError, match="token 4 in a text of 4"):
-        run.why(4)
-    run.steps[0] = policy(StepDetail()).feed(SCORES)
-    with pytest.raises(
-        InputError, match=r"this step kept no account of its rules. Get the run with watch\(…\), or watch_many"
-    ):
-        run.why(0)
-
-
-def test_asking_for_what_was_not_kept_is_an_error() -> None:
-    step = policy(StepDetail(1, waterfall=True)).feed(SCORES)
-    assert step.waterfall is not None
-    with pytest.raises(InputError, match="no account was kept of token 4. Look at more candidates, or at 'all'"):
-        step.waterfall.removed_by(4)
 
 
 @pytest.mark.parametrize("look", ["some", -1, True, 2.5])

@@ -6,13 +6,26 @@ names: so a sentence is changed in one test and where it is raised. `…` stands
 
 from __future__ import annotations
 
-from tests.messages import arguments, data, familiar, inputs, inside, tasks, texts
+from tests.messages import (
+    arguments,
+    data,
+    familiar,
+    inputs,
+    inside,
+    learned,
+    patching,
+    saliency,
+    settings,
+    tasks,
+    texts,
+    trees,
+)
 from tests.messages.calls import Entry
 
 __all__ = ["MESSAGES"]
 
 MESSAGES: dict[str, list[Entry]] = {
     area: entries
-    for part in (arguments, inputs, familiar, inside, texts, tasks, data)
+    for part in (arguments, inputs, settings, familiar, inside, patching, saliency, trees, learned, texts, tasks, data)
     for area, entries in part.MESSAGES.items()
 }

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import glassformer
 from glassformer import Change
-from glassformer.ground.errors import ConfigError, ExecutorError, InputError, InputTypeError, ModelNotFound, UnknownArgument
-from tests.messages.calls import IDS, Entry, decoder, job, module, path, run, tokenizer, write
+from glassformer.ground.errors import (
+    ConfigError,
+    ExecutorError,
+    InputError,
+    InputTypeError,
+    MissingExtra,
+    ModelNotFound,
+    UnknownArgument,
+)
+from glassformer.runtime.recommend import recommend
+from glassformer.scale.cluster import import_ray
+from glassformer.studio import widget
+from tests.messages.calls import IDS, Entry, decoder, job, module, path, run, tokenizer, without, write
 from tests.see.models import TEXT
 
 MESSAGES: dict[str, list[Entry]] = {
@@ -72,5 +83,56 @@ MESSAGES: dict[str, list[Entry]] = {
          "… has no weight 'model.norm.weigth'. Did you mean 'model.norm.weight'? model.parameters() lists all of them."),
         (InputError, lambda: decoder().weight("model.norm.weight", 10**6),
          "there is no row 1000000 in model.norm.weight, whose shape is [48]. They count from 0."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="cpu", dtype="float32"),
+         "dtype is what PyTorch computes in; the CPU engine takes weights as they are. Leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="plain", cache="q8"),
+         "cache is for the CPU and GPU engines: PyTorch keeps keys and values in its own dtype. Leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="plain", activations="q8"),
+         "activations are for the CPU engine: PyTorch computes in floats. Leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), activations="q9"),
+         "there is no kind of activations 'q9'. Known: q14, mixed, q8."),
+        (InputError, lambda: glassformer.load(path("qwen3"), cache="f61"),
+         "there is no cache 'f61'. Did you mean 'f16'? Known: f32, f16, bf16, q8."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="gpu", dtype="float32"),
+         "dtype is what PyTorch computes in; the GPU engine takes weights as they are. Leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="gpu", cache="q8"),
+         "the GPU engine has no cache 'q8'. Take one of f32, f16, bf16, or the CPU engine."),
+        (InputError, lambda: glassformer.load(path("qwen3"), executor="gpu", activations="q8"),
+         "activations are for the CPU engine: the GPU engine computes in floats. Leave one out."),
+        (ExecutorError, lambda: glassformer.load(path("bert", "masked"), executor="gpu"),
+         "the GPU engine runs models that write text, and … only reads. Use executor='cpu' or executor='plain'."),
+        (ExecutorError, lambda: glassformer.load(path("qwen3"), executor="gpu").reader,
+         "the GPU engine writes text, and gives no hidden states of whole texts. Use executor='cpu' or "
+         "executor='plain'."),
+        (ExecutorError, lambda: glassformer.load(path("qwen3"), executor="gpu").chat("Hi"),
+         "the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."),
+        (InputError, lambda: glassformer.load(path("qwen3"), tensor_parallel=0),
+         "tensor_parallel is 0; it is a number of processes, from 1 on."),
+        (InputError, lambda: glassformer.load(path("qwen3"), tensor_parallel=2, executor="cpu"),
+         "tensor_parallel splits what PyTorch or the GPU engine runs, and executor='cpu' is not for PyTorch. Use "
+         "executor='plain' or executor='gpu', or leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), tensor_parallel=2, cache="f16"),
+         "tensor_parallel splits what PyTorch or the GPU engine runs, and cache is not for PyTorch. Use "
+         "executor='plain' or executor='gpu', or leave one out."),
+        (InputError, lambda: glassformer.load(path("qwen3"), tensor_parallel=2, activations="q8"),
+         "activations are for the CPU engine: PyTorch computes in floats. Leave one out."),
+        (ExecutorError, lambda: glassformer.load(path("bert", "masked"), tensor_parallel=2),
+         "tensor_parallel is for models that write text, and … only reads. Leave it out."),
+        (ExecutorError, lambda: glassformer.load(path("qwen3"), tensor_parallel=9).executor,
+         "tensor_parallel=9, but the model has 4 attention heads, of which each rank needs one. Take at most 4."),
+        (InputError, lambda: recommend(task="chatt", device="cpu", free=1),
+         "there is no task 'chatt'. Did you mean 'chat'? Tasks: chat, embed."),
+        (InputError, lambda: recommend(context=0, device="cpu", free=1),
+         "a context of 0 tokens holds nothing. Give at least one."),
+    ],
+    "what is not installed": [
+        (MissingExtra, without("llguidance", lambda: decoder().chat(TEXT, regex="a")),
+         "a grammar needs llguidance: pip install 'glassformer[grammar]'."),
+        (MissingExtra, without("pyarrow", lambda: job("out.parquet")),
+         "a Parquet file needs pyarrow: pip install 'glassformer[parquet]'."),
+        (MissingExtra, without("ray", import_ray),
+         "a cluster needs Ray: pip install 'glassformer[ray]'."),
+        (MissingExtra, without("anywidget", lambda: widget._widget_class.cache_clear() or run().widget()),
+         "a widget needs anywidget: pip install 'glassformer[notebooks]'."),
     ],
 }  # fmt: skip

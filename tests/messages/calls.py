@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from glassformer import AutoTokenizer, StaticCache, pipeline
@@ -88,7 +90,7 @@ def place() -> Path:
 
 def write(name: str, text: str) -> Path:
     path = place() / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(text, "utf-8")
     return path
 
@@ -96,6 +98,28 @@ def write(name: str, text: str) -> Path:
 def job(output: str = "out.jsonl", model: Any = None, **settings: Any) -> Any:
     rows = write_rows(place() / "in.jsonl", [{"id": "a", "prompt": "the cat"}])
     return run_job(model or chat_model(), rows, place() / output, **settings)
+
+
+def limited(limit: str, value: float, call: Callable[[], object]) -> Callable[[], object]:
+    """The call where a limit of the package is another."""
+
+    def limited_call() -> object:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(f"glassformer.{limit}", value)
+            return call()
+
+    return limited_call
+
+
+def without(module: str, call: Callable[[], object]) -> Callable[[], object]:
+    """The call where a library is not installed."""
+
+    def lacking_call() -> object:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(sys.modules, module, None)
+            return call()
+
+    return lacking_call
 
 
 def chat_tokenizer() -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import glassformer
 from glassformer.checkpoint import local_cache
 from glassformer.cli.chat.conversation import Conversation
@@ -10,6 +12,7 @@ from glassformer.jobs import run_job
 from glassformer.jobs.job import open_input
 from glassformer.jobs.ledger import Ledger
 from glassformer.scale.cluster import check_address
+from glassformer.see.learning import learning
 from glassformer.see.training_curves import read_training
 from glassformer.serving.http.dialects.ollama import ChatRequest
 from glassformer.serving.http.errors import HttpError
@@ -23,7 +26,16 @@ from glassformer.training.text_training import TextTraining
 from glassformer.training.training_folder import TrainingFolder
 from tests.jobs.models import chat_model
 from tests.messages.calls import USER, Entry, decoder, job, module, place, write
-from tests.see.models import encoder
+from tests.see.models import TEXT, encoder
+from tests.training.folders import training_folder
+
+
+def snapshots_of(*readings: Any) -> Any:
+    """What a training's snapshots make of a text, each its own."""
+    folder = training_folder(place() / f"learned-{len(readings)}", [], ("gpt2",) * len(readings))
+    left = iter(readings)
+    return learning(folder, lambda path: next(left))
+
 
 MESSAGES: dict[str, list[Entry]] = {
     "jobs": [
@@ -78,6 +90,16 @@ MESSAGES: dict[str, list[Entry]] = {
          "up_proj, v_proj."),
         (InputError, lambda: read_training(place()),
          "…: holds no training (metrics.jsonl). Name the folder of one, or begin it: glass train --out …"),
+        (InputError, lambda: read_training(write("stepless/metrics.jsonl", "").parent),
+         "stepless/metrics.jsonl: no step of a training stands in it. Wait for its first, or name another folder."),
+        (InputError, lambda: write("speeches/metrics.jsonl", "") and read_training(write("speeches/snapshots/x", "").parent),
+         "snapshots: is inside the folder of a training, speeches. Name that one."),
+        (InputError, lambda: learning(place(), lambda path: decoder().read(TEXT)),
+         "…: holds no snapshots of a training. Train with --snapshots, or name another folder."),
+        (InputError, lambda: snapshots_of(decoder().read("the " * 40)),
+         "the text has 160 tokens, and 128 can be shown at most. Shorten it."),
+        (InputError, lambda: snapshots_of(decoder().read(TEXT), decoder().read("the")),
+         "step-00000010: its tokens are not those of the other snapshots. Remove it."),
     ],
     "servers": [
         (SettingError, lambda: Security(host="0.0.0.0"),

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 import glassformer
-from glassformer import GenerationConfig, TextStreamer
-from glassformer.engine.checks import InputChecks
-from glassformer.engine.protocol import Feed
-from glassformer.ground.errors import (
-    ContextExceeded,
-    ExecutorError,
-    InputError,
-    InputTypeError,
-    SettingError,
-    TemplateError,
-    UnknownArgument,
-)
+from glassformer.ground.errors import ContextExceeded, InputError, InputTypeError, TemplateError
 from tests.jobs.models import chat_model
-from tests.messages.calls import IDS, Entry, decoder, guided, halved, module, pair, path, run, tokenizer
-from tests.see.models import TEXT, both, encoder
+from tests.messages.calls import Entry, decoder, pair, path, run
+from tests.see.models import TEXT, both
 
 MESSAGES: dict[str, list[Entry]] = {
     "prompts": [
@@ -67,60 +54,7 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: glassformer.load(path("gpt2", "sequence")).chat(TEXT),
          "… is a model with a sequence head (gpt2): it reads text and writes none. Look at what it makes of a text: glass "
          "look."),
-    ],
-    "settings": [
-        (UnknownArgument, lambda: GenerationConfig().merged({"max_new_token": 5}),
-         "there is no setting 'max_new_token'. Did you mean 'max_new_tokens'?"),
-        (SettingError, lambda: GenerationConfig().merged({"dola_layers": "high"}),
-         "the setting 'dola_layers' is not supported. Leave it out."),
-        (SettingError, lambda: decoder().chat(TEXT, do_sample=True, temperature="0.5"),
-         "temperature is '0.5'; it must be a number above 0."),
-        (SettingError, lambda: decoder().chat(TEXT, stop_strings="\ud800"),
-         "stop_strings holds a lone surrogate, which is no character. Repair its encoding first."),
-        (SettingError, lambda: decoder().chat(TEXT, do_sample=False, top_k=4),
-         "top_k=4 has no effect without sampling. Pass do_sample=True too."),
-        (SettingError, lambda: decoder().watch(TEXT, sites="final", prompt_lookup_num_tokens=2),
-         "states, attentions and sites are read where each pass gives a token. Leave penalty_alpha, and what drafts, "
-         "out."),
-        (SettingError, lambda: guided(negative_prompt=""),
-         "negative_prompt is empty, and the model has no token that begins a text. Leave it out."),
-        (InputTypeError, lambda: module().generate(IDS, streamer="x"),
-         "a streamer has put() and end(), such as TextStreamer(tokenizer); not 'x'."),
-        (InputError, lambda: module().generate(IDS, num_beams=2, streamer=TextStreamer(tokenizer())),
-         "a streamer follows one text as it grows; give it a batch of one, and no beams."),
-        (InputError, lambda: encoder().model.chat(TEXT),
-         "… is an encoder (bert): it reads text and writes none. Look at what it makes of a text: glass look."),
-        (NotImplementedError, lambda: glassformer.StoppingCriteria()(IDS, None),
-         "StoppingCriteria needs a method __call__(self, input_ids, scores)."),
-        (SettingError, lambda: decoder().chat(TEXT, num_beams=3, num_return_sequences=2),
-         "num_return_sequences=2 gives several texts. Leave it out, or call watch_many(…)."),
-        (SettingError, lambda: decoder().chat(TEXT, logprobs=2),
-         "logprobs has no place in a text. Here watch(…) keeps all there is: run.steps."),
-        (SettingError, lambda: decoder().chat(TEXT, output_scores=True, return_dict_in_generate=True),
-         "return_dict_in_generate is for generate(). Here watch(…) keeps all there is: run.steps."),
-        (InputError, lambda: decoder().chat(TEXT, guidance_scale=4.0, negative_prompt_ids=[]),
-         "negative_prompt_ids are token ids, at least one, not []."),
-        (SettingError, lambda: decoder().watch(TEXT, suppress_tokens=list(range(256))),
-         "no token is left at step 0: suppress_tokens took out all. Allow more."),
-        (SettingError, lambda: GenerationConfig().merged({"generation_config": {}}),
-         "generation_config is dict; it must be a GenerationConfig."),
-        (UnknownArgument, lambda: GenerationConfig().merged({"cache": "q8"}),
-         "there is no setting 'cache'. A model is loaded with it: load(…, cache=…)."),
-        (SettingError, lambda: GenerationConfig(num_beams=4).merged({"prompt_lookup_num_tokens": 3}),
-         "prompt_lookup_num_tokens and num_beams do not go together. num_beams=1 switches the model's own off."),
-        (SettingError, lambda: decoder().watch(TEXT, max_length=3),
-         "max_length=3 leaves no room after a prompt of 22 tokens. Use max_new_tokens."),
-        (SettingError, lambda: module().generate(IDS, stop_strings="end"),
-         "stop_strings names texts, so a tokenizer is needed. Pass tokenizer=tokenizer too."),
-        (SettingError, lambda: decoder().watch(TEXT, suppress_tokens=[999]),
-         "suppress_tokens has the id 999, which is outside the vocabulary of 256. Leave it out."),
-        (SettingError, lambda: decoder().watch(TEXT, rules=[halved], max_new_tokens=1),
-         "the rule halved gave scores of shape (3,); it must give scores of shape (256,)."),
-        (InputError, lambda: decoder().watch(TEXT, look="some"),
-         "watch(): look is 'some'; it must be a whole number or 'all'."),
-        (ExecutorError, lambda: InputChecks(8, 8, 1, 0).feed(Feed(None, (1,), vectors=torch.zeros(1, 4)), 0),
-         "this executor takes token ids alone. Feed vectors to the plain one."),
-        (UnknownArgument, lambda: GenerationConfig().merged({"max_tokens": 1}),
-         "there is no setting 'max_tokens'. Here it is 'max_new_tokens'."),
+        (InputError, lambda: chat_model().render("Hi", raw=True, system="x"),
+         "a raw prompt has no place for a system message. Leave one of the two out."),
     ],
 }  # fmt: skip

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from typing import Any
+
 import numpy as np
+from bench.reference import compare_with_transformers
 
 import glassformer
 from glassformer import Change, Watch, compare
@@ -12,12 +17,64 @@ from glassformer.ground.errors import (
     ExecutorError,
     InputError,
     InputTypeError,
+    NotNumbers,
     SettingError,
     SiteError,
     WriteError,
 )
-from tests.messages.calls import IDS, Entry, closed_row, decoder, feed, module, pair, place, recorded, row, run, write
+from glassformer.model_files import open_model
+from glassformer.runtime.model import Model
+from glassformer.see.evaluation import likelihood
+from glassformer.see.explain.compute import explain
+from glassformer.see.parameters import parameters
+from glassformer.see.receipt import SCHEMA
+from glassformer.see.recorded_activations import RecordedActivations
+from tests.messages.calls import (
+    IDS,
+    Entry,
+    closed_row,
+    decoder,
+    feed,
+    limited,
+    module,
+    pair,
+    path,
+    place,
+    recorded,
+    row,
+    run,
+    tokenizer,
+    write,
+)
 from tests.see.models import TEXT, both, encoder
+
+SITE = "blocks.0.residual"
+HUGE = {SITE: Change(scale=0, shift=np.float32(1e6))}
+
+
+@cache
+def receipt() -> dict[str, Any]:
+    return dict(run().receipt.to_dict())
+
+
+def replay(kept: Any) -> Any:
+    return decoder().replay(write("kept.json", kept if isinstance(kept, str) else json.dumps(kept)))
+
+
+def without_weights() -> Any:
+    return write("bare/config.json", (path("llama") / "config.json").read_text("utf-8")).parent
+
+
+def unchanged(value: Any, where: Any) -> Any:
+    return value
+
+
+def again(site: str, model: Any = None, texts: Any = (TEXT,) * 5, **options: Any) -> Any:
+    """Into a folder that has a recording, unless another is named."""
+    return (
+        (model or decoder()).read_many(list(texts)).record(site, **{"folder": recorded().folder, "resume": True, **options})
+    )
+
 
 MESSAGES: dict[str, list[Entry]] = {
     "sites": [
@@ -40,6 +97,39 @@ MESSAGES: dict[str, list[Entry]] = {
          "a watch names sites, as text or a list, or maps them to changes; it is not 3."),
         (SiteError, lambda: Change(scale=float("nan")),
          "a Change's scale is a finite number that float32 has, not nan."),
+        (SiteError, lambda: decoder().changed({"blocks.0.residual": 0}),
+         "the change at 'blocks.0.residual' is 0; it must be a Change, such as Change(scale=0), or a function of a "
+         "value and where it stands."),
+        (SiteError, lambda: decoder().changed({"blocks.0.residual": Change(heads=[0])}),
+         "there are no heads at 'blocks.0.residual', which has batch, length, hidden."),
+        (SiteError, lambda: decoder().watch(TEXT, change={SITE: Change(shift=np.zeros((22, 48)))}, max_new_tokens=3),
+         "a Change does not fit what it changes, {'batch': 1, 'length': 1, 'hidden': 48}: …. Say at which positions its "
+         "shift stands."),
+        (SiteError, lambda: decoder().read(TEXT).at("blocks.*.residual"),
+         "'blocks.*.residual' means 3 sites; name one, or get them all with values()."),
+        (SiteError, lambda: both("qwen3_moe").model.changed({"blocks.0.mlp.hidden": Change(scale=0, neurons=[17])}),
+         "'blocks.0.mlp.hidden' has the neurons of each token's chosen experts side by side, so that a number there is"
+         " one expert's neuron at one token and another's at the next. Take 'blocks.0.mlp.update', or "
+         "'blocks.0.mlp.experts' for whole experts."),
+        (SiteError, lambda: decoder().changed({"blocks.0.residul": Change()}),
+         "no site matches 'blocks.0.residul' in a model of 3 blocks. Did you mean 'blocks.0.residual'? Sites: …."),
+        (SiteError, lambda: Change(scale="0"),
+         "a Change's scale is a number or an array, not '0'."),
+        (SiteError, lambda: Change(heads=1),
+         "a Change's heads are whole numbers, such as heads=[0, 3], or a slice, not 1."),
+        (SiteError, lambda: Change(positions="12"),
+         "a Change's positions are whole numbers, such as positions=[0, 3], or a slice, not '12'."),
+        (SiteError, lambda: Change(neurons=[True]),
+         "a Change's neurons are whole numbers, such as neurons=[0, 3], or a slice, not [True]."),
+        (SiteError, lambda: Change(minimum="0"),
+         "a Change's minimum is a number, not '0'."),
+        (SiteError, lambda: Change(onto=[1.0], away_from=[1.0]),
+         "a Change projects onto a direction or away from one, not both."),
+        (SiteError, lambda: decoder().changed({SITE: Change(onto=np.zeros(48))}).read(TEXT).at(SITE),
+         "a Change does not fit what it changes, {'batch': 1, 'length': 22, 'hidden': 48}: its direction has no "
+         "length."),
+        (SiteError, lambda: decoder().changed({"blocks.0.mlp.hidden": Change(scale=0, neurons=[999])}).read(TEXT).at(SITE),
+         "there is no neuron 999 to change: there are 80, 0 to 79."),
     ],
     "rows of an executor": [
         (ExecutorError, lambda: decoder().executor.fork(closed_row()),
@@ -76,17 +166,6 @@ MESSAGES: dict[str, list[Entry]] = {
          "… is no encoder-decoder, so it has no target. Put both into one text."),
         (InputError, lambda: decoder().read(TEXT).record(folder=place()),
          "name the sites to record, such as 'blocks.*.attention.pattern'."),
-        (InputError, lambda: run().sweep("temperature", []),
-         "a sweep needs values to try, such as temperature=0.2,0.7,1.2."),
-        (SettingError, lambda: run().sweep("num_beams", [1, 2]),
-         "num_beams shapes no scores, so a sweep of it shows nothing. Sweep temperature, …."),
-        (SettingError, lambda: decoder().patch("the cat", "the dog", "mpl"),
-         "there is no part 'mpl' to patch. Did you mean 'mlp'? Parts: residual, attention, mlp, heads, query, key, "
-         "value, pattern."),
-        (InputError, lambda: decoder().attribution_patch("the cat", "the cat"),
-         "the two texts are the same, so there is nothing to carry over."),
-        (InputError, lambda: decoder().read(TEXT).graph(threshold=2),
-         "threshold is 2; it is a share of the score, from 0 to 1."),
         (InputError, lambda: decoder().read(TEXT).experts(),
          "… (qwen3) has no experts: each token goes through the same MLP. Take a mixture of experts, such as a mixtral, "
          "olmoe or qwen3_moe model."),
@@ -104,14 +183,48 @@ MESSAGES: dict[str, list[Entry]] = {
          "a prompt of 0 tokens has no shape. Give at least one."),
         (InputError, lambda: decoder().look(TEXT, pair=TEXT, system="Be brief."),
          "two texts are read as they are: raw, system and template are for one. Leave them out."),
-        (InputError, lambda: decoder().tree(TEXT, width=1, depth=256),
-         "22 tokens and 256 levels do not fit into the model's context of 256. Shorten the prompt, or grow fewer levels."),
-        (InputTypeError, lambda: pair().tree(TEXT).forced([], 3),
-         "forced(): text is 3; it must be a text."),
-        (InputError, lambda: pair().read_many([TEXT, TEXT]).train_lens(),
-         "… is an encoder-decoder; a tuned lens is trained for models of one stack."),
-        (InputError, lambda: decoder().read_many([TEXT]).train_lens(),
-         "a tuned lens needs at least two texts: some to train on, and one to measure on."),
+        (InputError, lambda: decoder().look(TEXT, pair=TEXT),
+         "… goes on with one text, and reads no second one. Put both into the prompt."),
+        (InputError, lambda: encoder().model.look([{"role": "user", "content": TEXT}], pair=TEXT),
+         "two texts are two strings, neither of them empty."),
+        (InputError, lambda: encoder("bert", "base").model.look(TEXT).next,
+         "… scores nothing: it ends with the states of its tokens."),
+        (InputError, lambda: explain(encoder("bert", "base").reading()),
+         "… does not go on with its text, so no token of it can be explained."),
+        (InputError, lambda: run().attention(99),
+         "there is no layer 99: this model has 3, 0 to 2."),
+        (InputError, lambda: run().attention(0, 64),
+         "there is no head 64: this model has 4, 0 to 3."),
+        (InputError, lambda: run().attention(head=1),
+         "head 1 of which layer? Name one of 0 to 2."),
+        (InputError, lambda: run().attention(0, rollout=True),
+         "a rollout goes through all layers of one stack. Leave out the layer, the head and cross-attention."),
+        (InputError, lambda: run().attention(0, kind="cross"),
+         "… is no encoder-decoder: it has self-attention only."),
+        (InputError, lambda: run().attention(0, 0).of("xyz"),
+         "no token matches 'xyz'."),
+        (InputError, limited("see.attention.MAX_BYTES", 1000, lambda: run().attention(rollout=True)),
+         "a rollout over 24 tokens would hold 0.0 GB. Shorten the text, or name a layer."),
+        (InputError, limited("see.attention.MAX_MAPS_BYTES", 10, lambda: decoder().read(TEXT).attention_maps()),
+         "the text is too long for a map of each head: 22 tokens. Shorten it, or look at one head."),
+        (InputError, lambda: decoder().watch_many(TEXT, max_new_tokens=2)[0].trace,
+         "this run kept no candidates. Get it with watch(…), or watch_many(…, look=10)."),
+        (NotNumbers, lambda: decoder().changed({SITE: Change(scale=0, shift=float("inf"))}).read("the cat").lens(),
+         "the scores are not numbers (NaN or infinite), so no layer predicts anything. Change less."),
+        (InputError, lambda: likelihood(decoder().executor, [1]),
+         "a text needs at least two tokens to say how well a model predicts it. Give a longer one."),
+        (InputError, lambda: likelihood(decoder().executor, [1] * 9, window=4, stride=9),
+         "a window of 4 tokens cannot add 9. Give a stride from 1 to 4."),
+        (InputError, lambda: encoder().model.look(TEXT, pair=""),
+         "two texts are two strings, neither of them empty."),
+        (InputError, lambda: explain(decoder().read(TEXT), -1, 5, 5),
+         "a token has no lead over itself. Hold it against another one."),
+        (InputError, lambda: encoder("bert", "base").model.read(TEXT).trace(),
+         "… scores no tokens (base), so there is nothing to trace. Look at it: glass look."),
+        (InputError, lambda: decoder().read_ids([-1]),
+         "-1 is no token id; … has 256."),
+        (InputError, lambda: compare_with_transformers(Model.from_module(module(), tokenizer()), TEXT),
+         "LlamaForCausalLM cannot be compared with transformers: it must be a decoder, from a file."),
     ],
     "comparing": [
         (InputError, lambda: compare(decoder(), decoder()),
@@ -126,6 +239,12 @@ MESSAGES: dict[str, list[Entry]] = {
          "int and str cannot be compared. Give two runs of watch(…), two texts of read(…), or two models and a text."),
         (InputError, lambda: compare(run(), run(), token=1),
          "token has no use in comparing two runs. Leave it out."),
+        (InputError, lambda: compare(decoder().read("abc"), decoder().read("xyz")),
+         "the two texts have no token in common, so there is nothing to compare in them."),
+        (InputError, lambda: compare(decoder().read("ab"), both("llama").model.read("abc")),
+         "the two models cut this text into different tokens, so they cannot be compared on it."),
+        (InputError, lambda: compare(*[decoder().watch_many(TEXT, max_new_tokens=2)[0]] * 2),
+         "these runs kept no account of their candidates. Get both with watch(…)."),
     ],
     "saving and replaying": [
         (InputError, lambda: run().save(place() / "run.pdf"),
@@ -141,6 +260,33 @@ MESSAGES: dict[str, list[Entry]] = {
          "a receipt is a file's path, what it holds, or a run, not 3."),
         (WriteError, lambda: run().save(write("taken.json/x", "").parent),
          "…/taken.json cannot be written (it is a folder). Give the name of a file in it."),
+        (InputError, lambda: replay("{"),
+         "kept.json is no receipt that can be read: it is not JSON (Expecting property name enclosed in double quotes:"
+         " line 1 column 2 (char 1))."),
+        (InputError, lambda: replay("[]"),
+         "kept.json is no receipt of a run: it has no schema, not 'glassformer.run/1'. Write one with run.save(…) or "
+         "--save."),
+        (InputError, lambda: replay({"schema": "glassformer.lens/1"}),
+         "kept.json is no receipt of a run: it is 'glassformer.lens/1', not 'glassformer.run/1'. Write one with "
+         "run.save(…) or --save."),
+        (InputError, lambda: replay({"schema": SCHEMA}),
+         "kept.json is damaged: its model is missing, or of the wrong type. Write it again."),
+        (InputError, lambda: replay({**receipt(), "executor": []}),
+         "kept.json is damaged: its executor is missing, or of the wrong type. Write it again."),
+        (InputError, lambda: replay({**receipt(), "prompt_ids": ["x"]}),
+         "kept.json is damaged: its prompt_ids[0] is missing, or of the wrong type. Write it again."),
+        (InputError, lambda: replay({**receipt(), "steps": [{**receipt()["steps"][0], "id": "x"}]}),
+         "kept.json is damaged: its steps[0].id is missing, or of the wrong type. Write it again."),
+        (InputError, lambda: replay({**receipt(), "steps": []}),
+         "kept.json holds no tokens, so there is nothing to replay."),
+        (InputError, lambda: replay({**receipt(), "finish": "nonsense"}),
+         "kept.json is damaged: its finish is 'nonsense'. Write it again."),
+        (InputError, lambda: replay({**receipt(), "changes": {"blocks.0.residual": 5}}),
+         "the receipt's change at blocks.0.residual is damaged: 5 is none. Write it again."),
+        (InputError, lambda: replay({**receipt(), "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}),
+         "this receipt cannot be replayed: stop_when was <function f>, which no file can hold."),
+        (InputError, lambda: replay(decoder().watch(TEXT, change={SITE: unchanged}, max_new_tokens=1).receipt.to_dict()),
+         "this receipt cannot be replayed: unchanged, a function, changed blocks.0.residual, and no file can hold it."),
     ],
     "texts that are read": [
         (InputTypeError, lambda: decoder().read_many(TEXT),
@@ -160,41 +306,44 @@ MESSAGES: dict[str, list[Entry]] = {
          "size is 0; a batch has at least one row."),
         (IndexError, lambda: recorded()[5],
          "there is no text 5 among 5."),
+        (InputError, lambda: decoder().read_many([]).record("embedding", folder=place() / "none"),
+         "there are no texts to read. Give at least one."),
+        (InputError, lambda: decoder().read_many([""]).record("embedding", folder=place() / "blank"),
+         "text 1 has no tokens. Leave it out."),
+        (InputTypeError, lambda: decoder().read_many([3]).record("embedding", folder=place() / "three"),
+         "text 1 is 3; each must be a string."),
+        (InputError, lambda: decoder().read_many([TEXT], length=0),
+         "length is 0; a text has at least one token."),
+        (SiteError, lambda: pair().read_many([TEXT]).record("blocks.0.residual", folder=place()),
+         "… is an encoder-decoder, whose encoder reads the texts: name its sites, such as 'encoder.blocks.*.residual',"
+         " not 'blocks.0.residual'."),
+        (InputError, lambda: decoder().read_many([TEXT]).record("embedding", folder="\ud800"),
+         "'\\ud800' cannot be made: 'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not "
+         "allowed."),
+        (InputError, lambda: again(SITE, model=decoder().changed(HUGE), folder=place() / "huge", dtype="float16"),
+         "blocks.0.residual has values up to 1000000, more than float16 holds. Record it in float32."),
+        (InputError, lambda: again("embedding", resume=False),
+         "…/recorded holds activations already. Go on with resume, or choose another folder."),
+        (InputError, lambda: again("final"),
+         '…/recorded was begun otherwise: sites was ["embedding"] and is ["final"]. Go on as it was begun, or choose '
+         'another folder.'),
+        (InputError, lambda: again("embedding", dtype="float16"),
+         '…/recorded was begun otherwise: dtype was "float32" and is "float16". Go on as it was begun, or choose '
+         'another folder.'),
+        (InputError, lambda: again("embedding", model=both("gpt2").model),
+         "…/recorded was begun otherwise: the model's weights is another; the model's config is another. Go on as it "
+         "was begun, or choose another folder."),
+        (InputError, lambda: again("embedding", texts=["a cat"] * 5),
+         "…/recorded was begun with other texts than these. Give the same ones, or choose another folder."),
+        (InputError, lambda: again("embedding", texts=[TEXT] * 6),
+         "…/recorded was recorded from fewer texts. Give the same ones, or choose another folder."),
+        (InputError, lambda: RecordedActivations(write("bare/x", "").parent),
+         "…/bare holds no activations: index.json cannot be read (No such file or directory)."),
+        (InputError, lambda: decoder().read_many([TEXT]).statistics("blocks.0.mlp.hidden").view([999]),
+         "there is no neuron 999 at blocks.0.mlp.hidden: there are 80, 0 to 79."),
     ],
-    "patching": [
-        (InputError, lambda: pair().patch_path("the cat sat", "the dog sat"),
-         "… has two stacks. Path patching is for models of one."),
-        (InputError, lambda: encoder().model.patch("the cat sat", "a cat sat"),
-         "… fills gaps: put one [MASK] into both texts, at the same place."),
-        (InputError, lambda: compare(decoder().read("abc"), decoder().read("axc"), token="b"),
-         "the second text has no token 'b'. Name one that both have."),
-        (InputTypeError, lambda: compare(decoder(), "transformers", text=TEXT),
-         "Model and str cannot be compared. Give two runs of watch(…), two texts of read(…), or two models and a text."),
-    ],
-    "saliency and gradients": [
-        (InputError, lambda: both("gpt2").reading().saliency(method="integrated", baseline="pad"),
-         "… has no padding token. Take the baseline 'zero' or 'mean'."),
-        (InputError, lambda: encoder("bert", "base").model.read(TEXT).saliency(),
-         "… has no head and so no logits. In Python, give a metric that is a function of its states."),
-        (InputError, lambda: decoder().read(TEXT).gradients(),
-         "name the sites whose gradients are wanted, such as 'blocks.*.residual'."),
-        (InputError, lambda: decoder().read(TEXT).gradients("scores"),
-         "the metric is a function of 'scores', which no pass leads to. Name sites before them."),
-        (InputError, lambda: decoder().read("a").saliency(metric="loss"),
-         "the loss is that of each token after the first, so it needs at least two tokens."),
-        (InputError, lambda: pair().read(TEXT).saliency(metric="loss"),
-         "the loss is that of each token after the first, so it needs a target."),
-        (InputError, lambda: encoder().model.read("the [MASK]").saliency(metric="loss"),
-         "… predicts no next token, so a text has no loss. Take metric='log-probability'."),
-        (InputError, lambda: encoder().model.read("[MASK] cat [MASK]").saliency(),
-         "… fills gaps, and this text has 2. Put in one [MASK], or name a position."),
-        (InputError, lambda: encoder("bert", "sequence").model.read(TEXT).saliency(position=1),
-         "… labels the text as a whole. Leave the position out."),
-        (InputError, lambda: encoder("bert", "token").model.read(TEXT).saliency(),
-         "… labels each token. Name a position, by number or by its token."),
-        (InputError, lambda: encoder("bert", "sequence").model.read(TEXT).saliency("LABEL_9"),
-         "… has no label 'LABEL_9'. Did you mean 'LABEL_1'? Labels: LABEL_0, LABEL_1."),
-        (InputError, lambda: decoder().read("a").saliency(),
-         "no token can be left out of a text that has only one. Take more text, or method='input-x-gradient'."),
+    "parameters": [
+        (InputError, lambda: parameters(open_model(without_weights()), stats=True),
+         "…/bare: its weights are not here, and a config has no numbers to look at. Fetch them."),
     ],
 }  # fmt: skip

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError, InputError, InputTypeError, TemplateError, UnknownArgument
 from glassformer.text import ChatTemplate, Tokenizer
 from glassformer.text.chat.tool_calls import template_messages
-from tests.messages.calls import USER, Entry, chat_tokenizer, path, place, tokenizer, write
+from tests.messages.calls import USER, Entry, chat_tokenizer, decoder, path, place, tokenizer, write
+from tests.see.models import TEXT, encoder
+
+RAGGED = [{"input_ids": [5, 6], "labels": [1]}, {"input_ids": [7], "labels": [2, 3]}]
+
+
+LAST = "{{ messages[-1].content }}"
+
+
+def padding() -> Any:
+    """A tokenizer with a padding token."""
+    return encoder().model.tokenizer
+
+
+def several() -> Any:
+    """A tokenizer with templates that have names."""
+    tokenizer = copy.copy(chat_tokenizer())
+    tokenizer.chat_template = {"default": "a", "rag": "b", "tool_use": "c"}
+    return tokenizer
+
+
+def masked(**options: Any) -> Any:
+    """Which tokens are the assistant's."""
+    template = "{% generation %}a{% endgeneration %}"
+    options |= {"return_assistant_tokens_mask": True, "tokenize": True, "return_dict": True}
+    return chat_tokenizer().apply_chat_template([USER], chat_template=template, **options)
+
+
+def go_on(source: str, last: Any, which: bool | str = True) -> Any:
+    return ChatTemplate(source).render([USER, {"role": "assistant", **last}], continue_final_message=which)
+
+
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else "x"
+
 
 MESSAGES: dict[str, list[Entry]] = {
     "tokenizers": [
@@ -47,6 +84,14 @@ MESSAGES: dict[str, list[Entry]] = {
          "there is no token 50 in a row of 3 tokens."),
         (InputError, lambda: tokenizer()("a b").word_to_tokens(-1),
          "there is no word -1 in a row of 3 tokens."),
+        (InputError, lambda: padding().pad(padding()("a b")).word_ids(),
+         "this encoding was made from ids and knows no text. Ask the one that the tokenizer gave."),
+        (InputError, lambda: padding().pad(RAGGED, return_tensors="pt"),
+         "labels of 1 to 2 tokens do not form one tensor. Fill them up first."),
+        (InputError, lambda: padding()("the", padding="max_length"),
+         "padding='max_length' needs max_length=…."),
+        (InputError, lambda: tokenizer()("\ud83d"),
+         "the text holds a lone surrogate, which is no character. Repair its encoding first."),
     ],
     "chat templates": [
         (InputTypeError, lambda: chat_tokenizer().apply_chat_template(3),
@@ -85,6 +130,26 @@ MESSAGES: dict[str, list[Entry]] = {
          "the chat template cannot be parsed: … in line 1. Pass another with chat_template=…."),
         (TemplateError, lambda: ChatTemplate("{{ " + "9" * 10000 + " }}").render([USER]),
          "the chat template cannot be parsed: it has a number with too many digits. Pass another with chat_template=…."),
+        (TemplateError, lambda: several().template("poem"),
+         "there is no chat template 'poem'. Pass chat_template= one of: default, rag, tool_use."),
+        (TemplateError, lambda: ChatTemplate("{{ mood }}").render([USER], variables={"line": 1}),
+         "the chat template has no variable 'line'. It uses: mood."),
+        (InputError, lambda: ChatTemplate("{{ messages }}").render([{"role": "user", "content": nested(300)}]),
+         "the conversation is nested more than 150 levels deep. Pass shallower messages and tools."),
+        (InputError, lambda: go_on(LAST, {"content": None}),
+         "continue_final_message needs words to go on from, and the last message has none as its 'content'. Give it "
+         "some, or use add_generation_prompt=True."),
+        (TemplateError, lambda: go_on(LAST, {"content": "a", "reasoning_content": "b"}, "reasoning_content"),
+         "the chat template has no use for 'reasoning_content', so nothing can go on from there. Pass "
+         "continue_final_message=True to go on from the content."),
+        (TemplateError, lambda: go_on("{{ messages[0].content }}", {"content": "words"}),
+         "the chat template leaves out or changes the last message, 'words', so nothing can go on from it. Use "
+         "add_generation_prompt=True."),
+        (InputError, lambda: masked(tokenizer_kwargs={"return_overflowing_tokens": True}),
+         "return_assistant_tokens_mask does not go together with return_overflowing_tokens=True. Leave one of them "
+         "out."),
+        (UnknownArgument, lambda: decoder().read(TEXT, enable_thinking=True),
+         "read() has no argument 'enable_thinking'. It takes: …; variables of the chat template go into template={…}."),
     ],
     "tools": [
         (InputTypeError, lambda: chat_tokenizer().apply_chat_template([USER], tools=3),

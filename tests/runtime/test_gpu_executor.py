@@ -15,10 +15,9 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.cli.doctor import examine, verify_engine
 from glassformer.engine.gpu import device, executor
-from glassformer.ground.errors import ExecutorError, InputError
+from glassformer.ground.errors import ExecutorError
 from glassformer.see.receipt import executor_arguments
 from tests.engine.gpu import torch_kernels
-from tests.parity import reference
 
 
 @pytest.fixture
@@ -83,17 +82,6 @@ class TestWithAGpu:
         with pytest.raises(ExecutorError, match=message):
             executor_of(tiny_qwen3, executor="gpu")
 
-    def test_models_that_only_read_are_refused(self, tmp_path: Path) -> None:
-        reference.write(tmp_path, "bert", "masked")
-        assert glassformer.load(tmp_path).head == "masked"
-        message = "runs models that write text, and .* only reads. Use executor='cpu' or executor='plain'."
-        with pytest.raises(ExecutorError, match=message):
-            glassformer.load(tmp_path, executor="gpu")
-
-    def test_hidden_states_of_texts_are_refused(self, tiny_qwen3: Path) -> None:
-        with pytest.raises(ExecutorError, match="writes text, and gives no hidden states of whole texts"):
-            _ = glassformer.load(tiny_qwen3, executor="gpu").reader
-
     def test_a_gpu_that_fails_at_loading(
         self,
         tiny_qwen3: Path,
@@ -111,7 +99,7 @@ class TestWithAGpu:
         assert [record.message for record in caplog.records] == [
             f"{tiny_qwen3} does not run on the GPU: the GPU lacks memory for the weights."
         ]
-        with pytest.raises(ExecutorError, match="lacks memory for the weights"):
+        with pytest.raises(ExecutorError, match="lacks memory"):
             executor_of(tiny_qwen3, executor="gpu")
 
     def test_a_receipt_s_executor(self, tiny_qwen3: Path, tmp_path: Path, card: Callable[[int], None]) -> None:
@@ -140,13 +128,6 @@ class TestWithoutAGpu:
     def _no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(device, "has_driver", lambda: False)
 
-    def test_asked_for_by_name_is_an_error(self, tiny_qwen3: Path) -> None:
-        model = glassformer.load(tiny_qwen3, executor="gpu")
-        with pytest.raises(
-            ExecutorError, match="needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'"
-        ):
-            model.chat("Hi")
-
     def test_auto_says_nothing(self, tiny_qwen3: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert executor_of(tiny_qwen3) == "cpu"
         assert not caplog.records
@@ -154,18 +135,3 @@ class TestWithoutAGpu:
     def test_doctor_says_why(self) -> None:
         (line,) = (line for line in examine()["executors"] if line.startswith("gpu:"))
         assert line.startswith("gpu: cannot run: the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here.")
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"dtype": "float32"}, "dtype is what PyTorch computes in; the GPU engine takes weights as they are. Leave one"),
-            ({"cache": "q8"}, "the GPU engine has no cache 'q8'. Take one of f32, f16, bf16, or the CPU engine"),
-            ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'"),
-            ({"activations": "q8"}, "activations are for the CPU engine: the GPU engine computes in floats. Leave one out"),
-        ],
-    )
-    def test_options_that_it_cannot_honour_are_refused(
-        self, options: dict[str, Any], message: str, tiny_qwen3: Path
-    ) -> None:
-        with pytest.raises(InputError, match=message):
-            glassformer.load(tiny_qwen3, executor="gpu", **options)

@@ -15,20 +15,17 @@ import glassformer
 from glassformer.decoding import Finish
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.ground.errors import (
-    ConfigError,
     ExecutorError,
     InputError,
     InputTypeError,
     ModelNotFound,
     SettingError,
     TemplateError,
-    UnknownArgument,
 )
 from glassformer.ground.sites import Watch
 from glassformer.runtime.executors import EXECUTORS
 from glassformer.see.compare import compare
 from tests.parity import reference
-from tests.see.models import both
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +92,6 @@ def test_sites_of_beams_are_those_of_the_text_that_won(model: Any) -> None:
     model.executor.close(row)
 
 
-def test_sites_are_not_watched_where_a_draft_is_checked(model: Any) -> None:
-    with pytest.raises(SettingError, match="states, attentions and sites"):
-        model.watch("how are you?", sites="final", prompt_lookup_num_tokens=2, max_new_tokens=2)
-
-
 def test_watch_many_gives_several_texts(model: Any) -> None:
     settings = {"do_sample": True, "max_new_tokens": 6, "seed": 3}
     runs = model.watch_many("Hi", num_return_sequences=3, look=2, **settings)
@@ -116,8 +108,6 @@ def test_watch_many_gives_several_texts(model: Any) -> None:
         == "".join(model.stream("Hi", num_beams=3, max_new_tokens=6))
     )
     assert best.tokens_per_second > 0
-    with pytest.raises(SettingError, match="num_return_sequences=2"):
-        model.chat("Hi", num_beams=3, num_return_sequences=2)
 
 
 def test_a_stream_can_be_closed_early(model: Any) -> None:
@@ -142,7 +132,7 @@ def test_drafts_by_name_by_model_and_by_module(model: Any, tiny_qwen3: Path, tmp
         assert run.text == expected
         assert any(step.drafted for step in run.steps)
     reference.write(tmp_path, "llama")
-    with pytest.raises(SettingError, match="assistant_model must have the same vocabulary and kind as"):
+    with pytest.raises(SettingError, match="assistant_model"):
         model.chat("Hi", assistant_model=glassformer.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
@@ -164,10 +154,6 @@ def test_logprobs_and_prompt_logprobs(model: Any) -> None:
     assert [step.id for step in run.prompt_steps] == list(run.prompt_ids)
     assert len(run.steps[0].candidates) == 20
     assert run.steps[0].logprob == pytest.approx(float(run.steps[0].candidates.logprobs[0]), abs=1e-5)
-    with pytest.raises(SettingError, match="logprobs"):
-        model.chat("Hi", logprobs=2)
-    with pytest.raises(SettingError, match="return_dict_in_generate"):
-        model.chat("Hi", output_scores=True, return_dict_in_generate=True)
 
 
 def test_run_settings_have_an_origin(model: Any) -> None:
@@ -191,22 +177,10 @@ def test_render_raw_system_and_messages(model: Any, without_template: Any) -> No
     assert model.render("Hi", template={"enable_thinking": True}).endswith("assistant\n")
     assert without_template.render("Hi") == "Hi"
     assert without_template.chat("Hi", max_new_tokens=1) == model.chat("Hi", raw=True, max_new_tokens=1)
-    with pytest.raises(TemplateError, match="no chat template"):
-        without_template.render("Hi", system="x")
-    with pytest.raises(InputTypeError, match="a raw prompt"):
-        model.render([{"role": "user", "content": "Hi"}], raw=True)
-    with pytest.raises(InputError, match="a system message"):
-        model.render("Hi", raw=True, system="x")
-    with pytest.raises(InputError, match="system message"):
-        model.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="x")
     with pytest.raises(InputTypeError, match="message 1 is 'Hi'"):
         model.render(["Hi"], system="x")
-    with pytest.raises(InputTypeError, match="not int"):
-        model.chat(5)
     with pytest.raises(TemplateError, match="Did you mean 'enable_thinking'"):
         model.chat("Hi", template={"enable_thinkng": True})
-    with pytest.raises(InputError, match="the prompt is empty"):
-        model.chat("")
 
 
 def test_token_ids_are_a_prompt(model: Any) -> None:
@@ -215,12 +189,6 @@ def test_token_ids_are_a_prompt(model: Any) -> None:
     assert model.chat(ids, max_new_tokens=3) == model.chat(text, raw=True, max_new_tokens=3)
     assert model.look(ids).candidates == model.look(text, raw=True).candidates
     assert model.read(ids).ids == ids
-    with pytest.raises(InputError, match="a system message"):
-        model.chat(ids, system="x")
-    with pytest.raises(InputError, match="variables of the chat"):
-        model.chat(ids, template={"enable_thinking": True})
-    with pytest.raises(InputError, match="token id 100000000"):
-        model.chat([10**8])
     with pytest.raises(InputTypeError, match="message 0 is True"):
         model.chat([True, False])
 
@@ -232,11 +200,6 @@ def test_a_run_goes_on_where_it_ended(model: Any) -> None:
     assert (*first.ids, *rest.ids) == whole.ids
     assert model.prepare_continuation(first).prompt_ids == rest.prompt_ids
     assert model.prepare_ids(first.prompt_ids).prompt == model.prepare("how are you?").prompt
-    with pytest.raises(InputError, match="raw, system and template"):
-        model.start(first, raw=True)
-    translator = both("t5").model
-    with pytest.raises(InputError, match="encoder-decoder"):
-        translator.start(translator.watch("the cat", raw=True, max_new_tokens=1))
 
 
 def test_a_prompt_without_tokens_is_refused(model: Any) -> None:
@@ -267,24 +230,8 @@ def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path, qwen3_token
         glassformer.load(tmp_path).chat("one two three four five six seven eight nine ten eleven twelve thirteen")
 
 
-def test_unknown_names_suggest_the_nearest() -> None:
-    with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
-        glassformer.load("smolm2")
-    with pytest.raises(UnknownArgument, match="'executer'. Did you mean"):
-        glassformer.load("smollm2", executer="plain")
-    with pytest.raises(ExecutorError, match="'plane'. Did you mean"):
-        glassformer.load("smollm2", executor="plane")  # type: ignore[arg-type]
-
-
-def test_load_refuses_broken_checkpoints_and_arguments(tiny_qwen3: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="'model_type' is missing"):
-        glassformer.load(tmp_path)
-    with pytest.raises(InputError, match="'float33'. Did you mean"):
-        glassformer.load(tiny_qwen3, dtype="float33")
+def test_loading_takes_torchs_dtypes(tiny_qwen3: Path) -> None:
     assert glassformer.load(tiny_qwen3, dtype=torch.bfloat16).executor.describe().dtype == "bfloat16"  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match="name is None"):
-        glassformer.load(None)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
         glassformer.load("SmolLM2")
 
@@ -320,21 +267,6 @@ class TestExecutors:
         assert 1e-5 < near.divergence < far.divergence / 2 < 0.036
         assert far.names == (f"{fine.name} (cpu, Q4_1)", f"{fine.name} (cpu, Q4_1, activations in q8)")
 
-    @pytest.mark.parametrize(
-        ("asked", "said"),
-        [
-            ({"executor": "cpu", "dtype": "float32"}, "dtype is what PyTorch computes in; .* Leave one out"),
-            ({"executor": "plain", "cache": "q8"}, "cache is for the CPU and GPU engines: .* Leave one out"),
-            ({"dtype": "float32", "cache": "f16"}, "cache is for the CPU and GPU engines: .* Leave one out"),
-            ({"executor": "plain", "activations": "q8"}, "activations are for the CPU engine: .* Leave one out"),
-            ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, mixed, q8"),
-            ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),
-        ],
-    )
-    def test_contradictory_options_are_refused(self, asked: dict[str, Any], said: str, tiny_qwen3: Path) -> None:
-        with pytest.raises(InputError, match=said):
-            glassformer.load(tiny_qwen3, **asked)
-
     @pytest.fixture
     def _no_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A machine on which the native library cannot be had."""
@@ -361,7 +293,7 @@ class TestExecutors:
     @pytest.mark.usefixtures("_no_engine")
     def test_an_executor_asked_for_by_name_raises(self, tiny_qwen3: Path) -> None:
         model = glassformer.load(tiny_qwen3, executor="cpu")
-        with pytest.raises(ExecutorError, match="no C\\+\\+ compiler was found. Install one."):
+        with pytest.raises(ExecutorError, match="compiler"):
             model.chat("Hi")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +14,6 @@ from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.cli.app import app
 from glassformer.engine.cpu import calibration
 from glassformer.engine.cpu.calibration import Calibration, DecodeRate, solve
-from glassformer.ground.errors import InputError
 from glassformer.quantize.tensor_kinds import weight_bytes
 from glassformer.runtime.recommend import recommend
 
@@ -74,15 +72,6 @@ def test_a_gpu_and_models_that_write_nothing_have_no_speed() -> None:
         assert found.threads is None
         assert found.best is not None
     assert found.best.command == "glass task similarity -m minilm"
-
-
-@pytest.mark.parametrize(("asked", "message"), [
-    ({"task": "chatt"}, "there is no task 'chatt'. Did you mean 'chat'"),
-    ({"context": 0}, "a context of 0 tokens holds nothing"),
-])  # fmt: skip
-def test_what_is_refused(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        recommend(device="cpu", free=1, **asked)
 
 
 def test_the_verb() -> None:

@@ -18,7 +18,7 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.engine.tensor_parallel import ranks
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import ExecutorError, InputError, RankLost, SiteError
+from glassformer.ground.errors import ExecutorError, RankLost, SiteError
 from glassformer.see.receipt import executor_arguments
 from tests.patience import patience
 from tests.see.models import TEXT, folder
@@ -139,23 +139,6 @@ def test_the_command_starts_processes_that_end_with_the_model(path: Path, one: A
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"tensor_parallel": 0}, "tensor_parallel is 0; it is a number of processes, from 1 on"),
-            ({"tensor_parallel": -2}, "tensor_parallel is -2"),
-            (
-                {"tensor_parallel": 2, "executor": "cpu"},
-                "executor='cpu' is not for PyTorch. Use executor='plain' or executor='gpu'",
-            ),
-            ({"tensor_parallel": 2, "cache": "f16"}, "cache is not for PyTorch"),
-            ({"tensor_parallel": 2, "activations": "q8"}, "activations are for the CPU engine"),
-        ],
-    )
-    def test_options(self, path: Path, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            glassformer.load(path, **options)
-
     def test_fewer_gpus_than_processes(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         split = glassformer.load(path, executor="gpu", tensor_parallel=2)
         with pytest.raises(ExecutorError, match="the GPU engine needs"):
@@ -164,11 +147,3 @@ class TestRefusals:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         with pytest.raises(ExecutorError, match="tensor_parallel=2 with executor='gpu' needs 2 GPUs, and there are 1"):
             _ = split.executor
-
-    def test_a_model_that_only_reads(self) -> None:
-        with pytest.raises(ExecutorError, match="tensor_parallel is for models that write text, and .* only reads"):
-            glassformer.load(folder("bert", "masked")[0], tensor_parallel=2)
-
-    def test_more_processes_than_heads(self, path: Path) -> None:
-        with pytest.raises(ExecutorError, match="tensor_parallel=9, but the model has 4 attention heads"):
-            _ = glassformer.load(path, tensor_parallel=9).executor

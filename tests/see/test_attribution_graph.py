@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.ground.errors import InputError
 from glassformer.page.format import visible
-from glassformer.see import attribution_graph as graphs
 from glassformer.see.attribution_graph import DRAWN_EDGES, AttributionGraph, diagram, strongest_edges
 from tests.parity.configs import DECODERS
-from tests.see.models import CAUSAL, EXECUTORS, TEXT, WRITERS, both, encoder
+from tests.see.models import CAUSAL, EXECUTORS, WRITERS, both
 from tests.see.test_reading import TerminalPage, fits, plain_text, valid
 
 
@@ -180,17 +178,3 @@ def test_json_and_pictures() -> None:
     assert "where it came from: together the lead over" in shown
     assert "pruned edges" in shown
     assert "--all" not in plain_text(TerminalPage(graph.page(everything=True)), 120)
-
-
-def test_what_cannot_be_followed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = both("gpt2").reading()
-    with pytest.raises(InputError, match="threshold is 2"):
-        reading.graph(threshold=2)
-    with pytest.raises(InputError, match="does not score"):
-        encoder().model.read(TEXT).graph()
-    monkeypatch.setattr(graphs, "MAX_FOLLOWED", 3)
-    with pytest.raises(InputError, match="more than 3 heads to follow. Raise the threshold"):
-        reading.graph(threshold=0)
-    monkeypatch.setattr(graphs, "MAX_BYTES", 1000)
-    with pytest.raises(InputError, match="Shorten the text"):
-        reading.graph()

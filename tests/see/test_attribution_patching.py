@@ -14,10 +14,8 @@ from click.testing import CliRunner
 import glassformer
 from glassformer.cli.app import app
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, SettingError
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.see import differentiation
-from glassformer.see.patching import estimate as module
 from glassformer.see.patching.compute import BY_HEAD, SITES
 from glassformer.see.patching.estimate import compare_with_patching
 from glassformer.see.patching.view import AttributionPatching, PatchedPart
@@ -201,16 +199,3 @@ def test_the_method_and_the_verb() -> None:
     data = json.loads(answer.stdout)
     assert data["schema"] == "glassformer.attribution-patching/1"
     np.testing.assert_allclose(data["estimate"]["values"], np.asarray(view), atol=1e-4)
-
-
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = both("gpt2").model
-    with pytest.raises(InputError, match="texts are the same"):
-        model.attribution_patch(FIRST, FIRST)
-    with pytest.raises(InputError, match="scores no tokens"):
-        encoder("bert", "sequence").model.attribution_patch("the cat", "a cat")
-    with pytest.raises(SettingError, match="'head'"):
-        estimated(both("gpt2"), "head")
-    monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    with pytest.raises(InputError, match="the values and gradients of these places take .* GB. Take shorter texts"):
-        model.attribution_patch(FIRST, SECOND)

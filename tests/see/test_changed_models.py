@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, SiteError
+from glassformer.ground.errors import InputError
 from tests.see.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -121,34 +121,6 @@ def test_a_forced_token(pair: Both) -> None:
     assert all(one.removed_by == "forced_tokens" for one in why.candidates if not one.chosen)
     reading = run.reading
     assert written(run)[2] == int(scores(reading)[reading.prompt_length + 1].argmax())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"blocks.9.residual": Change()}, "no site matches 'blocks.9.residual' in a model of 3 blocks"),
-        ({"blocks.0.residul": Change()}, "Did you mean 'blocks.0.residual'"),
-        ({"blocks.0.residual": 0}, "it must be a Change, such as Change"),
-        ({"blocks.0.residual": Change(heads=[0])}, "there are no heads at 'blocks.0.residual'"),
-        ("blocks.0.residual", "changes map sites to a Change or a function each"),
-    ],
-)
-def test_changes_that_are_refused(changes: Any, message: str) -> None:
-    with pytest.raises(SiteError, match=message):
-        both("gpt2").model.changed(changes)
-
-
-def test_a_head_that_is_not_there() -> None:
-    model = both("gpt2").model
-    with pytest.raises(SiteError, match="head 77"):
-        model.watch(TEXT, change={"blocks.0.attention.heads": Change(scale=0, heads=[77])}, max_new_tokens=1)
-
-
-def test_a_shift_of_another_length() -> None:
-    model = both("gpt2").model
-    value = model.read(TEXT).at("blocks.0.residual")
-    with pytest.raises(SiteError, match="does not fit .* Say at which positions its shift stands"):
-        model.watch(TEXT, change={"blocks.0.residual": Change(scale=0, shift=value)}, max_new_tokens=3, eos_token_id=None)
 
 
 def test_states_of_another_size_are_not_read_out() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.ground.errors import InputError
 from glassformer.see import circuits
 from glassformer.see.head_weights import AttentionWeights, embeddings
 from tests.parity.configs import DECODERS
-from tests.see.models import EXECUTORS, TEXT, WRITERS, both, encoder
+from tests.see.models import EXECUTORS, TEXT, WRITERS, both
 from tests.see.test_reading import fits, valid
 
 
@@ -205,25 +204,3 @@ def test_json_and_pictures() -> None:
     valid(view)
     assert "the tokens that it copies most" in fits(view)
     assert "for keys 2 tokens back" in fits(both("llama").model.circuits.head(1, 0, [3], distance=2))
-
-
-def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = both("gpt2").model
-    for call, message in (
-        (lambda: model.circuits.head(9, 0), "there is no layer 9; .* has 3, from 0 on"),
-        (lambda: model.circuits.head(0, 9), "there is no head 9 in layer 0, which has 4"),
-        (lambda: model.circuits.head(0, 0, [3], best=0), "best is 0; from 1 to 256"),
-        (lambda: model.circuits.head(0, 0, [3], distance=10**6), "distance is 1000000; keys stand from 0 to"),
-        (lambda: model.circuits.head(0, 0, []), "for 1 to 256 different tokens, not 0"),
-        (lambda: model.circuits.composition(0), "no head comes before layer 0"),
-        (lambda: model.circuits.composition(9), "there is no layer 9"),
-        (lambda: encoder().model.circuits.head(0, 0), "does not score the next token, so what its heads write has no names"),
-    ):
-        with pytest.raises(InputError, match=message):
-            call()
-    monkeypatch.setattr(circuits, "MAX_PRODUCTS", 10)
-    with pytest.raises(InputError, match="Name a layer that reads"):
-        model.circuits.composition()
-    monkeypatch.setattr(circuits, "MAX_BYTES", 10)
-    with pytest.raises(InputError, match="Shorten the text"):
-        model.read(TEXT).circuit(0, 0)

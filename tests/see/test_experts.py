@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.ground.changes import Change, ChangeSequence
-from glassformer.ground.errors import InputError, SiteError
+from glassformer.ground.errors import SiteError
 from glassformer.page.document import Table
 from glassformer.see.activation_rows import activation_rows
 from glassformer.see.experts import Experts
@@ -69,11 +69,6 @@ def test_a_change_redirects_and_switches_off() -> None:
     assert not any(off.layers[0].tokens)
     assert "none" in str(off)
     assert "-1" in str(replace(off, layers=off.layers[:1]))
-
-
-def test_a_model_without_experts_is_refused() -> None:
-    with pytest.raises(InputError, match=r"\(llama\)"):
-        both("llama").reading().experts()
 
 
 def test_the_verb() -> None:

@@ -27,7 +27,7 @@ from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.tokens import token_text
 from tests.parity.configs import DECODERS
-from tests.see.models import EXECUTORS, TEXT, both, encoder
+from tests.see.models import EXECUTORS, TEXT, both
 
 ITALY = Exchange("Italy", 7, -5.0, " Rome", 8, 0.9, "another")
 ROME = AnswerToken(8, " Rome")
@@ -206,14 +206,6 @@ def test_words_are_exchanged_for_tokens_that_are_written_like_them() -> None:
             assert tokenizer.decode(ids).split() == [
                 text.strip() if one == word.text else one for one in ["the", "cat", "sat", "on", "the", "mat"]
             ]
-
-
-def test_what_cannot_be_explained_is_said() -> None:
-    reading = both("qwen3", "cpu").reading()
-    with pytest.raises(InputError, match="no lead over itself"):
-        explain(reading, -1, 5, 5)
-    with pytest.raises(InputError, match="does not go on"):
-        explain(encoder("bert", "base").reading())
 
 
 class TestSentences:

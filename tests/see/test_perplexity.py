@@ -181,5 +181,5 @@ def test_windows_with_a_stride_score_each_token_once_with_context(bos: int | Non
 
 @pytest.mark.parametrize("stride", [0, 42])
 def test_a_stride_that_does_not_fit_is_refused(stride: int) -> None:
-    with pytest.raises(InputError, match="a window of 41 tokens cannot add"):
+    with pytest.raises(InputError, match="window of 41"):
         likelihood(TableExecutor(UNIFORM), IDS, window=41, stride=stride)  # type: ignore[arg-type]

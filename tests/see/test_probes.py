@@ -109,40 +109,16 @@ def test_a_direction_is_a_change() -> None:
     assert np.allclose(direction, -probes.direction("blocks.0.residual", "a"))
     erased = model.changed({"blocks.0.residual": Change(away_from=direction)}).read(TEXTS[0]).at("blocks.0.residual")
     assert np.abs(erased @ direction).max() < 1e-4
-    with pytest.raises(InputError, match="label is 'x'; it must be one of 'a', 'the'"):
-        probes.direction("blocks.0.residual", "x")
     with pytest.raises(SiteError, match="probe of 'blocks.1.residual'"):
         probes.direction("blocks.1.residual")
     with pytest.raises(SiteError, match="probe of 'blocks.1.residual'"):
         probes.predict(TEXTS, "blocks.1.residual")
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
-        ("ab", {}, "labels is 'ab'; it must be a list of strings"),
-        ([1] * 40, {}, "it must be a list of strings"),
-        (["a"], {}, "1 label for 40 texts: give one for each"),
-        (["a"] * 40, {}, "there are 1 different labels; a probe tells 2 to 1,000 apart"),
-        ([*["a"] * 39, "b"], {}, "the label 'b' has one text alone"),
-        (LABELS[:-2], {}, "38 labels for 40 texts"),
-        (LABELS, {"held_out": 1.0}, "held_out is 1.0"),
-        (LABELS, {"penalty": 0.0}, "penalty is 0.0; it must be above 0"),
-    ],
-)
-def test_bad_requests_have_one_clear_error(labels: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        both("gpt2").model.read_many(TEXTS).probe(labels, "embedding", **options)
-
-
 def test_files_of_others_are_refused(tmp_path: Path) -> None:
     model, path = both("gpt2").model, tmp_path / "probes.safetensors"
     probes = model.read_many(TEXTS).probe(LABELS, "embedding")
-    with pytest.raises(InputError, match=r"must end in .safetensors"):
-        probes.save(tmp_path / "probes.json")
     probes.save(path)
-    with pytest.raises(InputError, match="was trained with other weights .* Train one with this model"):
-        both("llama").model.load_probes(path)
     arrays, metadata = load_tensors(path, FORMAT, model)
     weight = arrays["embedding.weight"]
     for change, data, message in (
@@ -156,8 +132,6 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
         save_tensors(path, {**arrays, **change}, {**metadata, **data})
         with pytest.raises(InputError, match=message):
             model.load_probes(path)
-    with pytest.raises(InputError, match="linear probe file"):
-        model.load_probes("\ud800")
     with pytest.raises(InputError, match="cannot be written"):
         probes.save("\ud800.safetensors")
     path.write_bytes(b"nothing")

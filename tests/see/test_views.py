@@ -208,7 +208,7 @@ def test_journey_without_answers_ends_at_the_states(loaded: Any, shape: str) -> 
     assert journey.answers == ()
     assert journey.candidates == ()
     assert repr(journey) == "Journey(5 tokens → 'states')"
-    with pytest.raises(InputError, match="scores nothing: it ends with the states of its tokens"):
+    with pytest.raises(InputError, match="scores nothing"):
         _ = journey.next
     text = picture(journey, 80)
     assert "3 · shapes on the way" in text
@@ -328,9 +328,7 @@ def test_look_refuses_a_head_that_the_family_lacks(tmp_path: Path) -> None:
     folder = make(tmp_path, "t5", "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["T5ForSequenceClassification"]}))
-    with pytest.raises(
-        ConfigError, match="a t5 model cannot be loaded as AutoModelForSequenceClassification. Use AutoModel"
-    ):
+    with pytest.raises(ConfigError, match="AutoModelForSequenceClassification"):
         glassformer.load(folder).look(TEXT)
 
 

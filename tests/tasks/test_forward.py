@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
-from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.tasks.forward import batches
 from glassformer.tasks.registry import find_task
 from glassformer.tasks.token_classification import EntitySpan, group_spans
@@ -53,21 +53,9 @@ class TestFillMask:
 
     def test_refusals(self, make: Make) -> None:
         task = pipeline("fill-mask", make("bert", "MaskedLM"))
-        with pytest.raises(InputError, match="'Hello'"):
-            task("Hello")
-        with pytest.raises(InputError, match="input 1"):
-            task(["A [MASK]", "Hello"])
-        with pytest.raises(InputError, match="62 tokens, and .* reads at most 64|tokens, and .* reads at most 64"):
+        with pytest.raises(InputError, match="reads at most 64"):
             task("[MASK] " * 80)
         assert task("[MASK] " + "x " * 80, truncation=True)
-        with pytest.raises(InputError, match="target ''"):
-            task("A [MASK]", targets=[""])
-        with pytest.raises(InputError, match="targets is empty"):
-            task("A [MASK]", targets=[])
-        with pytest.raises(SettingError, match="top_k is 0"):
-            task("A [MASK]", top_k=0)
-        with pytest.raises(UnknownArgument, match="'topk'"):
-            task("A [MASK]", topk=1)
 
 
 class TestTextClassification:
@@ -109,15 +97,9 @@ class TestTextClassification:
 
     def test_refusals(self, make: Make) -> None:
         task = pipeline("text-classification", make("bert", "SequenceClassification"))
-        with pytest.raises(InputError, match="'other'"):
-            task({"other": "b"})
-        with pytest.raises(InputError, match="has nothing"):
-            task({})
         for wrong in (0, -1, "few", True):
             with pytest.raises(SettingError, match="top_k is"):
                 task("a", top_k=wrong)
-        with pytest.raises(SettingError, match="'softmx'"):
-            task("a", function_to_apply="softmx")
 
 
 class TestTokenClassification:
@@ -169,17 +151,6 @@ class TestTokenClassification:
         single = task(text, aggregation_strategy="none")
         parts = [EntitySpan(one["entity"], one["score"], [one["word"]], one["start"], one["end"]) for one in single]
         assert [(one["start"], one["end"]) for one in task(text)] == [(g[0].start, g[-1].end) for g in group_spans(parts)]
-
-    def test_refusals(self, make: Make, named_labels: dict[str, Any]) -> None:
-        task = pipeline("ner", make("bert", "TokenClassification", **named_labels))
-        with pytest.raises(SettingError, match="'simpel'"):
-            task("x", aggregation_strategy="simpel")
-        with pytest.raises(SettingError, match="stride is 62"):
-            task("x", stride=62)
-        with pytest.raises(InputTypeError, match="list of words"):
-            task([3], is_split_into_words=True)
-        with pytest.raises(InputError, match="list of words"):
-            task([], is_split_into_words=True)
 
 
 def slow_answers(task: Any, question: str, context: str, options: dict[str, Any]) -> list[tuple[float, int, int]]:
@@ -261,48 +232,11 @@ class TestQuestionAnswering:
         same(task(question=["Where?", "Where?"], context="Here."), [one, one])
         same(task("Where?", "Here."), one)
 
-    def test_refusals(self, make: Make) -> None:
-        task = pipeline("qa", make("bert", "QuestionAnswering"))
-        with pytest.raises(InputError, match="context"):
-            task(question="Where?")
-        with pytest.raises(InputError, match="2 questions"):
-            task(question=["a", "b"], context=["c"])
-        with pytest.raises(InputTypeError, match="a question is {'question'"):
-            task("Where?")
-        with pytest.raises(
-            InputError, match=r"the question has 80 tokens, which leaves no room for its text in a window of 64"
-        ):
-            task(question="why " * 80, context="Because.")
-        with pytest.raises(InputError, match="has no tokens, so nothing in it can be an answer"):
-            task(question="Why?", context="\x00\x01")
-        with pytest.raises(SettingError, match="doc_stride is -1"):
-            task(question="Why?", context="So.", doc_stride=-1)
-
 
 class TestEveryTask:
-    def test_a_head_that_does_not_fit_is_refused(self, make: Make) -> None:
-        said = (
-            r"fill-mask needs a model with a masked language modeling head, and .* \(bert\) has a text classification head: "
-            r"use it for text-classification .*use 'bert-base-uncased'"
-        )
-        with pytest.raises(InputError, match=said):
-            pipeline("fill-mask", make("bert", "SequenceClassification"))
-
-    def test_a_task_without_a_default_model(self) -> None:
-        with pytest.raises(InputError, match="question-answering"):
-            pipeline("question-answering")
-
     def test_what_is_trained_by_a_name_is_run_by_it(self) -> None:
         for name, kind in KINDS.items():
             assert find_task(name)[0].heads == (kind.head,)
-
-    def test_task_names_and_aliases(self) -> None:
-        with pytest.raises(InputError, match="'fill-msk'"):
-            pipeline("fill-msk")
-        with pytest.raises(InputTypeError, match="task is 3"):
-            pipeline(3)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="a task or"):
-            pipeline()
 
     def test_default_task_of_a_model(self, make: Make) -> None:
         assert pipeline(model=make("bert", "MaskedLM")).name == "fill-mask"
@@ -319,10 +253,6 @@ class TestEveryTask:
         once = load(folder)
         held = once.module
         assert once.with_tokenizer(tokenizer).module is held  # loaded once
-        with pytest.raises(InputError, match="tokenizer="):
-            pipeline("fill-mask", module)
-        with pytest.raises(InputTypeError, match="not int"):
-            pipeline("fill-mask", 3)
         assert repr(pipeline("fill-mask", module, tokenizer)) == "FillMaskTask('BertForMaskedLM')"
 
     @pytest.mark.parametrize(
@@ -374,8 +304,6 @@ class TestEveryTask:
         assert plain.device == torch.device("cpu")
         for options in ({"device": -1}, {"device": "cpu"}, {"torch_dtype": "auto"}, {"torch_dtype": torch.float32}):
             assert pipeline("fill-mask", folder, **options)("A [MASK].") == plain("A [MASK].")
-        with pytest.raises(ExecutorError, match="'nowhere'"):
-            pipeline("fill-mask", folder, device="nowhere")
         long = "A [MASK]. " + "x " * 90
         short = plain(long, max_length=12)
         assert short == plain(long, truncation=True, max_length=12, padding=True) != plain(long, truncation=True)

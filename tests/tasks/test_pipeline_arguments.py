@@ -12,7 +12,6 @@ import transformers
 from transformers.pipelines.pt_utils import KeyDataset
 
 from glassformer import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, TextIteratorStreamer, TextStreamer, pipeline
-from glassformer.ground.errors import InputError, InputTypeError
 from tests.patience import patience
 from tests.tasks.conftest import Make, same
 
@@ -43,14 +42,6 @@ class TestDevices:
         assert task.device.type in ("cpu", "cuda")
         same(task("Hi"), pipeline("text-classification", classifier)("Hi"))
 
-    def test_misuse_is_refused(self, classifier: Path) -> None:
-        with pytest.raises(InputError, match="device and device_map"):
-            pipeline("text-classification", classifier, device="cpu", device_map="auto")
-        with pytest.raises(InputError, match="device_map"):
-            pipeline("text-classification", classifier, device_map={"bert": 0, "classifier": 1})
-        with pytest.raises(InputTypeError, match="device is 1.5"):
-            pipeline("text-classification", classifier, device_map=1.5)
-
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "bfloat16"])
@@ -80,13 +71,6 @@ class TestStreamer:
         streamer = TextIteratorStreamer(task.tokenizer, timeout=patience(5), skip_prompt=True)
         (answer,) = task("Hi there", streamer=streamer, **GREEDY)
         assert "".join(streamer) == answer["generated_text"]
-
-    def test_misuse_is_refused(self, gpt2: Path) -> None:
-        task = pipeline("text-generation", gpt2)
-        with pytest.raises(InputTypeError, match="a streamer has put"):
-            task("Hi", streamer="x")
-        with pytest.raises(InputError, match="num_beams"):
-            task("Hi", streamer=TextStreamer(task.tokenizer), num_beams=2)
 
 
 class TestGenerationConfig:

@@ -201,11 +201,6 @@ def test_lazy_filters_are_as_lazy_as_ever() -> None:
     )
 
 
-def test_template_number_too_long_to_parse() -> None:
-    with pytest.raises(TemplateError, match="too many digits"):
-        ChatTemplate("{{ " + "9" * 10000 + " }}").render([user("Hi!")])
-
-
 FORBIDDEN = "it reaches for what no template may use in its line 1: "
 HIDDEN = {
     "a planted name": ("{% set n = namespace(__class__=1) %}", FORBIDDEN + "a namespace takes no name"),

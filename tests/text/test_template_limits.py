@@ -87,11 +87,11 @@ def test_messages_nested_too_deeply() -> None:
     nested: Any = "x"
     for _ in range(5000):
         nested = [nested]
-    with pytest.raises(InputError, match="the conversation is nested more than 150 levels deep"):
+    with pytest.raises(InputError, match="150 levels"):
         ChatTemplate("{{ messages }}").render([user(nested)])
     circle: list[Any] = []
     circle.append(circle)
-    with pytest.raises(InputError, match="nested more than 150 levels deep"):
+    with pytest.raises(InputError, match="150 levels"):
         ChatTemplate("{{ messages }}").render([user(circle)])
 
 

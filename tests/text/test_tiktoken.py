@@ -126,11 +126,6 @@ def test_broken_tiktoken_file_is_refused(content: str, message: str, tmp_path: P
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_missing_tiktoken_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="none.tiktoken"):
-        Tokenizer.from_tiktoken(tmp_path / "none.tiktoken")
-
-
 @pytest.mark.parametrize("special", [{"<x>": 1}, {"b": 7}])
 def test_special_tokens_that_are_already_in_the_ranks(special: dict[str, int]) -> None:
     with pytest.raises(CheckpointError, match=r"the special token .* is already in the ranks\. Give another"):

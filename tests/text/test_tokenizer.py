@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from glassformer import AutoTokenizer
-from glassformer.ground.errors import CheckpointError, InputError, InputTypeError, UnknownArgument
+from glassformer.ground.errors import CheckpointError, InputError, InputTypeError
 from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.tokenizer_files.tokenizer_classes import class_for_config
 from tests.parity.reference import transformers
@@ -56,11 +56,6 @@ def test_special_tokens_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
     assert qwen.additional_special_tokens == reference.extra_special_tokens
     assert qwen.special_tokens_map["eos_token"] == "<|im_end|>"
     assert (qwen.padding_side, qwen.model_max_length) == (reference.padding_side, reference.model_max_length)
-
-
-def test_an_unknown_tokenizer_attribute(qwen: Tokenizer) -> None:
-    with pytest.raises(AttributeError, match="'eos_tokens'"):
-        _ = qwen.eos_tokens
 
 
 # Text to ids ------------------------------------------------------------------------------------------------------
@@ -138,8 +133,6 @@ def test_an_encoding_is_a_mapping_with_attributes(qwen: Tokenizer) -> None:
     tokens = qwen("Hi!", return_tensors="pt")
     assert (lambda **given: sorted(given))(**tokens) == ["attention_mask", "input_ids"]
     assert tokens.input_ids is tokens["input_ids"]
-    with pytest.raises(AttributeError, match="'token_type_ids'"):
-        _ = tokens.token_type_ids
     moved = tokens.to("meta")
     assert isinstance(moved, BatchEncoding)
     assert {value.device.type for value in moved.values()} == {"meta"}
@@ -483,8 +476,6 @@ def test_text_pair_of_the_wrong_type_or_length(qwen: Tokenizer, given_: Any, err
 
 
 def test_only_second_that_cannot_reach_the_limit(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="'only_second'"):
-        qwen("one two three four", "five", truncation="only_second", max_length=3)
     with pytest.raises(InputError, match=r"by cutting 0"):
         qwen("one two three four", truncation="only_second", max_length=3)
 
@@ -504,11 +495,6 @@ def test_encoding_names_the_entry_that_is_no_text(qwen: Tokenizer, inside: Any) 
         qwen(["fine", inside])
     with pytest.raises(InputTypeError, match="takes text, not"):
         qwen.tokenize(inside)
-
-
-def test_encoding_refuses_a_lone_surrogate(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="lone surrogate"):
-        qwen("half of an emoji: \ud83d")
 
 
 @pytest.mark.parametrize(
@@ -531,26 +517,10 @@ def test_invalid_tokenizer_options_are_refused(qwen: Tokenizer, options: dict[st
     assert words in str(caught.value)
 
 
-def test_an_unknown_tokenizer_option_suggests_the_nearest(qwen: Tokenizer, qwen3_tokenizer: Path) -> None:
-    with pytest.raises(UnknownArgument, match="'return_tensor'. Did you mean"):
-        qwen("Hi!", return_tensor="pt")
-    with pytest.raises(UnknownArgument, match="'revision'"):
-        AutoTokenizer.from_pretrained(qwen3_tokenizer, revision="main")
-
-
 @pytest.mark.parametrize("kind", ["pt", "np"])
 def test_rows_of_different_lengths_are_no_tensor(qwen: Tokenizer, kind: Any) -> None:
     with pytest.raises(InputError, match="1 to 3 tokens"):
         qwen(["a", "b c d"], return_tensors=kind)
-
-
-def test_padding_without_pad_token_or_max_length(tmp_path: Path) -> None:
-    ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>")))
-    with pytest.raises(InputError, match="no padding token"):
-        ours(["the", "fox"], padding=True)
-    ours.pad_token = "</s>"
-    with pytest.raises(InputError, match="padding='max_length' needs max_length="):
-        ours("the", padding="max_length")
 
 
 @pytest.mark.parametrize("number", [-1, 2**32, 2**70])
@@ -564,21 +534,11 @@ def test_decode_refuses_numbers_that_are_no_ids(qwen: Tokenizer, number: int) ->
     assert qwen.token_bytes(number) == b""
 
 
-def test_an_id_beyond_the_vocabulary_has_no_token(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="id 151669"):
-        qwen.convert_ids_to_tokens(151669)
-
-
 @pytest.mark.parametrize("ids", ["Hi!", b"Hi!", None, 1.5, [1.5], ["Hi!"], [None], {"input_ids": [1]}, torch.tensor([0.5])])
 def test_decode_refuses_what_is_no_id(qwen: Tokenizer, ids: Any) -> None:
     for turn in (qwen.decode, qwen.batch_decode, qwen.convert_ids_to_tokens):
         with pytest.raises(InputTypeError, match="token ids"):
             turn(ids)
-
-
-def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="tokenizer.json"):
-        Tokenizer.from_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -676,7 +636,7 @@ def test_texts_with_a_lone_surrogate_are_refused(
     tmp_path: Path, call: Callable[[Tokenizer], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(write(tmp_path, {}))
-    with pytest.raises(InputError, match="holds a lone surrogate, which is no character.*Repair its encoding first"):
+    with pytest.raises(InputError, match="lone surrogate"):
         call(tokenizer)
     assert capfd.readouterr() == ("", "")
 
@@ -685,7 +645,7 @@ def test_a_lone_surrogate_is_no_token_and_is_not_saved(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(write(tmp_path, {}))
     assert tokenizer.convert_tokens_to_ids([HALF]) == [None]
     tokenizer.chat_template = HALF
-    with pytest.raises(InputError, match="the chat template holds a lone surrogate"):
+    with pytest.raises(InputError, match="the chat template"):
         tokenizer.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
@@ -716,10 +676,6 @@ def test_auto_tokenizer_from_pretrained_options(gpt2_tokenizer: Path, tmp_path: 
         == found(" three four five six seven")["input_ids"]
     )
     assert len(AutoTokenizer.from_pretrained(gpt2_tokenizer, trust_remote_code=True)) == len(found)
-    with pytest.raises(UnknownArgument, match="'pad_tokn'"):
-        AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_tokn="!")
-    with pytest.raises(InputError, match="not in the vocabulary"):
-        AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_token="<nothing>")
     written = found.save_pretrained(tmp_path)
     assert [Path(name).name for name in written] == ["tokenizer.json", "tokenizer_config.json"]
     assert all(Path(name).exists() for name in written)

@@ -276,12 +276,6 @@ def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
         template_messages([{"role": "assistant", "tool_calls": [call]}])
 
 
-def test_parts_that_are_no_text_are_refused() -> None:
-    part = {"type": "image_url", "image_url": {"url": "data:"}}
-    with pytest.raises(InputError, match="'image_url'"):
-        template_messages([{"role": "user", "content": [part]}])
-
-
 # Templates without tools ------------------------------------------------------------------------------------------
 
 REFUSES_SYSTEM = """

@@ -99,7 +99,7 @@ def test_an_executor_without_a_card_is_an_error(tiny: Callable[..., Subject], mo
 
     monkeypatch.setattr(device, "has_driver", lambda: False)
     subject = tiny("llama")
-    with pytest.raises(ExecutorError, match="there is no NVIDIA driver here"):
+    with pytest.raises(ExecutorError, match="NVIDIA"):
         GpuExecutor(subject.config, subject.blueprint, subject.opened.tensors)
 
 
