@@ -33,7 +33,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
     "Features and many texts": {},
     "Train and evaluate": {
         "train": "Train a model on text, or for a task on rows; or fine-tune one (LoRA, chats, DPO), and see it learn.",
-        "learning": "Show how a model learned: its curves; or what it made of a text after each of some steps.",
         "eval": "Say how well a model predicts a text, or does a task on rows: perplexity, bits per byte; accuracy, F1, ….",
     },
     "Models and this machine": {

@@ -92,7 +92,11 @@ def command(
 def typed_parameters(context: click.Context) -> tuple[dict[str, str], set[str]]:
     """How each parameter is typed, and which of them were."""
     parameters = [parameter for parameter in context.command.params if parameter.name is not None]
-    positional = {str(one.name): str(one.name).upper() for one in parameters if isinstance(one, click.Argument)}
+    positional = {
+        str(one.name): (one.metavar or str(one.name).upper()).strip("[]")
+        for one in parameters
+        if isinstance(one, click.Argument)
+    }
     words = {str(one.name): one.opts[0] for one in parameters} | positional
     return words, {name for name in words if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
 

@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
-from glassformer.cli.command import argument, option
-from glassformer.cli.options import OutputGroup
+from glassformer.cli.command import OptionGroup
+from glassformer.ground.operations import about, operation
+from glassformer.see import learning as snapshots
 
 if TYPE_CHECKING:
     from glassformer.see.reading import Reading
     from glassformer.see.view import View
 
-EXAMPLE = (
-    "Example: glass learning speeches   ·   glass learning speeches 'My fellow'   ·   "
-    "glass learning speeches 'My fellow' --layer 2 --head 1 --save learning.html"
+
+@dataclass(frozen=True)
+class ExecutorGroup(OptionGroup):
+    """How snapshots run."""
+
+    HEADING = "Model"
+
+    executor: common.ExecutorOption = "auto"
+    threads: common.ThreadsOption = None
+
+
+@operation(
+    section="Train and evaluate",
+    example="glass learning speeches   ·   glass learning speeches 'My fellow'   ·   "
+    "glass learning speeches 'My fellow' --layer 2 --head 1 --save learning.html",
+    settings_of=snapshots.learning,
+    needs=dict.fromkeys(("position", "layer", "head", "target"), "text"),
 )
-
-NEEDS = dict.fromkeys(("token", "layer", "head", "target"), "prompt")
-
-
 def learning(
-    folder: Annotated[Path, argument(metavar="DIR", help="The folder of a training: glass train --out DIR.")],
-    prompt: Annotated[str | None, argument(metavar="[PROMPT]", help="A text; without one, the training's curves.")] = None,
-    token: Annotated[
-        str | None, option("--token", "-t", help="Predict after this token: its position or its text; by default the last.")
+    model_options: ExecutorGroup,
+    folder: Annotated[Path, about("The folder of a training: glass train --out DIR.", positional=True, metavar="DIR")],
+    text: Annotated[
+        str | None, about("A text; without one, the training's curves.", positional=True, metavar="[PROMPT]")
     ] = None,
-    layer: Annotated[int | None, option("--layer", help="Of the attention that is shown; by default the last.")] = None,
-    head: Annotated[int | None, option("--head", help="Of that layer; by default 0.")] = None,
-    target: common.TargetOption = None,
-    executor: common.ExecutorOption = "auto",
-    threads: common.ThreadsOption = None,
-    *,
-    output: OutputGroup,
-) -> None:
+    target: Annotated[str | None, about("An encoder-decoder's output text.")] = None,
+    **settings: Any,
+) -> View:
     """Show how a model learned: its curves; or what it made of a text after each of some steps.
 
     For a text: the loss of each token, what the model expected next, what each layer would predict, and what a head attends
     to, in each of the snapshots that the training has kept.
     """
-    common.use_threads(threads)
-    view: View
-    if prompt is None:
+    common.use_threads(model_options.threads)
+    if text is None:
         from glassformer.see.training_curves import read_training
 
-        view = read_training(folder)
-    else:
-        from glassformer.runtime.model import load
-        from glassformer.see.learning import learning as learn
+        return read_training(folder)
+    from glassformer.runtime.model import load
 
-        common.log_to_stderr()
+    common.log_to_stderr()
 
-        def read(path: Path) -> Reading:
-            return load(path, executor=executor).read(prompt, target, raw=True)
+    def read(path: Path) -> Reading:
+        return load(path, executor=model_options.executor).read(text, target, raw=True)
 
-        with bars.counter_bar("reading snapshots") as progress:
-            view = learn(
-                folder, read, position=-1 if token is None else token, layer=-1 if layer is None else layer, head=head or 0,
-                progress=progress,
-            )  # fmt: skip
-    output.show(view)
+    with bars.counter_bar("reading snapshots") as progress:
+        return snapshots.learning(folder, read, **settings, progress=progress)

@@ -104,7 +104,8 @@ class OperationVerb:
         ]
         verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         verb.__annotations__ = hints
-        verb.__doc__ = self.main.verb_help or self.main.summary
+        own_help = inspect.getdoc(self.main.function) if self.main.owner == COMMAND else self.main.summary
+        verb.__doc__ = self.main.verb_help or own_help
         return command(verb, self.name, self.main.example or "", self.main.needs, self.main.excludes)
 
     def _model_group(self) -> Any:

@@ -71,8 +71,9 @@ class ArgumentInfo:
     opened_by: str | None = None  # the method of a model that opens it by name: commands and requests name it
 
     def named(self, parameter: str) -> tuple[str, ...]:
-        """Its options at the command line, or its place there in capitals."""
-        return self.names or (parameter.upper() if self.positional else f"--{parameter.replace('_', '-')}",)
+        """Its options at the command line, or its place there."""
+        place = (self.metavar or parameter.upper()).strip("[]")
+        return self.names or (place if self.positional else f"--{parameter.replace('_', '-')}",)
 
 
 def about(help: str, *names: str, **more: Any) -> ArgumentInfo:  # noqa: A002

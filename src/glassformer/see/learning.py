@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from glassformer.checkpoint.training_layout import SNAPSHOTS, step_folders
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import about, described
 from glassformer.ground.progress import Progress
 from glassformer.page.document import (
     Column,
@@ -152,19 +154,23 @@ MAX_SNAPSHOTS = 64
 BEST = 5  # candidates after each token
 
 
+@described
 def learning(
-    folder: str | Path, read: Callable[[Path], Reading], *, position: int | str = -1, layer: int = -1, head: int = 0,
-    best: int = BEST, progress: Progress | None = None,
-) -> Learning:  # fmt: skip
-    """What each snapshot in a training's folder makes of one text.
+    folder: str | Path,
+    read: Callable[[Path], Reading],
+    *,
+    position: Annotated[
+        int | str,
+        about("Predict after this token: its position or text; by default the last.", "--token", "-t", default_shown=False),
+    ] = -1,
+    layer: Annotated[int, about("Of the attention that is shown; by default the last.", default_shown=False)] = -1,
+    head: Annotated[int, about("Of that layer.")] = 0,
+    best: Annotated[int, about("Candidates after each token.", typed=False)] = BEST,
+    progress: Progress | None = None,
+) -> Learning:
+    """What each snapshot in a training's folder makes of one text: its loss, predictions, lens, and a head's attention.
 
-    Args:
-        folder: of the training.
-        read: the text as the model in a folder reads it: `lambda path: glass.load(path).read("My fellow", raw=True)`.
-        position: the token after which predictions are shown, by its number or its text.
-        layer: of the head whose attention is shown; from the end if it is negative.
-        head: of that layer.
-        best: candidates after each token.
+    `read` gives the text as the model in a folder reads it: `lambda path: glass.load(path).read("My fellow", raw=True)`.
     """
     name = Path(folder).resolve().name
     paths = _spread(step_folders(Path(folder) / SNAPSHOTS), MAX_SNAPSHOTS)
