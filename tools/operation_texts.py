@@ -10,10 +10,10 @@ from pathlib import Path
 
 from glassformer import see
 from glassformer.ground.operations import MODEL, OPERATIONS, READING, RUN, Operation, import_operations, operations_on
-from glassformer.see import model_operations
+from glassformer.see import model_operations, reading_operations
 
 import_operations(see.__name__)
-STUB = Path(str(model_operations.__file__)).with_suffix(".pyi")
+MODULES = {model_operations: (MODEL, RUN), reading_operations: (READING,)}  # what the operations of their classes are on
 STANDARD = "from collections.abc import Callable\nfrom typing import Concatenate, Generic, ParamSpec, TypeVar\n"
 OF_READING = '''
 P = ParamSpec("P")
@@ -28,18 +28,25 @@ PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEFORE = "| `POST /glass/record` |"  # the row that the operations' rows follow
 
 
-def stub() -> str:
-    """The classes whose methods are operations: functions whose first parameter is the model, the reading or the run."""
-    operations = {owner: operations_on(owner) for owner in (MODEL, READING, RUN)}
+def stubs() -> dict[Path, str]:
+    """For each module the classes whose methods are operations: functions whose first parameter is the model, the run, …."""
+    return {Path(str(module.__file__)).with_suffix(".pyi"): _stub(owners) for module, owners in MODULES.items()}
+
+
+def _stub(owners: Sequence[str]) -> str:
+    operations = {owner: operations_on(owner) for owner in owners}
     methods = {owner: list(map(_method, stated)) for owner, stated in operations.items()}
-    known = {operation.name for operation in operations[RUN]}
-    through = [operation for operation in operations[READING] if operation.name not in known]
-    methods[RUN] += [f"    {operation.name} = _OfReading({_alias(operation)})" for operation in through]
     imports = {line for stated in operations.values() for line in _imports(stated)}
-    imports.add("from glassformer.see.activations import Activations")
+    before, after = [], []
+    if RUN in owners:
+        known = {operation.name for operation in operations[RUN]}
+        through = [operation for operation in operations_on(READING) if operation.name not in known]
+        methods[RUN] += [f"    {operation.name} = _OfReading({_alias(operation)})" for operation in through]
+        imports |= {*_imports(through), "from glassformer.see.activations import Activations"}
+        before, after = [STANDARD], [OF_READING]
     classes = ["\n".join(["", f"class {owner.capitalize()}Operations:", *lines]) for owner, lines in methods.items()]
     made = f'"""Made by tools/{Path(__file__).name}."""\n'
-    return "\n".join([made, STANDARD, *sorted(imports), OF_READING, *classes, ""])
+    return "\n".join([made, *before, *sorted(imports), *after, *classes, ""])
 
 
 def _alias(operation: Operation) -> str:
@@ -82,5 +89,6 @@ def _row(operation: Operation) -> str:
 
 
 if __name__ == "__main__":
-    STUB.write_text(stub(), "utf-8")
+    for file, text in stubs().items():
+        file.write_text(text, "utf-8")
     PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")

@@ -1,4 +1,4 @@
-"""The operations on a model, on its runs and on texts that it reads, as methods: each has its owner as first parameter.
+"""The operations on a model and on its runs as methods: each attaches itself by its first parameter.
 
 Its file is imported when it is first asked for, so that an answer does not wait for the views. Type checkers and editors
 know them by the stub, which is made from them.
@@ -13,15 +13,10 @@ class ModelOperations:
     """What can be seen of a model."""
 
 
-class ReadingOperations:
-    """What can be seen of a text that a model has read."""
-
-
 class RunOperations:
     """What can be seen of a text that a model has written: also all that can be seen of it once it is read again."""
 
 
 attach_operations(ModelOperations, __package__, MODEL)
-attach_operations(ReadingOperations, __package__, READING)
 attach_operations(RunOperations, __package__, READING, through="reading")
 attach_operations(RunOperations, __package__, RUN)

@@ -7,14 +7,12 @@ from glassformer.see.activations import Activations
 from glassformer.see.attention import attention as _reading_attention
 from glassformer.see.attention import attention_maps as _reading_attention_maps
 from glassformer.see.attention import heads as _reading_heads
-from glassformer.see.attribution import attribution as _reading_attribution
 from glassformer.see.attribution import attribution_of_run as _run_attribution
 from glassformer.see.attribution_graph import graph as _reading_graph
 from glassformer.see.caching import caching as _run_caching
 from glassformer.see.circuits import Circuits
 from glassformer.see.circuits import circuit as _reading_circuit
 from glassformer.see.experts import experts as _reading_experts
-from glassformer.see.explain.compute import explain as _reading_explain
 from glassformer.see.explain.compute import explain_answer as _model_explain
 from glassformer.see.explain.compute import explain_run as _run_explain
 from glassformer.see.features import dictionary as _model_dictionary
@@ -23,7 +21,6 @@ from glassformer.see.features import train_features as _model_train_features
 from glassformer.see.inside.compute import inside as _reading_inside
 from glassformer.see.journey.compute import look as _model_look
 from glassformer.see.journey.view import Journey
-from glassformer.see.lens import lens as _reading_lens
 from glassformer.see.lens import lens_of_run as _run_lens
 from glassformer.see.lens import load_lens as _model_load_lens
 from glassformer.see.model_description import SiteNames
@@ -50,7 +47,6 @@ from glassformer.see.tokens import VocabularySizes
 from glassformer.see.tokens import model_batch as _model_batch
 from glassformer.see.tokens import model_tokens as _model_tokens
 from glassformer.see.trace import Trace
-from glassformer.see.trace import trace as _reading_trace
 from glassformer.see.tree import tree as _model_tree
 from glassformer.see.why import Whys
 from glassformer.see.why import why_of_run as _run_why
@@ -90,22 +86,6 @@ class ModelOperations:
     tree = _model_tree
     @property
     def vocabulary(self) -> VocabularySizes: ...
-
-class ReadingOperations:
-    attention = _reading_attention
-    attention_maps = _reading_attention_maps
-    attribution = _reading_attribution
-    circuit = _reading_circuit
-    experts = _reading_experts
-    explain = _reading_explain
-    features = _reading_features
-    gradients = _reading_gradients
-    graph = _reading_graph
-    heads = _reading_heads
-    inside = _reading_inside
-    lens = _reading_lens
-    saliency = _reading_saliency
-    trace = _reading_trace
 
 class RunOperations:
     attribution = _run_attribution

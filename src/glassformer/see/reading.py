@@ -8,8 +8,8 @@ from typing import Unpack
 from glassformer.ground.errors import InputError, check_context
 from glassformer.ground.operations import operation
 from glassformer.see.activations import Activations
-from glassformer.see.model_operations import ReadingOperations
 from glassformer.see.protocols import ModelLike
+from glassformer.see.reading_operations import ReadingOperations
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions, encode
 
 
