@@ -17,7 +17,7 @@ import torch
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed
 from glassformer.ground.ownership import ForkSafeLock
-from glassformer.torch import forked_threads
+from glassformer.torch import threads
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = [
@@ -160,7 +160,7 @@ class TestTorchThreads:
         assert act()
 
     def test_without_a_call_that_ends_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forked_threads, "PAUSE_FUNCTIONS", [])
+        monkeypatch.setattr(threads, "PAUSE_FUNCTIONS", [])
         assert results(start(lambda: torch.get_num_threads() == 1)) == [0]
         assert torch.get_num_threads() == 2
 

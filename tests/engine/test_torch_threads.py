@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.engine.plain import torch_threads
-from glassformer.engine.plain.torch_threads import by_fastest_threads, chosen_threads, fastest_threads, measured_threads
+from glassformer.torch import threads as torch_threads
+from glassformer.torch.threads import by_fastest_threads, chosen_threads, fastest_threads, measured_threads
 from tests.parity import reference
 
 

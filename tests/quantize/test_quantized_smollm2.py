@@ -12,7 +12,8 @@ import glassformer
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.model_files import open_model
 from glassformer.quantize import quantize
-from glassformer.see.evaluation import HELD_OUT, LikelihoodComparison, compare_likelihoods
+from glassformer.see.evaluation import HELD_OUT
+from tests.likelihoods import LikelihoodComparison, compare_likelihoods
 from tests.parity.compare import load
 
 pytestmark = pytest.mark.sweep

@@ -17,7 +17,8 @@ from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.errors import InputError
 from glassformer.model_files import open_model
 from glassformer.see import evaluation as perplexity
-from glassformer.see.evaluation import HELD_OUT, added_bos, compare_likelihoods, likelihood
+from glassformer.see.evaluation import HELD_OUT, added_bos, likelihood
+from tests.likelihoods import compare_likelihoods
 from tests.parity.compare import load
 from tests.quantize import models
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.merges import merges
+from glassformer.text.tokenizer_files.scored_pieces import merges
 from glassformer.text.tokenizer_files.tiktoken import CL100K_SPECIAL, build, read_ranks
 from tests.text.texts import moderate, texts
 

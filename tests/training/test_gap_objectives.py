@@ -19,7 +19,7 @@ from glassformer.tasks import pipeline
 from glassformer.text import Tokenizer
 from glassformer.training.events import Sampled, StepDone
 from glassformer.training.new_tokenizer import SENTINELS, add_gap_tokens, new_tokenizer, sentinel_ids, tokens_around
-from glassformer.training.objectives.gaps import MaskedLanguageModel, SpanCorruption, random_parts
+from glassformer.training.objectives.language_model import MaskedLanguageModel, SpanCorruption, random_parts
 from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextTraining
 from glassformer.training.trained_model import write_model

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glassformer.adapters.adapter import Adapter, MatrixUpdate
-from glassformer.adapters.application import MODES, AdapterMode, AppliedAdapters, apply_adapters
+from glassformer.adapters.application import MODES, Adapter, AdapterMode, AppliedAdapters, MatrixUpdate, apply_adapters
 from glassformer.adapters.gguf_adapter import read_file
 from glassformer.adapters.peft import CONFIG as PEFT_CONFIG
 from glassformer.adapters.peft import WEIGHTS, LoraDescription, read_folder, write_adapter

@@ -1,23 +1,24 @@
-"""Adapters applied to a base: its tensors with the updates merged into them, or the updates as tensors of their own.
+"""What an adapter is, and how it is applied to a base: merged into its tensors, or with the updates as tensors beside them.
 
 Merged weights are computed in float32 when they are first read: W + scale · b · a, exact but for the rounding of a float32
 product, whatever the base's own kind is. Beside the base, an update stays the two thin matrices that it is, and the base's
 weights stay as they are stored; only what cannot stand beside (an embedding's update, a head's, an expert's, DoRA's, whole
 tensors) is merged there too.
 
-Shapes: weight (outputs, inputs), or (inputs, outputs) where it is transposed; a (rank, inputs), b (outputs, rank).
+Shapes: weight (outputs, inputs), or (inputs, outputs) where it is transposed; a (rank, inputs), b (outputs, rank);
+an embedding's inputs are its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from glassformer.adapters.adapter import Adapter, MatrixUpdate
 from glassformer.adapters.unmerged import stands_beside
 from glassformer.blueprints import Blueprint, Config, Head, blueprint
 from glassformer.checkpoint import StoredTensor
@@ -29,6 +30,40 @@ from glassformer.ops.embed import Embed
 AdapterMode: TypeAlias = Literal["merged", "beside"]
 MODES: tuple[AdapterMode, ...] = get_args(AdapterMode)
 HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class MatrixUpdate:
+    """What is added to a matrix: scale · b · a (https://arxiv.org/abs/2106.09685).
+
+    With a magnitude (DoRA, https://arxiv.org/abs/2402.09353) each row of the sum gets that length.
+    """
+
+    a: StoredTensor
+    b: StoredTensor
+    scale: float
+    magnitude: StoredTensor | None = None  # (outputs,)
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's tensors under its own names: those of the modules of the model that it was trained on."""
+
+    path: Path  # as it was named
+    updates: Mapping[str, MatrixUpdate]  # by module
+    replacements: Mapping[str, StoredTensor]  # tensors that take the place of the base's: biases, whole modules
+    base: str | None = None  # the model that it was trained on, as the file names it
+    head: Head | None = None  # the head of that model, if it is said
+    targets: Callable[[str], bool] | None = None  # which modules it says that it changes
+
+    @property
+    def made_for(self) -> str:
+        """Half a sentence for errors about a base that does not fit."""
+        return f" It was made for {self.base!r}." if self.base else ""
 
 
 class Matrix(NamedTuple):

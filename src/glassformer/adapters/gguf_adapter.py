@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.adapters.adapter import Adapter, MatrixUpdate
+from glassformer.adapters.application import Adapter, MatrixUpdate
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import family_name_and_layout, model_type_of

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from glassformer.adapters.adapter import Adapter, MatrixUpdate
+from glassformer.adapters.application import Adapter, MatrixUpdate
 from glassformer.blueprints import Head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import read_json, read_weights

@@ -18,11 +18,11 @@ from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.plain.executor import PlainExecutor
-from glassformer.engine.plain.torch_threads import by_fastest_threads
 from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from glassformer.ground.sites import Watch
 from glassformer.torch.arguments import WatchLike
 from glassformer.torch.heads import Seq2SeqLM
+from glassformer.torch.threads import by_fastest_threads
 
 note = logging.getLogger("glassformer").warning
 

@@ -33,7 +33,6 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.cpu.weights import PackedMatrix
-from glassformer.engine.plain.torch_threads import fastest_threads
 from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.ground.arguments import checked
 from glassformer.ground.changes import Change, SiteFunction
@@ -50,6 +49,7 @@ from glassformer.torch.arguments import WatchLike
 from glassformer.torch.heads import HEADS, ModelWithHead
 from glassformer.torch.layers import Conv1D, Linear, LowRankUpdate, RMSNorm, with_low_rank_update
 from glassformer.torch.shapes import Encoder
+from glassformer.torch.threads import fastest_threads
 
 note = logging.getLogger("glassformer").warning
 

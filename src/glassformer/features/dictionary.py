@@ -7,7 +7,8 @@ the k largest (https://arxiv.org/abs/2406.04093); or a gate (https://arxiv.org/a
 
 Arrays of numpy go in and come out, or tensors where a model's values are such: gradients flow through these.
 
-Shapes: inputs (tokens, width), activations (tokens, features), outputs (tokens, output width).
+Shapes: inputs (tokens, width), activations (tokens, features), outputs (tokens, output width); a site's value (batch,
+tokens, width), or (batch, heads, tokens, head_size), whose heads lie side by side then.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.features.feature_change import FeatureChange
-from glassformer.ground.changes import Change, like
-from glassformer.ground.errors import InputError
+from glassformer.ground.changes import Change, ComputedChange, Where, like
+from glassformer.ground.errors import InputError, SiteError
+from glassformer.ground.sites import where_of
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = Any  # an array of numpy, or a tensor
@@ -184,3 +185,54 @@ def largest(activations: Values, k: int) -> Values:
     sparse = np.zeros_like(activations)
     np.put_along_axis(sparse, kept, np.take_along_axis(activations, kept, -1), -1)
     return sparse
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureChange(ComputedChange):
+    """Some features of a dictionary, each held at a value: what they add is replaced, and the rest of the vector stays.
+
+    A transcoder's features are read at one site, and what they add is replaced at a later site of the same pass.
+    """
+
+    dictionary: FeatureDictionary | None = None
+    features: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+    @property
+    def label(self) -> str:
+        assert self.dictionary is not None
+        held = ", ".join(f"{feature} at {value:g}" for feature, value in zip(self.features, self.values, strict=True))
+        return f"{self.dictionary.name} (features held: {held})"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.dictionary.site,) if self.dictionary is not None and self.dictionary.is_transcoder else ()
+
+    def apply(self, value: Any, where: Where) -> Any:
+        assert self.dictionary is not None
+        site = self.dictionary.site if self.inputs else where.site
+        read = where.values[site] if self.inputs else value
+        inputs = token_rows(read, where_of(site, where.start).tokens(read)[0])
+        try:
+            activations = self.dictionary.encode_some(inputs, list(self.features))
+        except (RuntimeError, ValueError) as error:
+            raise SiteError(f"{self.dictionary.name} does not fit {site}: {str(error).splitlines()[0]}.") from error
+        directions = np.stack([self.dictionary.direction(feature) for feature in self.features])
+        missing = like(np.array(self.values), inputs) - activations
+        added = missing @ like(directions, inputs) * self.dictionary.output_scale(inputs)[0]
+        return value + like(from_token_rows(added, where.tokens(value)[0], value.shape), value)
+
+
+def token_rows(value: Any, axis: int) -> Any:
+    """A row for each token, with all that it has at a site, in at least 32 bits."""
+    rows = value.swapaxes(1, axis).reshape(value.shape[0] * value.shape[axis], -1)
+    if isinstance(rows, np.ndarray):
+        return np.ascontiguousarray(rows, np.float32)
+    return rows if rows.dtype.itemsize >= 4 else rows.float()
+
+
+def from_token_rows(rows: Any, axis: int, shape: Sequence[int]) -> Any:
+    """The inverse of `token_rows`, for a site's value of this shape."""
+    batch, *rest = shape
+    tokens = rest.pop(axis - 1)
+    return rows.reshape(batch, tokens, *rest).swapaxes(1, axis)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
-from glassformer.decoding import Policy, Step
+from glassformer.decoding import Policy, Step, runs_in_loop
 from glassformer.decoding.loop import Loop
-from glassformer.decoding.strategies import runs_in_loop
 from glassformer.ground.errors import GlassError
 from glassformer.runtime.model import Model
 

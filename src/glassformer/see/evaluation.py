@@ -1,9 +1,8 @@
-"""How well a model predicts a text: its perplexity, and how far two models differ over the same tokens.
+"""How well a model predicts a text: its perplexity.
 
 The text is fed as it is (teacher-forced), in windows that begin anew, and each token is scored by what came before it in its
 window. Perplexity is 2 to the mean surprisal in bits: the number of equally likely tokens that would surprise as much. It
-says what quantizing weights costs; how far the two models' distributions diverge, and how often their best tokens agree, say
-it more finely. Works on every executor, a chunk of positions at a time.
+says what quantizing weights costs. Works on every executor, a chunk of positions at a time.
 
 Shapes: logs (positions, vocabulary), the logarithms of probabilities.
 """
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import Executor, Feed, Want
-from glassformer.ground.candidates import LogProbabilities, kl_divergence, log_softmax
+from glassformer.ground.candidates import LogProbabilities, log_softmax
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
@@ -87,16 +86,6 @@ class Likelihood:
         return float(2.0 ** (self.bits / self.tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class LikelihoodComparison:
-    """Two models over the same tokens."""
-
-    first: Likelihood
-    second: Likelihood
-    divergence: float  # of the second's distribution from the first's: Kullback and Leibler's, in bits per token
-    agreement: float  # the share of places whose best token is the same
-
-
 def added_bos(tokenizer: Tokenizer) -> int | None:
     """The token that the tokenizer puts before each text, if it does; a model may need it."""
     framed, bare = (tokenizer("x", add_special_tokens=added)["input_ids"] for added in (True, False))
@@ -114,9 +103,9 @@ def likelihood(
 ) -> Likelihood:
     """How surprising these tokens are; `bos`: a token that each window begins with; `stride`: as `windows` has it."""
     count, nats = 0, 0.0
-    for targets, logs in _score(executor, ids, bos, window, stride):
+    for targets, logs in log_probabilities(executor, ids, bos, window, stride):
         count += len(targets)
-        nats -= _target_sum(logs, targets)
+        nats -= target_sum(logs, targets)
         if progress is not None:
             progress(count, len(ids))
     return Likelihood(count, nats / math.log(2))
@@ -144,24 +133,8 @@ def evaluate(
     )  # fmt: skip
 
 
-def compare_likelihoods(
-    first: Executor, second: Executor, ids: Sequence[int], *, bos: int | None = None, window: int = WINDOW
-) -> LikelihoodComparison:
-    """Two executors of one vocabulary over the same tokens; the first is the reference."""
-    window = min(window, first.context, second.context)
-    count, nats, divergence, same = 0, [0.0, 0.0], 0.0, 0
-    pairs = zip(_score(first, ids, bos, window), _score(second, ids, bos, window), strict=True)
-    for (targets, logs), (_, other) in pairs:
-        count += len(targets)
-        nats = [nats[0] - _target_sum(logs, targets), nats[1] - _target_sum(other, targets)]
-        divergence += kl_divergence(logs, other)
-        same += int((logs.argmax(axis=1) == other.argmax(axis=1)).sum())
-    first_result, second_result = (Likelihood(count, total / math.log(2)) for total in nats)
-    return LikelihoodComparison(first_result, second_result, divergence / count, same / count)
-
-
 def windows(ids: Sequence[int], bos: int | None, size: int) -> list[tuple[int, ...]]:
-    """A text in windows of so many tokens; each begins with `bos`, where there is such a token."""
+    """A text in windows of `size` tokens; each begins with `bos`, where there is such a token."""
     before = () if bos is None else (bos,)
     step = size - len(before)
     return [(*before, *ids[start : start + step]) for start in range(0, len(ids), step)]
@@ -196,7 +169,7 @@ def unscored_ids(ids: Sequence[int], bos: int | None, size: int, stride: int | N
     return ids[::size] if stride is None else ids[:1]
 
 
-def _score(
+def log_probabilities(
     executor: Executor, ids: Sequence[int], bos: int | None, window: int, stride: int | None = None
 ) -> Iterator[tuple[npt.NDArray[np.intp], LogProbabilities]]:
     """The tokens of a text, chunk by chunk, with the log-probabilities of the whole vocabulary at their places."""
@@ -220,5 +193,5 @@ def _score_window(
             yield np.asarray(ids[at + 1 : at + 1 + len(chunk)]), logs
 
 
-def _target_sum(logs: LogProbabilities, targets: npt.NDArray[np.intp]) -> float:
+def target_sum(logs: LogProbabilities, targets: npt.NDArray[np.intp]) -> float:
     return float(logs[np.arange(len(targets)), targets].sum())

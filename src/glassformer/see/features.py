@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
-from glassformer.features.dictionary import FeatureDictionary, FeatureLabel
-from glassformer.features.feature_change import from_token_rows, token_rows
+from glassformer.features.dictionary import FeatureDictionary, FeatureLabel, from_token_rows, token_rows
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import GlassError, InputError

@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, TypeVar
 
-from glassformer.decoding import Policy, Step, StepDetail, generate
+from glassformer.decoding import Policy, Step, StepDetail, generate, runs_in_loop
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
-from glassformer.decoding.strategies import runs_in_loop
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.resources import free_memory
 from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable

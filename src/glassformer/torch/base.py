@@ -21,7 +21,7 @@ from glassformer.ground.errors import InputError, InputTypeError, check_context,
 from glassformer.ground.sites import ENCODER, Observer, Tap, Watch
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
-from glassformer.torch import forked_threads as forked_threads  # imported for what it does at a fork
+from glassformer.torch import threads as threads  # imported for what it does at a fork
 from glassformer.torch.arguments import ForwardArguments, WatchLike
 from glassformer.torch.cache import Cache
 from glassformer.torch.container import ContainerPlan, FamilyModule, label_block, label_modules

@@ -20,8 +20,7 @@ from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.training.corpus import Corpus
 from glassformer.training.new_tokenizer import new_tokenizer
-from glassformer.training.objectives.gaps import MaskedLanguageModel, SpanCorruption
-from glassformer.training.objectives.language_model import LanguageModel
+from glassformer.training.objectives.language_model import LanguageModel, MaskedLanguageModel, SpanCorruption
 from glassformer.training.objectives.objective import Ids
 
 TOKENS, DESCRIPTION = "tokens.bin", "tokens.json"

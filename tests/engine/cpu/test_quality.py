@@ -10,7 +10,8 @@ import torch
 
 import glassformer
 from glassformer.engine.protocol import Feed, Want
-from glassformer.see.evaluation import HELD_OUT, compare_likelihoods
+from glassformer.see.evaluation import HELD_OUT
+from tests.likelihoods import compare_likelihoods
 from tests.parity import reference
 
 IDS = list(range(3, 43))

@@ -5,6 +5,11 @@ A vocabulary is pieces, each with a score and a kind. `▁` is a space inside a 
 joined   BPE: the neighbours whose union scores highest are joined, again and again
 weighed  Unigram: of all ways to cut the text, the one whose scores add up highest
 
+BPE's merges are not stored, and neither are tiktoken's: `merges` are every pair of tokens whose union is one, in the order
+of the unions, since the two neighbours whose union ranks first are joined, and of equals the leftmost. Which of several
+pairs for one token stands first matters only where both could be taken from the same text, as with (aa, a) and (a, aa) in
+aaaa. There the last step of the token's own encoding decides: inside a text, a token comes about the way it does alone.
+
 The tables say what is done to a text first, in SentencePiece's order: characters are replaced (`charsmap`, NFKC and a
 little more), outer and double spaces go (`squeezed`), and one space is put before the text (`prefixed`).
 """
@@ -13,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, AnyStr
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
@@ -21,13 +27,44 @@ from tokenizers.models import BPE, Unigram
 from glassformer.ground.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
-from glassformer.text.tokenizer_files.merges import merges
 from glassformer.text.tokenizer_files.tokenizer_classes import PieceOrder
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-
-
 FAR_BELOW = 1e4  # a score that no sum of a text's others reaches
+NEVER = 1 << 62  # a rank after all others
+
+
+def merges(ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
+    """The merges of a ranked vocabulary, best rank first."""
+    pairs_by_rank: list[tuple[AnyStr, AnyStr]] = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        pairs = [
+            (left, right)
+            for position in range(1, len(token))
+            if (left := token[:position]) in ranks and (right := token[position:]) in ranks
+        ]
+        if len(pairs) > 1 and {left for left, _ in pairs} & {right for _, right in pairs}:
+            pairs = _last_step(token, ranks)
+        pairs_by_rank += pairs
+    return pairs_by_rank
+
+
+def _last_step(token: AnyStr, ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
+    """The two parts that the token is joined from in the end, or nothing when its encoding never gets there."""
+    parts = [token[position : position + 1] for position in range(len(token))]
+    joined = [ranks.get(left + right, NEVER) for left, right in pairwise(parts)]
+    while len(parts) > 2:
+        best = min(joined)
+        if best == NEVER:
+            return []
+        position = joined.index(best)
+        parts[position : position + 2] = [parts[position] + parts[position + 1]]
+        del joined[position]
+        if position:
+            joined[position - 1] = ranks.get(parts[position - 1] + parts[position], NEVER)
+        if position < len(joined):
+            joined[position] = ranks.get(parts[position] + parts[position + 1], NEVER)
+    return [(parts[0], parts[1])]
 
 
 @dataclass

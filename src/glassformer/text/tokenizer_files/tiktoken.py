@@ -25,7 +25,7 @@ from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
 from glassformer.text.token_bytes import byte_level
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import LLAMA3
-from glassformer.text.tokenizer_files.merges import merges
+from glassformer.text.tokenizer_files.scored_pieces import merges
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 CL100K = (
