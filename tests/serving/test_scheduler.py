@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.decoding import Finish
+from glassformer.decoding import Finish, StepDetail
 from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
@@ -585,7 +585,7 @@ def test_candidates_and_sites_are_delivered_to_those_alone_who_asked(cpu_model: 
     watch = Watch.parse(["blocks.0.residual"], cpu_model.blueprint.blocks)
     looking, reading, other = (request(cpu_model, prompt) for prompt in ("the cat", "the dog", "a mat"))
     generations = [
-        scheduler.submit([looking], look=5),
+        scheduler.submit([looking], detail=StepDetail.of(5)),
         scheduler.submit([reading], watch=watch),
         scheduler.submit([other]),
     ]

@@ -122,7 +122,9 @@ HARMLESS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def check_other_fields(values: Mapping[str, Any], neutral: Mapping[str, Any], own: frozenset[str], family: str) -> None:
+def check_other_fields(
+    values: Mapping[str, Any], neutral: Mapping[str, Any], family_fields: frozenset[str], family: str
+) -> None:
     """Refuse the first field that would change what the model computes and that its config has no place for.
 
     `neutral`: the family's own fields that may have one value alone. `own`: the fields that its config has.
@@ -131,7 +133,7 @@ def check_other_fields(values: Mapping[str, Any], neutral: Mapping[str, Any], ow
         refusal = REFUSED.get(name)
         if name in neutral:
             allowed: tuple[Any, ...] = (neutral[name], None)
-        elif refusal is not None and name not in own and family in (refusal.families or (family,)):
+        elif refusal is not None and name not in family_fields and family in (refusal.families or (family,)):
             allowed = refusal.neutral
         else:
             continue

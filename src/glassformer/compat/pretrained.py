@@ -157,7 +157,7 @@ class ParameterFiles(WeightFiles):
 class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
-    familiar_classes = ("transformers.modeling_utils.PreTrainedModel",)
+    transformers_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
     use_gpu_engine: bool = True  # on a GPU, where nobody has hooks on the model or has changed its modules
     changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled

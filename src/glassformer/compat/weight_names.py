@@ -67,5 +67,5 @@ def tie_names(stored: dict[str, StoredTensor], names: Sequence[str]) -> dict[str
 def is_optional(model: AnyModel, name: str, parameter: Tensor) -> bool:
     """Whether a checkpoint may lack a parameter: a head's, or one of the family's `optional_modules`."""
     base = model.base_model if isinstance(model, ModelWithHead) else model
-    in_head = all(parameter is not own for own in base.parameters())
+    in_head = all(parameter is not weight for weight in base.parameters())
     return in_head or any(part in base.optional_modules for part in name.split("."))

@@ -168,21 +168,21 @@ class FunctionChange(ComputedChange):
         with needed_for("a function at a site"):
             import torch
 
-        own = value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
+        copy = value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
         try:
-            result = self.function(own, where)
+            result = self.function(copy, where)
         except Exception as error:
             raise SiteError(f"the function at {where.site!r} failed with {type(error).__name__}: {error}") from error
-        result = own if result is None else result
-        if not isinstance(result, torch.Tensor) or result.shape != own.shape:
+        result = copy if result is None else result
+        if not isinstance(result, torch.Tensor) or result.shape != copy.shape:
             found = tuple(result.shape) if isinstance(result, torch.Tensor) else brief(result)
             raise SiteError(
                 f"the function at {where.site!r} returned {found}; it must return a tensor of the shape that it was given, "
-                f"{tuple(own.shape)}."
+                f"{tuple(copy.shape)}."
             )
         if bool(result.isnan().any()):
             raise SiteError(f"the function at {where.site!r} returned values that are no numbers (NaN).")
-        return result.to(own) if isinstance(value, torch.Tensor) else result.detach().to(own).numpy()
+        return result.to(copy) if isinstance(value, torch.Tensor) else result.detach().to(copy).numpy()
 
 
 @dataclass(frozen=True, slots=True)

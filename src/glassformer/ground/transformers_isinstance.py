@@ -18,19 +18,19 @@ _TRUE_CLASS: Any = vars(object)["__class__"]
 
 
 class FamiliarClass:
-    """A mixin; `familiar_classes` names what the objects pass for, where it is in different versions of transformers."""
+    """A mixin; `transformers_classes` names what the objects pass for, where it is in different versions of transformers."""
 
-    familiar_classes: ClassVar[tuple[str, ...]] = ()  # with modules: "transformers.modeling_utils.PreTrainedModel"
+    transformers_classes: ClassVar[tuple[str, ...]] = ()  # with modules: "transformers.modeling_utils.PreTrainedModel"
 
     @property
     def __class__(self) -> type[Any]:
-        own: Any = type(self)
-        shown: type[Any] = own
-        for path in own.familiar_classes:
+        cls: Any = type(self)
+        shown: type[Any] = cls
+        for path in cls.transformers_classes:
             module, _, name = path.rpartition(".")
-            familiar = getattr(sys.modules.get(module), name, None)
-            if familiar is not None and not issubclass(own, familiar):
-                shown = _with_both_parents(own, familiar)
+            theirs = getattr(sys.modules.get(module), name, None)
+            if theirs is not None and not issubclass(cls, theirs):
+                shown = _with_both_parents(cls, theirs)
         return shown
 
     @__class__.setter
@@ -49,9 +49,9 @@ def _new(cls: type[Any], *arguments: Any) -> Any:
 
 
 @cache
-def _with_both_parents(own: Any, familiar: Any) -> type[Any]:
+def _with_both_parents(ours: Any, theirs: Any) -> type[Any]:
     def make(cls: type[Any], *args: Any, **named: Any) -> Any:
-        return own(*args, **named)
+        return ours(*args, **named)
 
-    names = {"__new__": make, "__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
-    return type(own.__name__, (own, familiar), names)
+    names = {"__new__": make, "__module__": ours.__module__, "__qualname__": ours.__qualname__, "__doc__": ours.__doc__}
+    return type(ours.__name__, (ours, theirs), names)

@@ -1,7 +1,7 @@
 """The texts of many rows, written together: a row that ends makes place for the next.
 
-Neither the order of the rows nor their company changes their texts. They are taken longest prompt first within a window:
-where an executor pads its rows, those of similar length leave less of the padding.
+Texts are batch-invariant: neither the order of the rows nor what runs beside them changes them. Rows are taken longest
+prompt first within a window: where an executor pads its rows, those of similar length leave less of the padding.
 """
 
 from __future__ import annotations

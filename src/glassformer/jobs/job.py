@@ -220,8 +220,8 @@ def _rows(source: InputFile, row_format: type[RowFormat]) -> Iterator[InputRow]:
         problem: GlassError | None = row_problem(value)
         held = value if problem is None else None
         try:
-            own = row_format.id_of(value)
-            row_id = index if own is None else own
+            given_id = row_format.id_of(value)
+            row_id = index if given_id is None else given_id
             if row_id in ids:
                 raise InputError(f"the id {brief(row_id)} is that of an earlier row. Give it another.")
             ids.add(row_id)

@@ -1,6 +1,6 @@
 """Rows in, answers out: by a model that writes, by a task that generates, by a task of one forward pass.
 
-An answer depends on its row and the job alone. Draws are keyed by the job's seed and the row's id, not by order or company.
+An answer depends on its row and the job alone. Draws are keyed by the job's seed and the row's id, not by order or batch.
 Forward tasks may pad their rows, and what stands in a batch then changes last digits: they run in chunks of rows with fixed
 indices, and a chunk that was not finished is run again as a whole.
 """

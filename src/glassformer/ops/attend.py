@@ -427,7 +427,7 @@ def distance_heads(ops: Sequence[Op], index: int, token: TokenContext) -> Floats
 
 
 def distance_heads_ref(ops: Sequence[Op], index: int) -> DistanceHeads:
-    """The same for a program."""
+    """What a program computes `distance_heads` from."""
     op, source = ops[index], ops[ops[index].inputs[0]]
     norm = source.ref if isinstance(source, Norm) else None
     vectors = (ops[source.inputs[0]] if norm else source).weights[0]

@@ -105,7 +105,7 @@ def layout(part: Diagram) -> DiagramLayout:
 
 def _lay_column(part: Diagram, found: DiagramLayout, column: int, left: float) -> float:
     """Give a column's boxes and edges their places; its right end."""
-    widths = {at: LETTER * max(len(node.label), len(node.note), 3) + 12 for at, node in enumerate(part.nodes)}
+    widths = {which: LETTER * max(len(node.label), len(node.note), 3) + 12 for which, node in enumerate(part.nodes)}
     entered = {edge.target for edge in part.edges}
     lanes: dict[int, list[int]] = {}
     for index, node in enumerate(part.nodes):
@@ -116,17 +116,17 @@ def _lay_column(part: Diagram, found: DiagramLayout, column: int, left: float) -
     found.middles.append((left + right) / 2)
     for lane, indices in lanes.items():
         x = right
-        for index in sorted(indices, key=lambda at: (at in entered, -abs(part.nodes[at].value))):  # from the right
+        for index in sorted(indices, key=lambda which: (which in entered, -abs(part.nodes[which].value))):  # from the right
             found.boxes[index] = Box(x - widths[index], _lane_top(part, lane), widths[index])
             x -= widths[index] + GAP
-    edges = [at for at, edge in enumerate(part.edges) if part.nodes[edge.source].column == column]
-    edges.sort(key=lambda at: (part.edges[at].target in found.ends, -part.nodes[part.edges[at].source].lane))
+    edges = [which for which, edge in enumerate(part.edges) if part.nodes[edge.source].column == column]
+    edges.sort(key=lambda which: (part.edges[which].target in found.ends, -part.nodes[part.edges[which].source].lane))
     right += 2 * GAP
     starts: dict[int, float] = {}  # of each end: the first of the tracks that lead into it
-    for at in edges:
-        size = edge_width(part.edges[at].value)
-        starts.setdefault(part.edges[at].target, right)
-        found.tracks[at] = right + size / 2
+    for which in edges:
+        size = edge_width(part.edges[which].value)
+        starts.setdefault(part.edges[which].target, right)
+        found.tracks[which] = right + size / 2
         right += size + TRACK_GAP
     for index in found.ends:
         if part.nodes[index].column == column:
@@ -145,7 +145,7 @@ def _lane_top(part: Diagram, lane: int) -> float:
 def svg_diagram(part: Diagram) -> str:
     """The diagram as an SVG that follows the page's colors."""
     places, height = layout(part), LANE * len(part.lanes) + 24
-    edges = sorted(range(len(part.edges)), key=lambda at: abs(part.edges[at].value))  # the strongest over the others
+    edges = sorted(range(len(part.edges)), key=lambda which: abs(part.edges[which].value))  # the strongest over the others
     drawn = [
         *(_svg_lane(name, index, height, places.width) for index, name in enumerate(part.lanes)),
         *(_svg_column(name, x, height) for name, x in zip(part.columns, places.middles, strict=True)),
@@ -176,7 +176,7 @@ def _svg_edge(part: Diagram, index: int, places: DiagramLayout) -> str:
     target, x = places.boxes[edge.target], places.tracks[index]
     lane, column = part.nodes[edge.source].lane, part.nodes[edge.source].column
     leaving = [
-        at for at, other in enumerate(part.edges)
+        which for which, other in enumerate(part.edges)
         if (part.nodes[other.source].lane, part.nodes[other.source].column) == (lane, column)
     ]  # fmt: skip
     start = places.boxes[edge.source]
@@ -187,8 +187,8 @@ def _svg_edge(part: Diagram, index: int, places: DiagramLayout) -> str:
     else:
         left = x < target.left
         others = [
-            at for at, other in enumerate(part.edges)
-            if other.target == edge.target and (places.tracks[at] < target.left) == left
+            which for which, other in enumerate(part.edges)
+            if other.target == edge.target and (places.tracks[which] < target.left) == left
         ]  # fmt: skip
         y, end, turn = target.middle + _offset(index, others, places), target.left if left else target.right, TURN
         path += f"V{y + TURN:.1f}Q{x:.1f} {y:.1f} {x + (turn if left else -turn):.1f} {y:.1f}H{end:.1f}"
@@ -199,7 +199,7 @@ def _svg_edge(part: Diagram, index: int, places: DiagramLayout) -> str:
 
 def _offset(index: int, edges: list[int], places: DiagramLayout) -> float:
     """How far from a box's middle an edge leaves or enters it, of several: the further to the left, the higher."""
-    order = sorted(edges, key=lambda at: places.tracks[at])
+    order = sorted(edges, key=lambda which: places.tracks[which])
     step = min(WIDEST, (BOX_HEIGHT - WIDEST) / max(1, len(order) - 1))
     return step * (order.index(index) - (len(order) - 1) / 2)
 
@@ -242,7 +242,7 @@ def text_layout(part: Diagram, width: int) -> TextLayout:
 
 def text_diagram(part: Diagram, layout: TextLayout) -> Iterator[tuple[str, DiagramNode, str, tuple[str, ...]]]:
     """A line for each box, from the top: its columns as a picture, the box, its name, and where what it gives goes."""
-    order = sorted(range(len(part.nodes)), key=lambda at: (-part.nodes[at].lane, -abs(part.nodes[at].value)))
+    order = sorted(range(len(part.nodes)), key=lambda which: (-part.nodes[which].lane, -abs(part.nodes[which].value)))
     lines = {index: line for line, index in enumerate(order)}
     sources: dict[int, set[int]] = {}  # of each box: the columns that something comes across from
     targets: dict[int, list[int]] = {}

@@ -160,20 +160,20 @@ def _class(name: str) -> str:
 def _(part: Grid) -> str:
     """Texts make cells wide, so that many columns stand in several bands; shades alone become as narrow as they must."""
     columns = range(len(part.column_labels))
-    bands = [columns[at : at + BAND_COLUMNS] for at in columns[::BAND_COLUMNS]] if part.texts else [columns]
+    bands = [columns[start : start + BAND_COLUMNS] for start in columns[::BAND_COLUMNS]] if part.texts else [columns]
     return "\n".join(_grid_band(part, band) for band in bands)
 
 
 def _grid_band(part: Grid, columns: range) -> str:
     """Some columns of a grid, as a table."""
-    heads = "".join(f"<th>{escape(part.column_labels[at])}</th>" for at in columns)
+    heads = "".join(f"<th>{escape(part.column_labels[column])}</th>" for column in columns)
     rows = []
     for index, name in enumerate(part.row_labels):
         blank = ("",) * len(part.column_labels)
         texts, notes = (cells[index] if cells else blank for cells in (part.texts, part.notes))
         cells = (
-            _shaded_cell(part.values[index][at], f"{name} · {part.column_labels[at]}", texts[at], notes[at])
-            for at in columns
+            _shaded_cell(part.values[index][column], f"{name} · {part.column_labels[column]}", texts[column], notes[column])
+            for column in columns
         )
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
     kind = "grid texts" if part.texts else "grid shades"

@@ -42,7 +42,7 @@ def channels(color: str) -> tuple[int, int, int]:
     >>> channels("#0e96b1")
     (14, 150, 177)
     """
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return red, green, blue
 
 
@@ -66,9 +66,9 @@ def studio_variables(theme: Theme) -> dict[str, str]:
     """The variables of the studio's style that other pictures have too; the signs in steps."""
     named = {name: getattr(theme, name) for name in ("ink", "paper", "faint", "line")}
     return named | {
-        f"{sign}-{number}": shade(theme.paper, getattr(theme, sign), strength)
+        f"{sign}-{step}": shade(theme.paper, getattr(theme, sign), strength)
         for sign in ("positive", "negative")
-        for number, strength in enumerate(STEPS, 1)
+        for step, strength in enumerate(STEPS, 1)
     }
 
 
@@ -85,7 +85,7 @@ def page_css() -> str:
 
 
 def studio_css() -> str:
-    """The same for the studio: its file studio/src/palette.css."""
+    """The colors of the studio, in light and in dark: its file studio/src/palette.css."""
     head = "/* Written by tools/studio_palette.py from glassformer/page/palette.py: change it there. */\n"
     dark = ':root[data-theme="dark"],\n:host([data-theme="dark"])'
     return head + css_rule(":root,\n:host", studio_variables(LIGHT)) + css_rule(dark, studio_variables(DARK))

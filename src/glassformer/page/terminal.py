@@ -132,19 +132,19 @@ def _(part: Collapsible, width: int) -> Iterator[RenderableType | Spans]:
 def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
     """Laid out here rather than by rich, which is slow with the hundred thousand tokens of a long text."""
     shown, short, widths = fit_columns(part, width)
-    columns = [part.columns[at] for at in shown]
+    columns = [part.columns[index] for index in shown]
     if any(column.name for column in columns):
         names = [fit_text(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
         yield [(GAP.join(names).rstrip(), "dim")]
     for row in part.rows:
-        cells = [wrap_cell(cell_text(row.cells[at], short, size, column.kind), size, column)
-                 for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
-        styles = [RICH_STYLES[row.style] or _cell_style(row.cells[at], part.columns[at]) for at in shown]
+        cells = [wrap_cell(cell_text(row.cells[index], short, size, column.kind), size, column)
+                 for index, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
+        styles = [RICH_STYLES[row.style] or _cell_style(row.cells[index], part.columns[index]) for index in shown]
         for line in zip_longest(*cells, fillvalue=""):
             spans = [fit_text(text, size, column.kind == "number", column.keep_end) + GAP
                      for text, size, column in zip(line, widths, columns, strict=True)]  # fmt: skip
             yield strip_line(list(zip(spans, styles, strict=True)))
-    dropped = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
+    dropped = [column.name for index, column in enumerate(part.columns) if index not in shown and column.name]
     if dropped:
         yield [(f"no room for: {', '.join(dropped)}"[:width], "dim")]
 
@@ -180,14 +180,14 @@ def fit_columns(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
     """
     shown = list(range(len(table.columns)))
     while True:
-        last = min(shown, key=lambda at: (table.columns[at].priority, -at))
+        last = min(shown, key=lambda column_index: (table.columns[column_index].priority, -column_index))
         low = table.columns[last].priority <= LOW_PRIORITY
         for short in (False, True):
-            widths = [natural_width(table, at, short) for at in shown]
+            widths = [natural_width(table, column_index, short) for column_index in shown]
             for index in sorted(range(len(shown)), key=lambda index: -widths[index]) if not low else ():
                 over = max(0, total_width(widths) - width)
                 widths[index] -= min(over, max(0, widths[index] - minimum_width(table, shown[index], short)))
-            bars = [index for index, at in enumerate(shown) if table.columns[at].kind == "bar"]
+            bars = [index for index, column_index in enumerate(shown) if table.columns[column_index].kind == "bar"]
             for index in bars:  # one scale for all
                 widths[index] = min(widths[bar] for bar in bars)
             if total_width(widths) <= width:
@@ -199,11 +199,11 @@ def fit_columns(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
         shown.remove(last)
 
 
-def minimum_width(table: Table, at: int, short: bool) -> int:
+def minimum_width(table: Table, column_index: int, short: bool) -> int:
     """How narrow a column may become. Texts that have a short form take it before they are wrapped."""
-    column = table.columns[at]
+    column = table.columns[column_index]
     least = column.min_width or MIN_WIDTHS.get(column.kind, 1000)
-    long = (len(cell.text) for row in table.rows if isinstance(cell := row.cells[at], Shortenable))
+    long = (len(cell.text) for row in table.rows if isinstance(cell := row.cells[column_index], Shortenable))
     return least if short else max(least, *long, 0)
 
 
@@ -211,13 +211,13 @@ def total_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def natural_width(table: Table, at: int, short: bool) -> int:
+def natural_width(table: Table, column_index: int, short: bool) -> int:
     """How wide a column is where there is room."""
-    kind = table.columns[at].kind
+    kind = table.columns[column_index].kind
     if kind in BAR_WIDTHS:
         return BAR_WIDTHS[kind]
-    sizes = (cell_len(cell_text(row.cells[at], short, 0, kind)) for row in table.rows)
-    return max(cell_len(table.columns[at].name), *sizes, 0)
+    sizes = (cell_len(cell_text(row.cells[column_index], short, 0, kind)) for row in table.rows)
+    return max(cell_len(table.columns[column_index].name), *sizes, 0)
 
 
 def cell_text(cell: Cell, short: bool, width: int, kind: str) -> str:
@@ -259,8 +259,8 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
     cell = _cell_width(part, width - labels - 1)
     fit = max(1, (width - labels - 1) // cell)
     if part.all_columns:
-        for at in range(0, len(part.column_labels), fit):
-            yield from _grid_lines(part, range(at, min(at + fit, len(part.column_labels))), labels, cell)
+        for start in range(0, len(part.column_labels), fit):
+            yield from _grid_lines(part, range(start, min(start + fit, len(part.column_labels))), labels, cell)
         return
     shown = list(range(max(0, len(part.column_labels) - fit), len(part.column_labels)))
     if len(shown) < len(part.column_labels):
@@ -272,12 +272,12 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
 
 def _grid_lines(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[Spans]:
     """The lines of some of a grid's columns."""
-    yield from _column_labels([part.column_labels[at] for at in shown], labels, cell)
+    yield from _column_labels([part.column_labels[column] for column in shown], labels, cell)
     for index, name in enumerate(part.row_labels):
         line: Spans = [(fit_text(name, labels, right=True) + " ", "dim")]
-        for at in shown:
-            value = part.values[index][at]
-            text = part.texts[index][at] if cell > 2 else ""
+        for column in shown:
+            value = part.values[index][column]
+            text = part.texts[index][column] if cell > 2 else ""
             line.append((_shaded(value, text, cell), "" if value is None else _shade_style(value)))
         yield strip_line(line)
 

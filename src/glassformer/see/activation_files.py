@@ -166,17 +166,19 @@ class _Writer:
         self._replace_index(shards=(*self.index.shards, shard))
 
     def _write_arrays(self, shard: int, texts: Sequence[EncodedText], before: int) -> tuple[int, int]:
-        """Write the file of a shard that has so many texts before it; returns how many tokens and rows it has."""
+        """Write the file of a shard with `before` texts before it; returns how many tokens and rows it has."""
         counts = [self._row_count(text) for text in texts]
         offsets = [0, *np.cumsum(counts).tolist()]
         arrays: dict[str, npt.NDArray[Any]] = {
             site: np.zeros((offsets[-1], *shape), self.index.dtype) for site, shape in self.index.sites.items()
         }
-        for number, part in enumerate(read_texts(self.model, [text.ids for text in texts], self.index.sites), 1):
+        for done, part in enumerate(read_texts(self.model, [text.ids for text in texts], self.index.sites), 1):
             for site, values in part.values.items():
-                self._place(arrays[site], site, offsets[part.number], part.start, len(texts[part.number].ids), values)
+                self._place(
+                    arrays[site], site, offsets[part.text_index], part.start, len(texts[part.text_index].ids), values
+                )
             if self.progress is not None and self.total is not None:
-                self.progress(before + min(number, len(texts)), self.total)
+                self.progress(before + min(done, len(texts)), self.total)
         stored = [text.text.encode("utf-8", "surrogatepass") for text in texts]
         arrays["ids"] = np.concatenate([np.array(text.ids, np.int32) for text in texts])
         arrays["lengths"] = np.array([len(text.ids) for text in texts], np.int64)

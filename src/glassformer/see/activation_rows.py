@@ -65,7 +65,7 @@ class SiteRows(ABC):
 
 @dataclass(frozen=True)
 class TextRows(SiteRows):
-    """The rows of a text in windows of so many tokens, read anew each time that they are iterated over.
+    """The rows of a text in windows of `length` tokens, read anew each time that they are iterated over.
 
     The first token of each window is left out: in most decoders its numbers are huge whatever it is.
     """
@@ -124,8 +124,8 @@ class RecordedRows(SiteRows):
                 lengths = shard.arrays["lengths"]
                 kept[(shard.token_ends - lengths)[lengths > 0]] = False
             rows = np.flatnonzero(kept)
-            for at in range(0, len(rows), CHUNK):
-                yield _side_by_side([array[rows[at : at + CHUNK]] for array in values])
+            for start in range(0, len(rows), CHUNK):
+                yield _side_by_side([array[rows[start : start + CHUNK]] for array in values])
 
 
 def activation_rows(

@@ -213,24 +213,24 @@ class TextStatistics:
     def _site(self, site: str, neurons: Sequence[int] | None) -> SiteStatistics:
         moments, highest = self.moments[site], self.highest[site]
         width, deviation = len(moments.mean), moments.deviation
-        if wrong := [number for number in neurons or () if not 0 <= number < width]:
+        if wrong := [neuron for neuron in neurons or () if not 0 <= neuron < width]:
             raise InputError(f"there is no neuron {wrong[0]} at {site}: there are {width}, 0 to {width - 1}.")
         if neurons is None:
             above = (highest.values[:, 0] - moments.mean) / np.maximum(deviation, 1e-12)
             neurons = np.argsort(-above, kind="stable")[:SHOWN].tolist()
-        chosen = tuple(self._neuron(highest, number, moments.mean[number], deviation[number]) for number in neurons)
+        chosen = tuple(self._neuron(highest, neuron, moments.mean[neuron], deviation[neuron]) for neuron in neurons)
         size = float(np.sqrt((moments.mean**2).sum() + (deviation**2).sum()))
         return SiteStatistics(site, width, moments.count, size, float(np.linalg.norm(moments.mean)), chosen)
 
-    def _neuron(self, highest: Highest, number: int, mean: float, deviation: float) -> NeuronStatistics:
+    def _neuron(self, highest: Highest, neuron: int, mean: float, deviation: float) -> NeuronStatistics:
         examples = tuple(
             self._example(float(value), int(text), int(position))
             for value, text, position in zip(
-                highest.values[number], highest.texts[number], highest.positions[number], strict=True
+                highest.values[neuron], highest.texts[neuron], highest.positions[neuron], strict=True
             )
             if text >= 0
         )
-        return NeuronStatistics(number, float(mean), float(deviation), examples)
+        return NeuronStatistics(neuron, float(mean), float(deviation), examples)
 
     def _example(self, value: float, text: int, position: int) -> NeuronExample:
         ids = self.ids[text].tolist()
@@ -265,5 +265,5 @@ def text_statistics(
             for site, values in part.values.items():
                 rows = values.reshape(len(values), -1)
                 moments[site].add(rows)
-                highest[site].add(rows, first + part.number, part.start)
+                highest[site].add(rows, first + part.text_index, part.start)
     return TextStatistics(model, ids, moments, highest)

@@ -164,7 +164,7 @@ class Activations:
         return values
 
     def values(self, *patterns: SiteName) -> dict[str, Floats]:
-        """The same for any number of sites, by names or patterns such as `blocks.*.attention.pattern`, all in one pass.
+        """The values at any number of sites, by names or patterns such as `blocks.*.attention.pattern`, all in one pass.
 
         They are held in memory: `cost(…)` says how much of it they take, and `record(…)` writes them to disk instead.
         """
@@ -184,7 +184,11 @@ class Activations:
         }
         values = {site: np.zeros(shapes[site], np.float32) for site in sites}
         for chunk in self.chunks(*sites):
-            inside = [(to, at - chunk.start) for to, at in enumerate(positions) if 0 <= at - chunk.start < chunk.count]
+            inside = [
+                (to, position - chunk.start)
+                for to, position in enumerate(positions)
+                if 0 <= position - chunk.start < chunk.count
+            ]
             for site, value in chunk.sites.items() if inside else ():
                 targets, rows = (list(numbers) for numbers in zip(*inside, strict=True))
                 np.moveaxis(values[site], axis[site], 0)[targets] = np.moveaxis(value, axis[site], 0)[rows]
@@ -240,7 +244,7 @@ class Activations:
 def residual_sites(blueprint: Blueprint) -> dict[str, str]:
     """The sites of a model's residual stream by layer: 'embedding', then each block's number."""
     blocks = range(blueprint.blocks)
-    return {"embedding": "embedding", **{str(number): f"blocks.{number}.residual" for number in blocks}}
+    return {"embedding": "embedding", **{str(index): f"blocks.{index}.residual" for index in blocks}}
 
 
 def _mapped_array(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:

@@ -159,7 +159,8 @@ class AttentionMap(ArrayView):
                 for y, query in enumerate(rows)
             )
             notes = tuple(tuple(format_percent(float(weight)) for weight in row) for row in weights)
-            queries, keys = tuple(visible(self.queries[at]) for at in rows), tuple(visible(names[at]) for at in columns)
+            queries = tuple(visible(self.queries[row]) for row in rows)
+            keys = tuple(visible(names[column]) for column in columns)
             parts.append(HoverMap(queries, keys, values, notes))
         if size <= MAX_GRID_TOKENS:
             parts.append(Grid(queries, keys, values, notes=notes, keep_first=same_text, all_columns=everything))
@@ -214,12 +215,12 @@ class AttentionMap(ArrayView):
         token: Annotated[int | str, about("What this token attended to; its position or its text.", "--token", "-t")],
     ) -> AttentionRow:
         """What one token attended to: by its position (-1 is the last), or by its text."""
-        at = find_token(token, self.queries)
-        causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
-        weights = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
+        chosen = find_token(token, self.queries)
+        causal = self.kind == "self" and not self.weights[chosen, chosen + 1 :].any()
+        weights = zip(self.keys, self.weights[chosen, : chosen + 1 if causal else None].tolist(), strict=False)
         attended = tuple(AttendedToken(position, text, weight) for position, (text, weight) in enumerate(weights))
-        sink = None if self.sink is None else float(self.sink[at])
-        return AttentionRow(self.model, self.what(), at, self.queries[at], attended, self.note, sink)
+        sink = None if self.sink is None else float(self.sink[chosen])
+        return AttentionRow(self.model, self.what(), chosen, self.queries[chosen], attended, self.note, sink)
 
     def __repr__(self) -> str:
         return f"AttentionMap({self.what()}: {len(self.queries)} × {len(self.keys)})"
@@ -357,7 +358,7 @@ class AttentionMaps(View):
     queries: tuple[str, ...]  # the tokens that attend
     keys: tuple[str, ...]  # the tokens that are attended to
     causal: bool  # whether later tokens are masked
-    windows: tuple[int | None, ...]  # of each layer that is held: so many tokens up to itself can be attended to; None: all
+    windows: tuple[int | None, ...]  # of each held layer: how many tokens, up to itself, a token can attend to; None: all
     weights: bytes = field(repr=False)  # 255 × the weight, rounded
     note: str = NOTE
     sinks: bytes | None = field(default=None, repr=False)  # the same of what sinks took; None: there are none
@@ -442,7 +443,7 @@ def attention(
     note = NOTE + ROLLOUT_NOTE if rollout else NOTE
     sinks = sink_sites(reading.model.blueprint)
     of_layers = range(layers) if layer is None else [layer]
-    sink = sink_weights(weights) if any(SITES[kind].format(number) in sinks for number in of_layers) else None
+    sink = sink_weights(weights) if any(SITES[kind].format(held_layer) in sinks for held_layer in of_layers) else None
     return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note, sink)
 
 
@@ -467,12 +468,12 @@ def _across_layers(
             f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
         )
     maps = np.zeros((count, queries, keys), np.float32)
-    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
+    for chunk in reading.chunks(*(SITES[kind].format(layer) for layer in range(layers)), progress=progress):
         for site, value in chunk.sites.items():
-            number = layer_of_site(site)
+            layer = layer_of_site(site)
             start = 0 if kind == "encoder" else chunk.start
             mean = value.mean(0)
-            maps[number if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
+            maps[layer if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
     if not rollout:
         mean_map: Floats = maps[0] / layers
         return mean_map
@@ -567,11 +568,11 @@ def queries_and_keys(reading: Activations, kind: AttentionKind) -> tuple[Sequenc
     return {"self": (text, text), "cross": (text, source), "encoder": (source, source)}[kind]
 
 
-def checked_index(number: int, count: int, what: str) -> int:
+def checked_index(index: int, count: int, what: str) -> int:
     """A layer or a head, counted from the end if negative; refused if there is none."""
-    if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
-        raise InputError(f"there is no {what} {number!r}: this model has {count}, 0 to {count - 1}.")
-    return number % count
+    if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
+        raise InputError(f"there is no {what} {index!r}: this model has {count}, 0 to {count - 1}.")
+    return index % count
 
 
 def _draw(maps: npt.NDArray[np.uint8], weights: Floats, sink: Floats | None, start: int) -> None:
@@ -601,7 +602,7 @@ def attention_maps(
             "Shorten it, or look at one head."
         )
     held = range(start_layer, min(layers, start_layer + MAX_MAPS_BYTES // size))
-    sites = [SITES[kind].format(number) for number in held]
+    sites = [SITES[kind].format(block) for block in held]
     maps, sinks = np.zeros((len(held), count, len(queries), len(keys)), np.uint8), sink_sites(reading.model.blueprint)
     sink_maps = np.zeros(maps.shape[:-1], np.uint8) if sinks.intersection(sites) else None
     for chunk in reading.chunks(*sites):

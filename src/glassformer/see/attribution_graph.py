@@ -153,7 +153,7 @@ def strongest_edges(view: AttributionGraph, count: int) -> list[GraphEdge]:
 def diagram(view: AttributionGraph, edges: Sequence[GraphEdge]) -> Diagram:
     """Some edges as a drawing: a column for each token, a lane for each block, and the score on top."""
     numbers = list(dict.fromkeys([0, *(end for edge in edges for end in (edge.target, edge.source))]))
-    nodes = [replace(view.nodes[0], value=view.score), *(view.nodes[number] for number in numbers[1:])]
+    nodes = [replace(view.nodes[0], value=view.score), *(view.nodes[index] for index in numbers[1:])]
     positions = sorted({node.position for node in nodes})
     heights = sorted({_height(node) for node in nodes})
     most = max((abs(edge.value) for edge in edges), default=1.0) or 1.0
@@ -166,7 +166,7 @@ def diagram(view: AttributionGraph, edges: Sequence[GraphEdge]) -> Diagram:
         )
         for node in nodes
     )  # fmt: skip
-    places = {number: place for place, number in enumerate(numbers)}
+    places = {index: place for place, index in enumerate(numbers)}
     lines = tuple(
         DiagramEdge(places[edge.source], places[edge.target], edge.value / most, f"{edge.value:+.2f}") for edge in edges
     )

@@ -32,7 +32,7 @@ class TokenTime:
 
 @dataclass(frozen=True)
 class CacheComparison(View):
-    """The same text written with the KV cache, and without."""
+    """One text, written with the KV cache and without."""
 
     SCHEMA = "glassformer.caching/1"
 

@@ -411,7 +411,7 @@ def head_circuit(
     for rows, block in embedding_blocks(model):
         scores = np.asarray(queries @ weights.keys(block, head).T, np.float32)
         looks.add(rows, scores if cap is None else np.asarray(cap * np.tanh(scores / cap), np.float32))
-    texts = [token_text(model.tokenizer, number) for number in chosen]
+    texts = [token_text(model.tokenizer, token_id) for token_id in chosen]
     columns = (chosen, texts, looks.tokens(model), writes.tokens(model), own_scores.tolist(), ranks.tolist())
     tokens = tuple(TokenCircuit(*row) for row in zip(*columns, strict=True))
     return HeadCircuit(model.name, layer, head, weights.group(head), distance, copying, tokens, ids is not None, ())
@@ -495,6 +495,9 @@ class BestTokens:
         ids, scores = np.concatenate(self._ids, 1), np.concatenate(self._scores, 1)
         order = np.lexsort((ids, -scores), 1)[:, : self.count]
         return [
-            tuple(ScoredToken(int(number), token_text(model.tokenizer, int(number)), float(score)) for number, score in row)
+            tuple(
+                ScoredToken(int(token_id), token_text(model.tokenizer, int(token_id)), float(score))
+                for token_id, score in row
+            )
             for row in np.stack((np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)), -1)
         ]

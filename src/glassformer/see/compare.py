@@ -277,7 +277,7 @@ def compare_texts(first: Activations, second: Activations, token: int | str | No
     model, stream = first.model, first.stream
     positions = _common_token(first, second, token)
     texts = zip((first, second), positions, strict=True)
-    states = [[value[0] for value in text.values_at([at], *stream.values()).values()] for text, at in texts]
+    states = [[value[0] for value in text.values_at([position], *stream.values()).values()] for text, position in texts]
     layers = tuple(_difference(*layer) for layer in zip(stream, *states, strict=True))
     best: tuple[tuple[Candidate, ...], ...] = ((), ())
     divergence = None
@@ -304,13 +304,13 @@ def _common_token(first: Activations, second: Activations, token: int | str | No
     if isinstance(token, int):
         return find_token(token, first.texts), find_token(token, second.texts)
     positions = reversed(range(len(first.ids))) if token is None else (find_token(token, first.texts),)
-    for at in positions:
-        matches = [index for index, token_id in enumerate(second.ids) if token_id == first.ids[at]]
+    for position in positions:
+        matches = [index for index, token_id in enumerate(second.ids) if token_id == first.ids[position]]
         if matches:
-            return at, at if at in matches else matches[-1]
+            return position, position if position in matches else matches[-1]
     if token is None:
         raise InputError("the two texts have no token in common, so there is nothing to compare in them.")
-    raise InputError(f"the second text has no token {first.texts[at]!r}. Name one that both have.")
+    raise InputError(f"the second text has no token {first.texts[position]!r}. Name one that both have.")
 
 
 def _difference(layer: str, first: Floats, second: Floats) -> LayerDifference:
@@ -334,7 +334,7 @@ def compare_runs(first: RunLike, second: RunLike, names: tuple[str, str] = ("fir
     steps = first.steps[shown], second.steps[shown]
     texts = [tuple(place.text for place in trace_run(run).places) for run in runs]
     pairs = zip(runs, steps, strict=True)
-    best = [candidates(run.model.tokenizer, at.candidates) for run, at in pairs if at.candidates]
+    best = [candidates(run.model.tokenizer, chosen.candidates) for run, chosen in pairs if chosen.candidates]
     return RunComparison(
         names,
         (first.prompt, second.prompt),

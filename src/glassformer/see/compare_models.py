@@ -147,7 +147,7 @@ def compare_models(
 def compare_readings(
     first: Activations, second: Activations, names: tuple[str, str] | None = None, progress: Progress | None = None
 ) -> ModelComparison:
-    """The same text as two models have read it."""
+    """One text as two models have read it."""
     names = names or labels(first.model, second.model)
     return compare_windows([first], [second], names, first.model.tokenizer, progress)
 
@@ -252,19 +252,19 @@ def _places(
         assert other.scores is not None
         size = min(chunk.scores.shape[1], other.scores.shape[1])
         for index in range(chunk.count):
-            at = chunk.start + index + 1
-            if at < len(first.ids) or last:
+            position = chunk.start + index + 1
+            if position < len(first.ids) or last:
                 logs = log_softmax(chunk.scores[index, :size]), log_softmax(other.scores[index, :size])
-                yield _place(first.ids, at, logs, tokenizer, offset)
+                yield _place(first.ids, position, logs, tokenizer, offset)
 
 
 def _place(
-    ids: Sequence[int], at: int, logs: tuple[LogProbabilities, LogProbabilities], tokenizer: Tokenizer, offset: int
+    ids: Sequence[int], position: int, logs: tuple[LogProbabilities, LogProbabilities], tokenizer: Tokenizer, offset: int
 ) -> tuple[DifferingPlace, bool]:
-    token, best = ids[at] if at < len(ids) else None, (int(logs[0].argmax()), int(logs[1].argmax()))
+    token, best = ids[position] if position < len(ids) else None, (int(logs[0].argmax()), int(logs[1].argmax()))
     text = "" if token is None else token_text(tokenizer, token)
     texts = token_text(tokenizer, best[0]), token_text(tokenizer, best[1])
-    before = tokenizer.decode(ids[max(0, at - BEFORE) : at])
+    before = tokenizer.decode(ids[max(0, position - BEFORE) : position])
     probabilities = (None, None) if token is None else (float(np.exp(logs[0][token])), float(np.exp(logs[1][token])))
-    place = DifferingPlace(offset + at, before, text, texts, probabilities, kl_divergence(*logs))
+    place = DifferingPlace(offset + position, before, text, texts, probabilities, kl_divergence(*logs))
     return place, best[0] == best[1]

@@ -124,7 +124,7 @@ def evaluate(
     window = min(window, model.executor.context)
     started = perf_counter()
     result = likelihood(model.executor, ids, bos=bos, window=window, stride=stride, progress=progress)
-    unscored = sum(len(model.tokenizer.token_bytes(number)) for number in unscored_ids(ids, bos, window, stride))
+    unscored = sum(len(model.tokenizer.token_bytes(token_id)) for token_id in unscored_ids(ids, bos, window, stride))
     size = max(1, len(text.encode()) - unscored)  # a tokenizer that normalizes may spell a token longer than the text does
     loss = result.bits * math.log(2) / result.tokens
     return TextEvaluation(
@@ -186,11 +186,11 @@ def _score_window(
         first = len(ids) - 1 - scored  # the place whose scores are those of the first scored token
         if first > 0:
             executor.run([Feed(row, ids[:first], Want.NONE, text_length=len(ids))])
-        for at in range(first, len(ids) - 1, CHUNK):
-            chunk = ids[at : min(at + CHUNK, len(ids) - 1)]
+        for start in range(first, len(ids) - 1, CHUNK):
+            chunk = ids[start : min(start + CHUNK, len(ids) - 1)]
             (scores,) = executor.run([Feed(row, chunk, Want.ALL, text_length=len(ids))])
             logs = log_softmax(np.stack([scores.host(index) for index in range(len(chunk))]))
-            yield np.asarray(ids[at + 1 : at + 1 + len(chunk)]), logs
+            yield np.asarray(ids[start + 1 : start + 1 + len(chunk)]), logs
 
 
 def target_sum(logs: LogProbabilities, targets: npt.NDArray[np.intp]) -> float:

@@ -77,21 +77,22 @@ class Experts(View):
                 "tokens: how many go to an expert; in brackets, its part of all that the layer's experts add", "dim"
             ),
         ]  # fmt: skip
-        for at in range(len(self.tokens)) if everything else (len(self.tokens) - 1,):
-            parts += token_parts(self, at)
+        for position in range(len(self.tokens)) if everything else (len(self.tokens) - 1,):
+            parts += token_parts(self, position)
         return Page.titled(title, *parts)
 
     def __repr__(self) -> str:
         return f"Experts({len(self.layers)} layers × {len(self.tokens)} tokens: {self.chosen} of {self.experts} experts)"
 
 
-def token_parts(view: Experts, at: int) -> list[PagePart]:
+def token_parts(view: Experts, position: int) -> list[PagePart]:
     """One token, layer by layer."""
     rows = tuple(
-        TableRow((str(layer.layer), share_list(layer.tokens[at]), _first(layer.tokens[at]).share)) for layer in view.layers
+        TableRow((str(layer.layer), share_list(layer.tokens[position]), _first(layer.tokens[position]).share))
+        for layer in view.layers
     )
     columns = (Column("layer", "number"), Column("experts", wraps=True), Column("largest share", "bar", priority=5))
-    return [Heading(f"{visible(view.tokens[at])} (position {at}) goes to"), Table(columns, rows)]
+    return [Heading(f"{visible(view.tokens[position])} (position {position}) goes to"), Table(columns, rows)]
 
 
 def share_list(token: tuple[ExpertShare, ...]) -> str:

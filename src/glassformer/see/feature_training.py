@@ -15,7 +15,7 @@ MAX_ROWS = 16
 
 @dataclass(frozen=True)
 class FeatureTrainingPoint:
-    """After so many steps, on rows that it is not trained on."""
+    """The state after some steps, on rows that it is not trained on."""
 
     step: int
     rows: int  # that it has been trained on

@@ -41,7 +41,7 @@ from glassformer.see.view import Floats
 
 LENGTH = 256  # tokens of a text
 TOKENS = 10_000  # that are read, at most
-HELD_OUT = 10  # every so many-th text is measured on
+HELD_OUT = 10  # one text of as many is measured on
 MEASURED = 256  # tokens that are measured on, at most
 CHOOSING = 64  # other held-out tokens, on which the best map of a layer is chosen, at most
 BATCH = 128  # tokens of a step

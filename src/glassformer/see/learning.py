@@ -46,7 +46,7 @@ class LayerGuess:
 
 @dataclass(frozen=True)
 class SnapshotReading:
-    """The text as the model reads it after so many steps."""
+    """The text as the model reads it after a step."""
 
     step: int
     loss: float | None  # the mean of its tokens', in nats
@@ -78,6 +78,7 @@ class Learning(View):
         title = f"{self.name}: a text as the model learns"
         steps = tuple(f"{step:,}" for step in self.steps)
         last = visible(self.tokens[self.position])
+        by_layer = list(zip(*(snapshot.layers for snapshot in self.snapshots), strict=True))
         parts: list[PagePart] = [
             Paragraph("each row is the model after so many steps; numbers are the loss of each token, in nats", "dim"),
             _losses(self, steps, everything),
@@ -87,15 +88,15 @@ class Learning(View):
             Grid(
                 self.layers,
                 steps,
-                tuple(tuple(at.layers[index].probability for at in self.snapshots) for index in range(len(self.layers))),
-                tuple(tuple(visible(at.layers[index].text) for at in self.snapshots) for index in range(len(self.layers))),
+                tuple(tuple(best.probability for best in layer) for layer in by_layer),
+                tuple(tuple(visible(best.text) for best in layer) for layer in by_layer),
                 all_columns=True,
             ),
             Heading(f"what {last} attends to, in layer {self.layer}, head {self.head}"),
             _attended(self, steps, everything),
         ]
         if len(self.tokens) > 1:
-            maps = np.array([[at.attention for at in self.snapshots]])
+            maps = np.array([[snapshot.attention for snapshot in self.snapshots]])
             parts.append(
                 ThumbnailGrid((f"layer {self.layer}, head {self.head}",), steps, np.rint(maps * 255).astype(np.uint8))
             )
@@ -111,8 +112,8 @@ class Learning(View):
 
 def _attended(view: Learning, steps: tuple[str, ...], everything: bool) -> Grid:
     keys = tuple(map(visible, view.tokens[: view.position + 1]))
-    weights = [at.attention[view.position][: len(keys)] for at in view.snapshots]
-    sinks = [() if at.sink is None else (at.sink[view.position],) for at in view.snapshots]
+    weights = [snapshot.attention[view.position][: len(keys)] for snapshot in view.snapshots]
+    sinks = [() if snapshot.sink is None else (snapshot.sink[view.position],) for snapshot in view.snapshots]
     rows = tuple((*row, *sink) for row, sink in zip(weights, sinks, strict=True))
     texts = tuple(tuple(map(format_percent, row)) for row in rows)
     keys = (*keys, SINK) if any(sinks) else keys
@@ -120,13 +121,13 @@ def _attended(view: Learning, steps: tuple[str, ...], everything: bool) -> Grid:
 
 
 def _losses(view: Learning, steps: Sequence[str], everything: bool) -> Grid:
-    largest = max((loss for at in view.snapshots for loss in at.losses if loss is not None), default=1.0) or 1.0
+    largest = max((loss for snapshot in view.snapshots for loss in snapshot.losses if loss is not None), default=1.0) or 1.0
     return Grid(
         tuple(steps),
         tuple(map(visible, view.tokens)),
-        tuple(tuple(None if loss is None else loss / largest for loss in at.losses) for at in view.snapshots),
-        tuple(tuple("" if loss is None else f"{loss:.2f}" for loss in at.losses) for at in view.snapshots),
-        tuple(tuple("" if loss is None else f"{loss:.3f} nats" for loss in at.losses) for at in view.snapshots),
+        tuple(tuple(None if loss is None else loss / largest for loss in snapshot.losses) for snapshot in view.snapshots),
+        tuple(tuple("" if loss is None else f"{loss:.2f}" for loss in snapshot.losses) for snapshot in view.snapshots),
+        tuple(tuple("" if loss is None else f"{loss:.3f} nats" for loss in snapshot.losses) for snapshot in view.snapshots),
         texts_optional=True,
         all_columns=everything,
     )
@@ -138,15 +139,15 @@ def _expected(view: Learning, steps: Sequence[str]) -> Table:
         Column("most likely next", min_width=22),
     )  # fmt: skip
     rows = []
-    for step, at in zip(steps, view.snapshots, strict=True):
-        best = at.candidates[view.position]
-        loss = "" if at.loss is None else f"{at.loss:.3f}"
+    for step, snapshot in zip(steps, view.snapshots, strict=True):
+        best = snapshot.candidates[view.position]
+        loss = "" if snapshot.loss is None else f"{snapshot.loss:.3f}"
         rows.append(TableRow((step, loss, best[0].probability, Shortenable(_line(best, 5), _line(best, 2)))))
     return Table(columns, tuple(rows))
 
 
 def _line(candidates: Sequence[Candidate], limit: int) -> str:
-    return " · ".join(f"{visible(at.text)} {format_percent(at.probability)}" for at in candidates[:limit])
+    return " · ".join(f"{visible(best.text)} {format_percent(best.probability)}" for best in candidates[:limit])
 
 
 MAX_TOKENS = 128  # of a text, so that its losses and maps at every step can be seen
@@ -178,7 +179,7 @@ def learning(
         raise InputError(f"{name}: holds no snapshots of a training. Train with --snapshots, or name another folder.")
     snapshots: list[SnapshotReading] = []
     view = None
-    for number, (step, path) in enumerate(paths.items(), 1):
+    for done, (step, path) in enumerate(paths.items(), 1):
         reading = read(path)  # the model before it is no longer held
         if view is None:
             view = _frame(name, reading, position, layer, head)
@@ -187,13 +188,13 @@ def learning(
         snapshots.append(_snapshot(step, reading, view, best))
         del reading
         if progress is not None:
-            progress(number, len(paths))
+            progress(done, len(paths))
     assert view is not None
     return Learning(**{**vars(view), "snapshots": tuple(snapshots)})
 
 
 def _spread(paths: dict[int, Path], most: int) -> dict[int, Path]:
-    """At most so many of the snapshots, evenly, the first and the last among them."""
+    """At most `most` of the snapshots, evenly, the first and the last among them."""
     steps = list(paths)
     if len(steps) <= most:
         return paths
@@ -209,10 +210,10 @@ def _frame(name: str, reading: Reading, position: int | str, layer: int, head: i
         )
     if len(reading) > MAX_TOKENS:
         raise InputError(f"the text has {len(reading)} tokens, and {MAX_TOKENS} can be shown at most. Shorten it.")
-    at = find_token(position, reading.texts)
+    index = find_token(position, reading.texts)
     blocks, heads = layers_and_heads(reading, "self")
     chosen = checked_index(layer, blocks, "layer"), checked_index(head, heads, "head")
-    return Learning(name, reading.texts, at, tuple(reading.stream), *chosen, blocks, heads, ())
+    return Learning(name, reading.texts, index, tuple(reading.stream), *chosen, blocks, heads, ())
 
 
 def _snapshot(step: int, reading: Reading, view: Learning, best: int) -> SnapshotReading:

@@ -36,7 +36,7 @@ class Unit:
 
 def token_units(reading: Activations, places: Iterable[Place]) -> list[Unit]:
     texts = {True: [token.text for token in reading.source_tokens], False: reading.texts}
-    return [Unit(texts[in_source][at], ((in_source, at),)) for in_source, at in places]
+    return [Unit(texts[in_source][position], ((in_source, position),)) for in_source, position in places]
 
 
 class LeaveOneOut:
@@ -53,9 +53,9 @@ class LeaveOneOut:
         least = 3 if target.loss else 2  # tokens, of which one goes
         fixed = {target.position} if target.position is not None and not reading.model.writes else set()
         fixed |= {0} if reading.source is not None else set()  # a decoder's start
-        text = [(False, at) for at in range(len(reading.ids)) if self.end >= least and at not in fixed]
+        text = [(False, position) for position in range(len(reading.ids)) if self.end >= least and position not in fixed]
         source = range(len(reading.source)) if reading.source is not None and len(reading.source) > 1 else ()
-        if not (places := [*((True, at) for at in source), *text]) and not allow_none:
+        if not (places := [*((True, position) for position in source), *text]) and not allow_none:
             raise InputError(
                 "no token can be left out of a text that has only one. Take more text, or "
                 f"{spell('method', 'input-x-gradient')}."
@@ -78,7 +78,7 @@ class LeaveOneOut:
         template = [(in_source, word) for in_source, word in self._all_words() if word.origin == "template"]
         kept = {(in_source, position) for in_source, word in template for position in word.positions}
         for in_source, length in ((True, len(self.reading.source or ())), (False, self.end)):
-            stays = any((in_source, at) in kept or (in_source, at) not in places for at in range(length))
+            stays = any((in_source, token) in kept or (in_source, token) not in places for token in range(length))
             if not stays or (self.reading.model.writes and not in_source):
                 kept.add((in_source, length - 1))
         free = [place for place in places if place not in kept]
@@ -93,9 +93,9 @@ class LeaveOneOut:
         """Words as far as all of a place's tokens can be left out."""
         found = []
         for in_source, word in self._all_words():
-            whole = [place for place in word.places if all((in_source, at) in places for at in place)]
+            whole = [place for place in word.places if all((in_source, position) in places for position in place)]
             if whole and word.origin != "template":
-                found.append(Unit(word.text, tuple((in_source, at) for place in whole for at in place)))
+                found.append(Unit(word.text, tuple((in_source, position) for place in whole for position in place)))
         if not found:
             raise InputError(f"no word can be left out of this text. Leave tokens out: {spell('by', 'tokens')}.")
         return found
@@ -134,7 +134,7 @@ class LeaveOneOut:
         whole = self.end + len(self.reading.source or ())
         if not self._in_rows or any(in_source for in_source, _ in gone):
             return whole - len(gone)
-        return max(1, self.end - min((at for _, at in gone), default=self.end) - len(gone))
+        return max(1, self.end - min((position for _, position in gone), default=self.end) - len(gone))
 
     @property
     def dtype(self) -> str:
@@ -160,7 +160,8 @@ class LeaveOneOut:
                         if source != reading.source:
                             feeds.append(Feed(executor.open(source), text, Want.LAST))
                             continue
-                        shared = min([len(text) - 1, *(at for _, at in places)])  # the last token is read for its logits
+                        # the last token is read for its logits
+                        shared = min([len(text) - 1, *(position for _, position in places)])
                         feeds.append(Feed(executor.fork(whole, shared), text[shared:], Want.LAST))
                     for output in executor.run(feeds):
                         yield self.target.value(output.host())
@@ -172,8 +173,8 @@ class LeaveOneOut:
         """The source and the text that remain."""
         source, text = self.reading.source, self.reading.ids[: self.end]
         if source is not None:
-            source = tuple(token for at, token in enumerate(source) if (True, at) not in gone)
-        return source, tuple(token for at, token in enumerate(text) if (False, at) not in gone)
+            source = tuple(token for position, token in enumerate(source) if (True, position) not in gone)
+        return source, tuple(token for position, token in enumerate(text) if (False, position) not in gone)
 
     def _alone(self, gone: Places) -> float:
         """A text by itself in PyTorch, where other heads, the loss and functions of all logits are known."""
@@ -182,7 +183,7 @@ class LeaveOneOut:
         source, ids = self._without(gone)
         reading, target = replace(self.reading, ids=ids, source=source, prompt_length=0), self.target
         if (position := target.position) is not None:
-            before = sum(not in_source and at < position for in_source, at in gone)
+            before = sum(not in_source and removed < position for in_source, removed in gone)
             target = replace(target, position=position - before)
         text = Differentiation(reading)
         values, _ = text.run(target, tuple(stack.requires_grad_() for stack in text.vectors()))  # as a function expects it

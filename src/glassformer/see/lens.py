@@ -83,8 +83,8 @@ class Lens(View):
                 all_columns=everything,
             ),
         ]
-        for at in range(len(self.positions)) if everything else (len(self.positions) - 1,):
-            parts += position_parts(self, at)
+        for index in range(len(self.positions)) if everything else (len(self.positions) - 1,):
+            parts += position_parts(self, index)
         parts.append(Paragraph("KL to last: divergence of a layer's probabilities from the last layer's, in bits", "dim"))
         return Page.titled(title, *parts)
 
@@ -107,10 +107,10 @@ class Lens(View):
         return f"Lens({len(self.layers)} layers × {len(self.positions)} positions)"
 
 
-def position_parts(view: Lens, at: int) -> list[PagePart]:
+def position_parts(view: Lens, index: int) -> list[PagePart]:
     """One position, layer by layer."""
-    last = visible(view.final[at].text)
-    named = [(name, layer[at]) for name, layer in zip(view.layers, view.predictions, strict=True)]
+    last = visible(view.final[index].text)
+    named = [(name, layer[index]) for name, layer in zip(view.layers, view.predictions, strict=True)]
     table = Table.of(
         named,
         (Column("layer", "number"), lambda row: row[0]),
@@ -120,10 +120,10 @@ def position_parts(view: Lens, at: int) -> list[PagePart]:
         (Column("its prob.", "number"), lambda row: format_percent(row[1].final)),
         (Column("", "bar", priority=5), lambda row: row[1].final),
         (Column("KL to last", "number", priority=8), lambda row: f"{row[1].divergence:.2f}"),
-        style=lambda row: "chosen" if row[1].id == view.final[at].id else "",
+        style=lambda row: "chosen" if row[1].id == view.final[index].id else "",
     )
-    where = f"after {visible(view.tokens[at])} (position {view.positions[at]})"
-    settled = view.settled(at)
+    where = f"after {visible(view.tokens[index])} (position {view.positions[index]})"
+    settled = view.settled(index)
     since = "from the start" if settled == "embedding" else f"is the first choice from layer {settled} on"
     return [Heading(f"{where}: {last} {since}"), table]
 
@@ -168,17 +168,15 @@ class LensTraining(View):
             Column("tuned lens", "number"), Column("", "bar", priority=6),
         )  # fmt: skip
         rows = tuple(
-            TableRow(
-                (at.layer, f"{at.before:.3f}", min(1.0, at.before / most), f"{at.after:.3f}", min(1.0, at.after / most))
-            )
-            for at in self.layers
+            TableRow((row.layer, *(cell for kl in (row.before, row.after) for cell in (f"{kl:.3f}", min(1.0, kl / most)))))
+            for row in self.layers
         )
         note = "KL divergence of a layer's prediction from the model's own, in bits, over held-out tokens"
         chart = LineChart("KL to the last layer, in bits", lines, "block", from_zero=True)
         return Page.titled(title, Paragraph(about), chart, Table(columns, rows), Paragraph(note, "dim"))
 
     def __repr__(self) -> str:
-        before, after = (sum(getattr(at, name) for at in self.layers) / len(self.layers) for name in ("before", "after"))
+        before, after = (sum(getattr(row, name) for row in self.layers) / len(self.layers) for name in ("before", "after"))
         return f"LensTraining({len(self.layers)} layers, mean KL {before:.2f} → {after:.2f})"
 
 
@@ -312,7 +310,7 @@ def lens(
             if progress is not None:
                 progress(len(by_position), len(chosen))
     by_layer = tuple(zip(*by_position, strict=True))
-    tokens = tuple(texts[at] for at in chosen)
+    tokens = tuple(texts[index] for index in chosen)
     return Lens(model.name, tuple(chosen), tokens, tuple(stream), by_layer, tuned is not None)
 
 

@@ -97,16 +97,16 @@ def resolve_metric(
         raise SettingError(f"a {metric.replace('-', ' ')} has no rival: that is for a lead. Leave out {spell('against')}.")
     if head == "base":
         raise InputError(f"{name} has no head and so no logits. In Python, give a metric that is a function of its states.")
-    at = _position(reading, position)
-    first, second = _answer(reading, at, token), None if against is None else _answer(reading, at, against)
+    index = _position(reading, position)
+    first, second = _answer(reading, index, token), None if against is None else _answer(reading, index, against)
     if metric == "lead" and second is None:
-        scores = _scores(reading, at) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
-        second = _answer(reading, at, runner_up(scores, first.id)) if scores.size > 1 else None
+        scores = _scores(reading, index) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
+        second = _answer(reading, index, runner_up(scores, first.id)) if scores.size > 1 else None
         metric = metric if second is not None else "logit"
     if second is not None and first.id == second.id:
         raise InputError(f"a token has no lead over itself. Hold {first.text!r} against another one.")
-    target = Target(at, first.id, None if second is None else second.id, metric == "log-probability")
-    return Metric(target, metric, at, first, second)
+    target = Target(index, first.id, None if second is None else second.id, metric == "log-probability")
+    return Metric(target, metric, index, first, second)
 
 
 def _position(reading: Activations, position: int | str | None) -> int | None:
@@ -134,9 +134,9 @@ def _answer(reading: Activations, position: int | None, token: int | str | None)
     model = reading.model
     if model.writes or model.head == "masked":
         scores = _scores(reading, position) if token is None else np.zeros(model.config.vocab_size, np.float32)
-        number = resolve_token_id(model, token, scores)
-        return AnswerToken(number, token_text(model.tokenizer, number))
-    labels = LABELS.get(model.head) or tuple(model.label(number) for number in range(model.config.label_count))
+        token_id = resolve_token_id(model, token, scores)
+        return AnswerToken(token_id, token_text(model.tokenizer, token_id))
+    labels = LABELS.get(model.head) or tuple(model.label(token_id) for token_id in range(model.config.label_count))
     if token is None:
         return AnswerToken(best := int(_scores(reading, position).argmax()), labels[best])
     if (label := _label_number(token, labels)) is None:

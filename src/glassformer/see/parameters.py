@@ -232,7 +232,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     """
     ranges = []
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
+        members = [index for _, index in run]
         ranges.append(str(members[0]) if len(members) == 1 else f"{members[0]}–{members[-1]}")
     return ", ".join(ranges)
 

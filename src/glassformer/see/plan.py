@@ -109,6 +109,6 @@ def _cache_elements(blueprint: Blueprint, length: int) -> int:
     sizes, elements = axis_sizes(blueprint, length), 0
     for op in blueprint.ops_of(Attend):
         if not op.stack and (op.options["causal"] or op.cross):
-            for number in op.inputs[1:3]:
-                elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[number].shape)
+            for index in op.inputs[1:3]:
+                elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[index].shape)
     return elements

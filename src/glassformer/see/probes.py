@@ -184,16 +184,16 @@ class TrainedProbes:
             label = self.labels[1]
         if label not in self.labels:
             raise InputError(f"label is {label!r}; it must be one of {', '.join(map(repr, self.labels))}.")
-        weight, at = probe.weight, self.labels.index(label)
-        others = np.delete(weight, at, 0).mean(0)
-        direction: Floats = weight[at] - others
+        weight, index = probe.weight, self.labels.index(label)
+        others = np.delete(weight, index, 0).mean(0)
+        direction: Floats = weight[index] - others
         return direction / np.float32(max(float(np.linalg.norm(direction)), 1e-30))
 
     def predict(self, texts: Sequence[str], site: str) -> list[str]:
         """The label of each text, by the probe of a site."""
         probe = self._probe(site)
         vectors = text_vectors(self.model, texts, [site], self.position)[site]
-        return [self.labels[number] for number in probe.scores(vectors).argmax(1)]
+        return [self.labels[index] for index in probe.scores(vectors).argmax(1)]
 
     def _probe(self, site: str) -> Probe:
         if site not in self.probes:
@@ -281,13 +281,13 @@ def text_vectors(
     for batch, parts in batches_of_texts(model, texts, sites, length, progress):
         pooled = {site: np.zeros((len(batch), int(np.prod(shape))), np.float32) for site, shape in sites.items()}
         for part in parts:
-            tokens = len(batch[part.number].ids)
+            tokens = len(batch[part.text_index].ids)
             for site, values in part.values.items():
                 rows = values.reshape(len(values), -1)
                 if position == "mean":
-                    pooled[site][part.number] += rows.sum(0) / np.float32(tokens)
+                    pooled[site][part.text_index] += rows.sum(0) / np.float32(tokens)
                 elif part.start + len(rows) == tokens:
-                    pooled[site][part.number] = rows[-1]
+                    pooled[site][part.text_index] = rows[-1]
         for site, rows in pooled.items():
             vectors[site].append(rows)
     joined = {site: np.concatenate(rows) for site, rows in vectors.items()}

@@ -194,8 +194,8 @@ def weight_hash(model: ModelLike) -> str | None:
     files = {path: file.mapped or MappedFile(path) for path, file in stored.items()}
     for path in sorted(files):  # as they were mapped: another file may have taken a name since
         files[path].check()
-        for at in range(0, len(files[path]), BLOCK):
-            digest.update(files[path].read(at, BLOCK))
+        for start in range(0, len(files[path]), BLOCK):
+            digest.update(files[path].read(start, BLOCK))
     for recipe in recipes:
         digest.update(recipe.encode())
     return digest.hexdigest()

@@ -124,8 +124,8 @@ class Index:
         write_text(folder / INDEX, json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n")
 
 
-def shard_path(folder: Path, number: int) -> Path:
-    return folder / f"shard-{number:05}.safetensors"
+def shard_path(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:05}.safetensors"
 
 
 def read_index(folder: Path) -> Index:
@@ -177,9 +177,9 @@ class OpenShard:
         return slice(text, text + 1) if self.last_only else self.tokens(text)
 
 
-def open_shard(folder: Path, index: Index, number: int) -> OpenShard:
+def open_shard(folder: Path, index: Index, shard_index: int) -> OpenShard:
     """A shard whose tensors are as the index says."""
-    path, shard = shard_path(folder, number), index.shards[number]
+    path, shard = shard_path(folder, shard_index), index.shards[shard_index]
     advice = f"Record the same texts again with {spell('resume')}, which mends it."
     tensors = read_safetensors(path, advice)
     expected: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
@@ -234,12 +234,12 @@ class RecordedActivations:
         """How many texts there are."""
         return self._text_ends[-1] if self._text_ends else 0
 
-    def __getitem__(self, number: int) -> RecordedText:
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"there is no text {number} among {len(self)}.")
-        number %= len(self)
-        at = bisect_right(self._text_ends, number)
-        return RecordedText(self.shard(at), number - (self._text_ends[at - 1] if at else 0))
+    def __getitem__(self, index: int) -> RecordedText:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no text {index} among {len(self)}.")
+        index %= len(self)
+        shard = bisect_right(self._text_ends, index)
+        return RecordedText(self.shard(shard), index - (self._text_ends[shard - 1] if shard else 0))
 
     def __iter__(self) -> Iterator[RecordedText]:
         return (self[index] for index in range(len(self)))
@@ -323,7 +323,7 @@ class RowBatches:
         for rows in self._parts(width):
             rows = np.concatenate((left, rows)) if len(left) else rows
             whole = len(rows) // self.size * self.size
-            yield from (rows[at : at + self.size] for at in range(0, whole, self.size))
+            yield from (rows[start : start + self.size] for start in range(0, whole, self.size))
             left = rows[whole:].copy()
         if len(left):
             yield left

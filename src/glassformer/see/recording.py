@@ -115,7 +115,7 @@ class Recording(View):
         return write_form(path, {".html": lambda: saved_page(self.to_dict(), self._slices())})
 
     def widget(self, height: int = 720) -> Any:
-        """The studio with this run, for a notebook's cell; so many pixels high. Needs the extra `notebooks`."""
+        """The studio with this run, for a notebook's cell; `height`: in pixels. Needs the extra `notebooks`."""
         from glassformer.studio.saved_page import recording_widget
 
         return recording_widget(self.to_dict(), self._slices(), height)
@@ -127,7 +127,7 @@ class Recording(View):
         return f"Recording({self.model}: {len(self.steps)} tokens)"
 
 
-CANDIDATES = 64  # recorded one by one; a run is watched with `look` of so many
+CANDIDATES = 64  # of a step that are recorded one by one; a run is watched with as many
 PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
 
@@ -202,7 +202,7 @@ def record_lenses(run: RunLike, numbers: Sequence[int]) -> list[RecordedLens]:
     if not numbers:
         return []
     reading = Activations.of_run(run)
-    seen = lens(reading, [reading.prompt_length - 1 + number for number in numbers])
+    seen = lens(reading, [reading.prompt_length - 1 + index for index in numbers])
     return [_lens_at(column) for column in zip(*seen.predictions, strict=True)]
 
 

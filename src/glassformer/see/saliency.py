@@ -195,10 +195,10 @@ def _first(view: Saliency, count: int) -> tuple[SalientToken, ...]:
 def _metric(view: Saliency) -> str:
     if view.token is None:
         return {"loss": "the text's loss"}.get(view.metric, "a function of the logits")
-    at = "" if view.position is None else f" at position {view.position}"
+    where = "" if view.position is None else f" at position {view.position}"
     if view.against is not None:
-        return f"{visible(view.token.text)}'s lead over {visible(view.against.text)}{at}"
-    return f"the {view.metric.replace('-', ' ')} of {visible(view.token.text)}{at}"
+        return f"{visible(view.token.text)}'s lead over {visible(view.against.text)}{where}"
+    return f"the {view.metric.replace('-', ' ')} of {visible(view.token.text)}{where}"
 
 
 def _path(view: Saliency) -> str:
@@ -230,12 +230,12 @@ def _sampling(view: Saliency) -> str:
 
 def _agreement(view: Saliency) -> str:
     assert view.agreement is not None
-    number = view.agreement.correlation
+    correlation = view.agreement.correlation
     among = "" if view.agreement.tokens == len(view.tokens) else f", over {pluralize(view.agreement.tokens, 'token')}"
-    if number is None:
+    if correlation is None:
         return f"There is no rank correlation with leaving tokens out, since nothing differs{among}."
     what = "what leaving the token out changes" if view.method == "gradient-norm" else "leaving the token out"
-    return f"The rank correlation with {what} is {number:+.2f} on this text{among}."
+    return f"The rank correlation with {what} is {correlation:+.2f} on this text{among}."
 
 
 Numbers = npt.NDArray[np.float64]
@@ -375,7 +375,10 @@ def gradients(
 
 def _places(reading: Activations) -> list[Place]:
     """All tokens, an encoder-decoder's source first."""
-    return [*((True, at) for at in range(len(reading.source or ()))), *((False, at) for at in range(len(reading.ids)))]
+    return [
+        *((True, position) for position in range(len(reading.source or ()))),
+        *((False, position) for position in range(len(reading.ids))),
+    ]
 
 
 def _tokens(
@@ -387,13 +390,13 @@ def _tokens(
 ) -> tuple[SalientToken, ...]:
     found = []
     for index, (unit, value) in enumerate(zip(units, values, strict=True)):
-        in_source, at = unit.places[0]
-        token = (reading.source_tokens if in_source else reading.tokens)[at]
+        in_source, place = unit.places[0]
+        token = (reading.source_tokens if in_source else reading.tokens)[place]
         error = interval = None
         if errors is not None and half_widths is not None:
             error, interval = float(errors[index]), (value - half_widths[index], value + half_widths[index])
         positions = tuple(position for _, position in unit.places)
-        found.append(SalientToken(at, token.id, unit.text, in_source, float(value), positions, error, interval))
+        found.append(SalientToken(place, token.id, unit.text, in_source, float(value), positions, error, interval))
     return tuple(found)
 
 
@@ -563,11 +566,11 @@ class BaselinePath:
         self.steps = 0  # so far, at which gradients were taken
 
     def quadrature(self, steps: int) -> PathPiece:
-        """The whole line, by Gauss and Legendre's rule of so many points."""
+        """The whole line, by Gauss and Legendre's rule of `steps` points."""
         return self._pieces([(0.0, 1.0)], steps)[0]
 
     def adaptive(self, progress: Progress | None = None) -> PathPiece:
-        """The same in pieces, of which the worst are halved until their errors together are small."""
+        """The line in pieces, of which the worst are halved until the sum of their errors is small."""
         budget = max(NODES, min(MAX_STEPS, MAX_TOKENS // self.text.length))
         pieces = self._pieces([(0.0, 1.0)], NODES)
         allowed = TOLERANCE * abs(self.values[1.0] - self.values[0.0])

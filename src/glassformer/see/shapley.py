@@ -123,7 +123,7 @@ def _order(players: int, seed: int, index: int) -> npt.NDArray[np.int64]:
 def _contributions(game: Game, order: npt.NDArray[np.int64]) -> Numbers:
     """What each player adds where it joins, on average over an order and its reverse."""
     orders = (order.tolist(), order[::-1].tolist())
-    ways = [[0, *np.bitwise_or.accumulate(np.array([1 << at for at in one], object)).tolist()] for one in orders]
+    ways = [[0, *np.bitwise_or.accumulate(np.array([1 << player for player in one], object)).tolist()] for one in orders]
     worth = game.worth([coalition for way in ways for coalition in way]).reshape(2, -1)
     added = np.zeros((2, game.players))
     for row, one in enumerate(orders):

@@ -183,7 +183,7 @@ def steering(
     differences: dict[str, list[Floats]] = {name: [] for name in sites}
     lengths: dict[str, list[float]] = {name: [] for name in sites}
     texts = []
-    for number, pair in enumerate(pairs, 1):
+    for done, pair in enumerate(pairs, 1):
         readings = [read(model, text, **prompt_options) for text in pair]
         texts.append([_shown_text(*each) for each in zip(pair, readings, strict=True)])
         positive, negative = (_token_values(reading, axes, tokens) for reading in readings)
@@ -191,7 +191,7 @@ def steering(
             differences[name].append(positive[name] - negative[name])
             lengths[name] += [float(np.linalg.norm(positive[name])), float(np.linalg.norm(negative[name]))]
         if progress is not None:
-            progress(number, len(pairs))
+            progress(done, len(pairs))
     directions, infos, projections = {}, [], []
     for name in sites:
         stacked = np.stack(differences[name])
@@ -210,8 +210,8 @@ def steering(
         )
     vector = SteeringVector(directions, model.name, model.weights_digest, method, tokens, len(pairs))
     rows = tuple(
-        SteeringPair(texts[number][0], texts[number][1], tuple(float(along[number]) for along in projections))
-        for number in range(len(pairs))
+        SteeringPair(texts[index][0], texts[index][1], tuple(float(along[index]) for along in projections))
+        for index in range(len(pairs))
     )
     return MadeSteeringVector(model.name, method, tokens, tuple(infos), rows, vector)
 

@@ -44,7 +44,7 @@ class EncodedText:
 class TextPart:
     """Some tokens of a text, and what they have at some sites."""
 
-    number: int  # of the text
+    text_index: int
     start: int  # the position of the first token
     values: Mapping[str, Floats]  # by site: (tokens, …)
 
@@ -52,15 +52,15 @@ class TextPart:
 def encode_texts(model: ModelLike, texts: Iterable[str], length: int | None = None, first: int = 1) -> Iterator[EncodedText]:
     """Texts and their ids, as many as fit into the context, or `length` of them; `first`: the first one's number."""
     room = min(length or model.config.context, model.config.context)
-    for number, text in enumerate(texts, first):
+    for index, text in enumerate(texts, first):
         if not isinstance(text, str):
-            raise InputTypeError(f"text {number} is {brief(text)}; each must be a string.")
+            raise InputTypeError(f"text {index} is {brief(text)}; each must be a string.")
         ids = model.tokenizer(text)["input_ids"]
         cut = len(ids) > room
         if cut:
             ids = model.tokenizer(text, truncation=True, max_length=room)["input_ids"]
         if not ids:
-            raise InputError(f"text {number} has no tokens. Leave it out.")
+            raise InputError(f"text {index} has no tokens. Leave it out.")
         yield EncodedText(text, tuple(ids), cut)
 
 
@@ -101,18 +101,18 @@ def read_texts(model: ModelLike, rows: Sequence[Sequence[int]], sites: Mapping[s
     """What the tokens of some texts have at some sites, in an order that depends on these texts alone."""
     watch = Watch(frozenset(sites))
     if not model.writes:
-        for number, ids in enumerate(rows):
-            yield TextPart(number, 0, _by_token(sites, encoder_pass(model, ids, watch)[1], batched=False))
+        for text_index, ids in enumerate(rows):
+            yield TextPart(text_index, 0, _by_token(sites, encoder_pass(model, ids, watch)[1], batched=False))
         return
     most = max(1, min(BATCH_TOKENS, BATCH_BYTES // (4 * sum(math.prod(shape) for shape in sites.values()))))
     by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # for executors that pad
     for group in grouped(by_length, lambda index: len(rows[index]), most):
         executor = model.executor
-        opened = [executor.open(rows[number] if model.decoder_start_token is not None else None) for number in group]
+        opened = [executor.open(rows[index] if model.decoder_start_token is not None else None) for index in group]
         try:
-            for start, values in _run_group(model, executor, opened, [rows[number] for number in group], watch, most):
-                for number, value in zip(group, values, strict=True):
-                    yield TextPart(number, start, _by_token(sites, value, batched=True))
+            for start, values in _run_group(model, executor, opened, [rows[index] for index in group], watch, most):
+                for text_index, value in zip(group, values, strict=True):
+                    yield TextPart(text_index, start, _by_token(sites, value, batched=True))
         finally:
             for row in opened:
                 executor.close(row)

@@ -134,7 +134,7 @@ def vocabulary(tokenizer: Tokenizer, blueprint: Blueprint | None = None) -> Voca
     rows = next(blueprint.ops_of(Embed)).weights[0].shape[0]
     scored = blueprint.ops[-1].shape[-1] if blueprint.head in SCORING else None
     assert scored is None or isinstance(scored, int)
-    added = sum(number >= max(rows, trained) for number in tokenizer.get_added_vocab().values())
+    added = sum(token_id >= max(rows, trained) for token_id in tokenizer.get_added_vocab().values())
     return VocabularySizes(trained, listed, rows, scored, max(0, trained - rows) + added)
 
 
@@ -254,13 +254,18 @@ def tables(view: Batch, everything: bool) -> Iterator[Table]:
     shown = list(range(width))
     if width > MAX_POSITIONS:
         shown = [*shown[: MAX_POSITIONS // 2], *shown[-MAX_POSITIONS // 2 :]]
-    yield _table(lines, shown, [8 - min(at, len(shown) - 1 - at) for at in range(len(shown))], width - len(shown))
+    yield _table(
+        lines, shown, [8 - min(position, len(shown) - 1 - position) for position in range(len(shown))], width - len(shown)
+    )
 
 
 def _table(lines: Sequence[BatchLine], shown: Sequence[int], priorities: Sequence[int], more: int = 0) -> Table:
     """Some positions, and in the middle how many more there are."""
-    columns = [Column(str(at), "token", priority=value, min_width=5) for at, value in zip(shown, priorities, strict=True)]
-    rows = [[label, *(cells[at] if cells else "" for at in shown)] for label, cells, _ in lines]
+    columns = [
+        Column(str(position), "token", priority=value, min_width=5)
+        for position, value in zip(shown, priorities, strict=True)
+    ]
+    rows = [[label, *(cells[position] if cells else "" for position in shown)] for label, cells, _ in lines]
     if more:
         middle = len(shown) // 2
         columns.insert(middle, Column(f"{more:,} more"))
@@ -275,16 +280,17 @@ def _lines(view: Batch, everything: bool) -> Iterator[BatchLine]:
     texts, _ = view.shape
     numbers = list(range(texts))
     half = MAX_TEXTS // 2
-    for at in numbers if everything or texts <= MAX_TEXTS else [*numbers[:half], None, *numbers[-half:]]:
-        if at is None:
+    for index in numbers if everything or texts <= MAX_TEXTS else [*numbers[:half], None, *numbers[-half:]]:
+        if index is None:
             yield f"… {texts - 2 * half:,} more", (), "dim"
             continue
-        tokens = iter(view.tokens[at])
-        yield str(at + 1), [visible(next(tokens).text) if is_token else PADDING for is_token in view.attention_mask[at]], ""
+        tokens = iter(view.tokens[index])
+        cells = [visible(next(tokens).text) if is_token else PADDING for is_token in view.attention_mask[index]]
+        yield str(index + 1), cells, ""
         inputs = {"ids": view.ids, "mask": view.attention_mask, "types": view.token_type_ids}
         for name, rows in inputs.items():
             if rows is not None:
-                yield f"  {name}", [str(number) for number in rows[at]], "dim"
+                yield f"  {name}", [str(token_id) for token_id in rows[index]], "dim"
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
@@ -296,8 +302,14 @@ def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int], first: int = 0) ->
     """Ids as tokens for people; `first`: the position of the first."""
     special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
     return tuple(
-        Token(position, number, tokenizer.convert_ids_to_tokens(number), token_text(tokenizer, number), number in special)
-        for position, number in enumerate(ids, first)
+        Token(
+            position,
+            token_id,
+            tokenizer.convert_ids_to_tokens(token_id),
+            token_text(tokenizer, token_id),
+            token_id in special,
+        )
+        for position, token_id in enumerate(ids, first)
     )
 
 
@@ -343,24 +355,24 @@ def model_batch(
 def _text_tokens(tokenizer: Tokenizer, encoding: BatchEncoding, row: int = 0) -> tuple[TextToken, ...]:
     """The tokens of one row of a tokenizer's output."""
     added = tokenizer.backend.get_added_tokens_decoder()
-    special = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
+    special = {*tokenizer.all_special_ids, *(token_id for token_id, token in added.items() if token.special)}
     encoded = encoding[row]
     rows = zip(encoded.ids, encoded.offsets, encoded.word_ids, encoded.sequence_ids, strict=True)
     return tuple(
         TextToken(
             position,
-            number,
-            tokenizer.convert_ids_to_tokens(number),
-            shown_bytes(raw := tokenizer.token_bytes(number)),
-            number in special,
+            token_id,
+            tokenizer.convert_ids_to_tokens(token_id),
+            shown_bytes(raw := tokenizer.token_bytes(token_id)),
+            token_id in special,
             None if owner is None else start,
             None if owner is None else end,
             word,
-            number in added,
+            token_id in added,
             owner == 1,
             raw.hex(" "),
         )
-        for position, (number, (start, end), word, owner) in enumerate(rows)
+        for position, (token_id, (start, end), word, owner) in enumerate(rows)
     )
 
 
@@ -382,7 +394,7 @@ def batch(
         raise InputError(f"side={side!r} is not known. Use 'left' or 'right'.")
     if not texts:
         raise InputError("a batch has at least one text.")
-    if (empty := next((number for number, text in enumerate(texts, 1) if not text), None)) is not None:
+    if (empty := next((index for index, text in enumerate(texts, 1) if not text), None)) is not None:
         raise InputError(f"text {empty} is empty. Give at least one character.")
     encoding = tokenizer(list(texts), add_special_tokens=special, return_offsets_mapping=True)
     width = max(map(len, encoding["input_ids"]))
@@ -392,7 +404,7 @@ def batch(
         raise InputError(
             "this tokenizer has no token for padding, and none that ends a text and could stand in. Give one text at a time."
         )
-    number = None if token is None else tokenizer.convert_tokens_to_ids(token)
+    pad_id = None if token is None else tokenizer.convert_tokens_to_ids(token)
 
     def padded(rows: Sequence[Sequence[int]], filler: int) -> tuple[tuple[int, ...], ...]:
         paddings = ((filler,) * (width - len(row)) for row in rows)
@@ -406,13 +418,13 @@ def batch(
     return Batch(
         model=name,
         texts=tuple(texts),
-        ids=padded(encoding["input_ids"], number or 0),
+        ids=padded(encoding["input_ids"], pad_id or 0),
         attention_mask=padded([[1] * len(row) for row in encoding["input_ids"]], 0),
         token_type_ids=None if types is None else padded(types, 0),
         tokens=tuple(_text_tokens(tokenizer, encoding, row) for row in range(len(texts))),
         padding_side="left" if side == "left" else "right",
         pad_token=token,
-        pad_token_id=number,
+        pad_token_id=pad_id,
         borrowed=borrowed and token is not None,
         python=f'{set_pad_token}tokenizer(texts{arguments}, padding=True, return_tensors="pt")',
         vocabulary=vocabulary(tokenizer, blueprint),

@@ -222,11 +222,11 @@ def _masked(reading: Activations, best: int, progress: Progress | None) -> Itera
     places = [index for index, token in enumerate(reading.ids) if token not in special]
     for start in range(0, len(places), BATCH):
         group = places[start : start + BATCH]
-        rows = torch.tensor([[*reading.ids[:at], mask, *reading.ids[at + 1 :]] for at in group])
+        rows = torch.tensor([[*reading.ids[:position], mask, *reading.ids[position + 1 :]] for position in group])
         with torch.inference_mode():
             scores = module(rows).logits
-        for row, at in enumerate(group):
-            yield _place(reading, at, scores[row, at].float().numpy(), best)
+        for row, position in enumerate(group):
+            yield _place(reading, position, scores[row, position].float().numpy(), best)
         if progress is not None:
             progress(start + len(group), len(places))
 

@@ -26,7 +26,7 @@ STEP = "step"
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A number after so many steps; where there are many steps, the mean of some up to this one."""
+    """A number after a step; where there are many steps, the mean of some up to this one."""
 
     step: int
     value: float
@@ -43,7 +43,7 @@ class HeldOutEvaluation:
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """What the model wrote after so many steps."""
+    """What the model wrote after a step."""
 
     step: int
     text: str
@@ -72,7 +72,9 @@ class TrainingCurves(View):
         title = f"{self.name}: how the training goes"
         lines = [Line("loss", _points(self.loss))]
         if self.held_out:
-            lines.append(Line("held-out loss", tuple((float(at.step), at.loss) for at in self.held_out), marked=True))
+            lines.append(
+                Line("held-out loss", tuple((float(point.step), point.loss) for point in self.held_out), marked=True)
+            )
         parts: list[PagePart] = [
             Paragraph(progress(self)),
             LineChart("loss, in nats per token", tuple(lines), STEP),
@@ -132,7 +134,7 @@ OWN = ("kind", "step", "loss", "seconds", "examples", "time")  # of an evaluatio
 
 
 class Curve:
-    """Numbers by step, at most so many: when they become more, each two neighbours become one."""
+    """Numbers by step, at most `most`: when they become more, each two neighbours become one."""
 
     def __init__(self, most: int = MAX_POINTS) -> None:
         self.most, self.size = most, 1  # steps to a point

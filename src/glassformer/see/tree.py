@@ -165,14 +165,14 @@ class Tree(View):
     def _along(self, at: Sequence[int]) -> list[Node]:
         """The root, and every node on a path."""
         nodes = [self.root]
-        for step, number in enumerate(at):
+        for step, index in enumerate(at):
             node = nodes[-1]
-            if not isinstance(number, int) or not 0 <= number < len(node.children):
+            if not isinstance(index, int) or not 0 <= index < len(node.children):
                 where = f"node {format_path(at[:step])}" if step else "the root"
                 count = len(node.children)
                 children = f"{count} children (0 to {count - 1})" if count > 1 else "1 child (0)" if count else "no children"
                 raise InputError(f"there is no node {format_path(at)}: {where} has {children}.")
-            nodes.append(node.children[number])
+            nodes.append(node.children[index])
         return nodes
 
     def open_path(self, at: Sequence[int]) -> list[Node]:
@@ -521,8 +521,8 @@ def to_growing(root: Node, at: Sequence[int]) -> tuple[GrowingNode, GrowingNode]
         return growing
 
     growing_root = node = copy(root, 0.0)
-    for number in at:
-        node = node.children[number]
+    for index in at:
+        node = node.children[index]
     return growing_root, node
 
 

@@ -185,7 +185,7 @@ def verify_all(
     reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], blocks: int, encoder: int = 0,
     sources: Sequence[Sequence[int]] | None = None, routed: tuple[int, ...] = (),
 ) -> list[Verdict]:  # fmt: skip
-    """The same for several executors, so that the reference need run only once."""
+    """Compare several executors with a reference, which runs only once."""
     if not prompts or not all(prompts):
         raise InputError("there is nothing to compare executors on. Give at least one prompt, each of at least one token.")
     watch = Watch(frozenset({"*"})).expanded(blocks, encoder, routed)
@@ -193,20 +193,20 @@ def verify_all(
     opened = [(executor, [executor.open(*source) for source in openings]) for executor in (reference, *executors)]
     reference_rows = opened[0][1]
     tallies = [Tally() for _ in executors]
-    ids_by_row: dict[int, list[int]] = {at: list(prompt) for at, prompt in enumerate(prompts)}
+    ids_by_row: dict[int, list[int]] = {index: list(prompt) for index, prompt in enumerate(prompts)}
     try:
         for turn in range(3):
             expected, *outputs = (
-                executor.run([Feed(rows[at], ids, Want.ALL, watch=watch) for at, ids in ids_by_row.items()])
+                executor.run([Feed(rows[index], ids, Want.ALL, watch=watch) for index, ids in ids_by_row.items()])
                 for executor, rows in opened
             )
             for tally, scores in zip(tallies, outputs, strict=True):
                 tally.add(expected, scores, [len(ids) for ids in ids_by_row.values()])
             ids_by_row = {
-                at: _next_ids(prompts[at], scores, turn, at)[: reference.context - reference_rows[at].length]
-                for at, scores in zip(ids_by_row, expected, strict=True)
+                index: _next_ids(prompts[index], scores, turn, index)[: reference.context - reference_rows[index].length]
+                for index, scores in zip(ids_by_row, expected, strict=True)
             }
-            ids_by_row = {at: ids for at, ids in ids_by_row.items() if ids}
+            ids_by_row = {index: ids for index, ids in ids_by_row.items() if ids}
             if not ids_by_row:
                 break
     finally:

@@ -277,7 +277,7 @@ def pieces(tensor: StoredTensor | LoadedTensor) -> Iterator[Numbers]:
         return
     if tensor.kind in WIDE:
         numbers = tensor.bytes.view(WIDE[tensor.kind])
-        yield from (numbers[at : at + PIECE] for at in range(0, len(numbers), PIECE))
+        yield from (numbers[start : start + PIECE] for start in range(0, len(numbers), PIECE))
         return
     shape = tensor.shape if tensor.layout is None else tensor.layout.stored_shape(tensor.shape)
     rows = int(np.prod(shape[:-1], dtype=np.int64))
@@ -285,7 +285,7 @@ def pieces(tensor: StoredTensor | LoadedTensor) -> Iterator[Numbers]:
         yield tensor.to_float32()
         return
     width, step = tensor.size // rows, max(1, PIECE // shape[-1])
-    for at in range(0, rows, step):
-        count = min(step, rows - at)
-        offset = tensor.offset + at * width
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        offset = tensor.offset + start * width
         yield replace(tensor, shape=(count, shape[-1]), offset=offset, size=count * width, layout=None).to_float32()

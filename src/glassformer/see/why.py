@@ -88,7 +88,7 @@ class Whys(View):
 
 
 def _choice_parts(view: Why, everything: bool) -> list[PagePart]:
-    idle = [rule for at, rule in enumerate(view.rules, 1) if _idle(view, at)]
+    idle = [rule for stage, rule in enumerate(view.rules, 1) if _idle(view, stage)]
     note = [Paragraph(f"changed nothing here: {', '.join(idle)}", "dim")] if idle else []
     return [Paragraph(sentence(view)), table(view, everything), *note]
 
@@ -100,12 +100,12 @@ def table(view: Why, everything: bool = False) -> Table:
     """
     candidates = _shown_candidates(view, everything)
     names = ("log-prob" if view.beams > 1 else "model", *(SHORT_NAMES.get(name, name) for name in view.rules))
-    stages = [at for at in range(len(names)) if not at or not _idle(view, at)]
-    priorities = {at: 9 if at in (0, stages[-1]) else min(8, 2 + index) for index, at in enumerate(stages)}
+    stages = [stage for stage in range(len(names)) if not stage or not _idle(view, stage)]
+    priorities = {stage: 9 if stage in (0, stages[-1]) else min(8, 2 + index) for index, stage in enumerate(stages)}
     columns = (
         Column(),
         Column("candidate", "token", min_width=10),
-        *(Column(names[at], "number", priority=priorities[at]) for at in stages),
+        *(Column(names[stage], "number", priority=priorities[stage]) for stage in stages),
         Column("prob.", "number"),
         Column("", "bar", priority=1),
         Column("removed by", priority=8),
@@ -115,7 +115,7 @@ def table(view: Why, everything: bool = False) -> Table:
             (
                 "→" if candidate.chosen else "",
                 visible(candidate.text),
-                *("" if (score := candidate.scores[at]) is None else f"{score:.2f}" for at in stages),
+                *("" if (score := candidate.scores[stage]) is None else f"{score:.2f}" for stage in stages),
                 format_percent(candidate.probability) if candidate.probability else "",
                 float(candidate.probability),
                 candidate.removed_by or "",
@@ -125,8 +125,8 @@ def table(view: Why, everything: bool = False) -> Table:
         for candidate in candidates
     ]
     totals = [
-        TableRow(("", "in play", *(f"{view.counts[at]:,}" for at in stages), "", 0.0, ""), "dim"),
-        TableRow(("", "entropy", *(f"{view.entropies[at]:.2f}" for at in stages), "", 0.0, ""), "dim"),
+        TableRow(("", "in play", *(f"{view.counts[stage]:,}" for stage in stages), "", 0.0, ""), "dim"),
+        TableRow(("", "entropy", *(f"{view.entropies[stage]:.2f}" for stage in stages), "", 0.0, ""), "dim"),
     ]
     return Table(columns, (*rows, *totals))
 
@@ -136,11 +136,11 @@ def _shown_candidates(view: Why, everything: bool) -> list[ExplainedCandidate]:
     return [*view.candidates[:limit], *(candidate for candidate in view.candidates[limit:] if candidate.chosen)]
 
 
-def _idle(view: Why, at: int) -> bool:
+def _idle(view: Why, stage: int) -> bool:
     """Whether a rule changed nothing that is shown."""
-    same = view.counts[at] == view.counts[at - 1]
+    same = view.counts[stage] == view.counts[stage - 1]
     shown = _shown_candidates(view, everything=False)
-    return same and all(candidate.scores[at] == candidate.scores[at - 1] for candidate in shown)
+    return same and all(candidate.scores[stage] == candidate.scores[stage - 1] for candidate in shown)
 
 
 def sentence(view: Why) -> str:

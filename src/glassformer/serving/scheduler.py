@@ -19,10 +19,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from glassformer.decoding import Policy, Step, StepDetail, generate, runs_in_loop
 from glassformer.decoding.loop import Loop
+from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.resources import free_memory
@@ -144,18 +145,18 @@ class Scheduler:
         self,
         runs: Sequence[Run],
         *,
-        look: int | Literal["all"] = 0,
+        detail: StepDetail = NOTHING,
         watch: Watch | None = None,
         client: str = "",
         cache_salt: Hashable = None,
     ) -> Generation:
         """Queue the texts of one prompt; their tokens come as events. Raises QueueFull where too many wait.
 
-        `look` and `watch`: what each step carries beside its token, as for `Model.generate`; `client`: whose it is, for
+        `detail` and `watch`: what each step carries beside its token; `client`: whose it is, for
         the queue serves clients in turn; `cache_salt`: what was read before is used again by those of the same salt alone.
         """
         first = runs[0]
-        policies = tuple(self._policies(runs, StepDetail.of(look), cache_salt))
+        policies = tuple(self._policies(runs, detail, cache_salt))
         generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
         if generation.tokens > self._cache_tokens:
             raise InputError(

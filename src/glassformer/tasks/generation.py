@@ -268,8 +268,8 @@ class TranslationTask(TextToTextTask):
             if self.model.config.model_type == "t5":
                 raise InputError("T5 needs to know the languages: use a task such as translation_en_to_de.")
             return ""
-        if (own := self._config_prefix(f"translation_{options.src_lang}_to_{options.tgt_lang}")) is not None:
-            return own
+        if (prefix := self._config_prefix(f"translation_{options.src_lang}_to_{options.tgt_lang}")) is not None:
+            return prefix
         if self.model.config.model_type != "t5":
             return ""  # a model for one pair of languages needs no instruction
         for code in (options.src_lang, options.tgt_lang):

@@ -58,7 +58,7 @@ class LengthLimits(NamedTuple):
 class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
     """Made by `AutoTokenizer.from_pretrained`; not by hand."""
 
-    familiar_classes = (
+    transformers_classes = (
         "transformers.tokenization_utils_tokenizers.PreTrainedTokenizerFast",
         "transformers.tokenization_utils_fast.PreTrainedTokenizerFast",
     )

@@ -74,7 +74,7 @@ class OutputLayer(Linear):
 class Conv1D(FamiliarClass, nn.Module):
     """A Linear whose weight is transposed, (in, out), as GPT-2's files have it."""
 
-    familiar_classes = ("transformers.pytorch_utils.Conv1D",)
+    transformers_classes = ("transformers.pytorch_utils.Conv1D",)
     product: Product | None = None
 
     def __init__(self, outputs: int, inputs: int) -> None:

@@ -24,7 +24,7 @@ Out = TypeVar("Out", bound="ModelOutput")
 
 @dataclass
 class ModelOutput(FamiliarClass, dict[str, Any]):
-    familiar_classes = ("transformers.utils.generic.ModelOutput",)
+    transformers_classes = ("transformers.utils.generic.ModelOutput",)
 
     def __init_subclass__(cls) -> None:
         pytree.register_pytree_node(

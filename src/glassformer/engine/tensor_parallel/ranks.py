@@ -102,14 +102,14 @@ class RankProcesses(Shared):
         """The ids of the other ranks' processes."""
         return [follower.process.pid for follower in self._followers]
 
-    def call(self, message: tuple[Any, ...], own: Callable[[], Result], answered: bool = False) -> Result:
+    def call(self, message: tuple[Any, ...], compute: Callable[[], Result], answered: bool = False) -> Result:
         """Send a message to all other ranks, and do rank 0's own part; `answered`: wait until they have done theirs."""
         followers, group = self._followers, self.group  # and not self, which a waiting call would keep alive
 
         def call() -> Result:
             for follower in followers:
                 follower.connection.send(message)
-            result = own()
+            result = compute()
             group.finish()
             for follower in followers if answered else ():
                 if (failure := follower.connection.recv()) is not None:

@@ -79,9 +79,9 @@ class OpValues:
 
     def _read_sites(self, sites: set[str]) -> None:
         sites = sites - self._read.keys()
-        at = [site for site in sites if self._follows_the_text(site)]
-        if at:
-            for site, value in self.reading.values_at([self.position], *at).items():
+        followed = [site for site in sites if self._follows_the_text(site)]
+        if followed:
+            for site, value in self.reading.values_at([self.position], *followed).items():
                 self._read[site] = np.asarray(value.take(0, axes(site)[1:].index("length")))
         if rest := sites - self._read.keys():
             for site, value in self.reading.values(*rest).items():
@@ -558,7 +558,7 @@ class _Contents:
 
 
 def make_strip(vector: Floats, most: int = OVERVIEW_CELLS) -> Strip:
-    """A vector as at most so many cells; where several numbers share a cell, it shows the one furthest from zero."""
+    """A vector as `most` cells at most; where several numbers share a cell, it shows the one furthest from zero."""
     flat = vector.reshape(-1)
     group = -(-flat.size // most)
     padded = np.zeros(-(-flat.size // group) * group, np.float32)

@@ -204,8 +204,8 @@ class LevelPaths:
         if parent is None:
             return None, None
         beside = [inner.path for inner in self.inner(parent) if self.openable(inner)]
-        at = beside.index(place.path)
-        return beside[at - 1] if at else None, beside[at + 1] if at + 1 < len(beside) else None
+        index = beside.index(place.path)
+        return beside[index - 1] if index else None, beside[index + 1] if index + 1 < len(beside) else None
 
     def inner(self, place: Place) -> list[Place]:
         """The levels directly inside a model, a block or a part of one."""

@@ -33,7 +33,7 @@ class Strip:
     """A vector as cells that can be drawn side by side."""
 
     size: int  # how many numbers it has
-    group: int  # so many of them share a cell, which shows the one that is furthest from zero
+    group: int  # how many of them share a cell, which shows the one that is furthest from zero
     cells: tuple[float, ...]
     root_mean_square: float
 

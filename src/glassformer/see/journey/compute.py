@@ -187,8 +187,8 @@ def label(scores: Floats, name: Callable[[int], str], problem: str | None) -> An
     if how == "softmax":
         return Answer("the label", _labels(top(scores, scores.size), name))
     order = np.argsort(-scores, kind="stable").tolist()
-    shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(scores[at])))) for at in order]
-    labels = (Candidate(at, name(at), float(scores[at]), share) for at, share in zip(order, shares, strict=True))
+    shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(scores[index])))) for index in order]
+    labels = (Candidate(index, name(index), float(scores[index]), share) for index, share in zip(order, shares, strict=True))
     return Answer("the label", tuple(labels), how=how)
 
 
@@ -217,7 +217,7 @@ def passage(allowed: Sequence[bool], starts: Floats, ends: Floats, text: Callabl
     begin, end = (_softmax(np.where(inside, scores, -np.inf)) for scores in (starts, ends))
     shares = np.tril(np.triu(np.outer(begin, end)), MAX_PASSAGE - 1)  # ends at or after its beginning
     places = np.argsort(-shares.ravel(), kind="stable")[:TOP].tolist()
-    spans = [divmod(at, len(inside)) for at in places if shares.ravel()[at] > 0]
+    spans = [divmod(index, len(inside)) for index in places if shares.ravel()[index] > 0]
     return Answer(
         "the passage",
         tuple(
@@ -229,7 +229,7 @@ def passage(allowed: Sequence[bool], starts: Floats, ends: Floats, text: Callabl
 
 
 def _labels(best: Candidates, name: Callable[[int], str]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(at, name(at), score, share) for at, score, share in best)
+    return tuple(Candidate(index, name(index), score, share) for index, score, share in best)
 
 
 def _softmax(scores: Floats) -> Floats:

@@ -124,5 +124,5 @@ def _special_tokens_in(texts: Sequence[str], tokenizer: Tokenizer, rendered: boo
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """The special tokens' ids, by their texts."""
     added = tokenizer.backend.get_added_tokens_decoder()
-    special = {token.content: number for number, token in added.items() if token.special}
+    special = {token.content: token_id for token_id, token in added.items() if token.special}
     return special | dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))

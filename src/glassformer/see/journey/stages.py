@@ -27,7 +27,7 @@ def stages(
     dtype: str = "float32",
     stored: Mapping[str, int] | None = None,
 ) -> list[Stage]:
-    """Every shape from ids to text, for one prompt of so many tokens, with equal blocks folded into one.
+    """Every shape from ids to text, for one prompt of `length` tokens, with equal blocks folded into one.
 
     Args:
         length: tokens of the text; of an encoder-decoder, of its source.
@@ -115,7 +115,7 @@ class StageBuilder:
         """Whether two groups are blocks of one stack that differ in nothing but their number."""
 
         def signature(numbers: list[int]) -> list[Any]:
-            ops = [self.ops[number] for number in numbers]
+            ops = [self.ops[index] for index in numbers]
             return [
                 (op.kind, op.stack, op.shape, tuple(w.shape for w in op.weights), tuple(op.options.items())) for op in ops
             ]
@@ -128,14 +128,14 @@ class StageBuilder:
         first = self.ops[group[0]].block
         blocks = None if first is None or last is None else (first, last)
         rows = []
-        for number in group:
-            op, weights = self.ops[number], self.weights.get(number, [])
+        for index in group:
+            op, weights = self.ops[index], self.weights.get(index, [])
             count = sum(weight.elements for weight in weights)
             for site, shape in [*op.inner_sites.items(), *([(op.site, op.shape)] if op.site else [])]:
                 real = tuple(self.sizes[size] if isinstance(size, str) else size for size in shape)
                 used: dict[str, Any] = {"stored": 0}
                 if site == op.site:
-                    used = {"parameters": count, "stored": self._bytes(weights), "shares": self.shared.get(number, "")}
+                    used = {"parameters": count, "stored": self._bytes(weights), "shares": self.shared.get(index, "")}
                 rows.append(Stage(site, real, f'at["{site}"]', _module(op, weights), blocks=blocks, stack=op.stack,
                                   **used, **self.value(real)))  # fmt: skip
             if op.site is None and weights:

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
-from glassformer.decoding import Finish, Step
+from glassformer.decoding import Finish, Step, StepDetail
+from glassformer.decoding.policy import NOTHING
 from glassformer.ground.errors import Unavailable, spelled_by
 from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
@@ -189,7 +190,7 @@ class Submission:
     """A prompt, prepared: its runs, and what each step is to carry."""
 
     runs: tuple[Run, ...]
-    look: int = 0
+    detail: StepDetail = NOTHING
     watch: Watch | None = None
     tool_use: ToolUse | None = None  # where the request has tools
     thoughts: bool = False  # whether they are told from the answer
@@ -255,7 +256,7 @@ class ServedAnswer:
         """Queue the texts. Nothing can come of them before this returns, as events are handed out on this thread."""
         for submission in submissions:
             generation = self.served.scheduler.submit(
-                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request),
+                submission.runs, detail=submission.detail, watch=submission.watch, client=client_of(self.request),
                 cache_salt=cache_salt,
             )  # fmt: skip
             self._first_texts[id(generation)] = len(self.texts)
@@ -375,16 +376,16 @@ async def start_generation(request: Request, wanted: GenerationRequest) -> Serve
         check_conversation(request, wanted.messages, wanted.tools)
 
     def prepare(model: Model) -> list[Submission]:
-        changed, look, watch = inspected(request, model, wanted.inspection)
+        changed, detail, watch = inspected(request, model, wanted.inspection)
         if wanted.messages is None:
             runs = [changed.start(prompt, raw=True, **wanted.settings) for prompt in wanted.prompts]
-            return [Submission(runs_of_texts(run, wanted.n), look, watch, thoughts=wanted.thoughts) for run in runs]
+            return [Submission(runs_of_texts(run, wanted.n), detail, watch, thoughts=wanted.thoughts) for run in runs]
         prompt = chat_prompt(
             model.tokenizer, wanted.messages, tools=wanted.tools, tool_choice=wanted.tool_choice,
             parallel_tool_calls=wanted.parallel_tool_calls, template=wanted.template,
         )  # fmt: skip
         run = changed.start(prompt.messages, template=prompt.template, **{**wanted.settings, **prompt.settings})
-        return [Submission(runs_of_texts(run, wanted.n), look, watch, prompt.tool_use, wanted.thoughts)]
+        return [Submission(runs_of_texts(run, wanted.n), detail, watch, prompt.tool_use, wanted.thoughts)]
 
     return await start(request, wanted.model, prepare)
 
@@ -423,11 +424,11 @@ async def start(request: Request, model_name: str | None, prepare: Callable[[Mod
     return answer
 
 
-def inspected(request: Request, model: Model, inspection: Inspection | None) -> tuple[Model, int, Watch | None]:
-    """The model under a request's changes, how many candidates each step carries, and what its passes read and change."""
+def inspected(request: Request, model: Model, inspection: Inspection | None) -> tuple[Model, StepDetail, Watch | None]:
+    """The model under a request's changes, what each step carries, and what its passes read and change."""
     if inspection is None:
-        return model, 0, None
+        return model, NOTHING, None
     limits = context_of(request).limits
     inspection.check(limits)
     changed = inspection.changed(model)
-    return changed, inspection.look, inspection.watch(changed, limits)
+    return changed, StepDetail.of(inspection.depth), inspection.watch(changed, limits)

@@ -107,12 +107,13 @@ class Inspection(BaseModel):
     receipt: bool = False  # all that is needed to write the text again
 
     @property
-    def look(self) -> int:
+    def depth(self) -> int:
+        """The candidates of which something is to be said."""
         return self.candidates or (DEFAULT_CANDIDATES if self.waterfall else 0)
 
     def check(self, limits: Limits) -> None:
         """Refuse more than a server allows."""
-        if self.look > limits.top_logprobs:
+        if self.depth > limits.top_logprobs:
             raise SettingError(f"glass.candidates is {self.candidates}; this server allows {limits.top_logprobs} at most.")
 
     def changed(self, model: Model) -> Model:
@@ -133,7 +134,7 @@ class Inspection(BaseModel):
 
     def _step_data(self, tokenizer: Tokenizer, step: Step, index: int) -> dict[str, Any]:
         data: dict[str, Any] = {"id": step.id, "token": shown_bytes(tokenizer.token_bytes(step.id))}
-        if step.candidates is not None and self.look:
+        if step.candidates is not None and self.depth:
             data["logprob"], data["entropy"] = step.logprob, step.entropy
             candidates = step.candidates
             data["candidates"] = [

@@ -128,8 +128,8 @@ def _bounded(hint: Any, info: ArgumentInfo) -> Any:
         return Annotated[list[_bounded(parts[0], info)], Field(min_length=fewest, max_length=longest)]  # type: ignore[misc]
     if hint in (int, float):
         least, most = (
-            served if served is not None else own
-            for served, own in ((info.served_minimum, info.minimum), (info.served_maximum, info.maximum))
+            served if served is not None else stated
+            for served, stated in ((info.served_minimum, info.minimum), (info.served_maximum, info.maximum))
         )
         return Annotated[hint, Field(ge=least, le=most)] if (least, most) != (None, None) else hint
     return Annotated[str, Field(max_length=info.served_length)] if hint is str and info.served_length else hint
@@ -166,7 +166,7 @@ def endpoint(operation: Operation) -> Callable[..., Any]:
     """The function behind an operation's route."""
 
     async def respond(request: Request, body: Any) -> Json:
-        def look(model: Model) -> Any:
+        def compute(model: Model) -> Any:
             subject: Any = body.reading(model) if operation.on_text else model
             if (check := LIMITS.get(str(operation.route))) is not None:
                 check(request, subject, body)
@@ -175,7 +175,7 @@ def endpoint(operation: Operation) -> Callable[..., Any]:
             return operation.call(subject, {**prompt, **_arguments(operation, body, model), **options})
 
         python = python_template(operation, body.python_reading if operation.on_text else "")
-        return await respond_with_view(request, body, look, python, passes=operation.passes)
+        return await respond_with_view(request, body, compute, python, passes=operation.passes)
 
     respond.__name__, respond.__doc__ = str(operation.route).replace("-", "_"), operation.summary
     respond.__annotations__ = {"request": Request, "body": request_model(operation), "return": Json}

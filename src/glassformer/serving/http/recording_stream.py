@@ -20,6 +20,7 @@ from functools import partial
 
 from starlette.requests import Request
 
+from glassformer.decoding import StepDetail
 from glassformer.ground.sites import Watch
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
@@ -40,7 +41,7 @@ async def stream_recording(request: Request, model_name: str | None, prepare: Ca
     def submissions(model: Model) -> list[Submission]:
         run = prepare(model)
         changes = run.model.changes
-        return [Submission((run,), CANDIDATES, Watch(changes=changes) if changes else None)]
+        return [Submission((run,), StepDetail.of(CANDIDATES), Watch(changes=changes) if changes else None)]
 
     answer = await start(request, model_name, submissions)
     return EventStream(answer, _events(answer), _error_event)

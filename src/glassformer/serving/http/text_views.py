@@ -58,7 +58,7 @@ class StatisticsRequest(TextsRequest):
 async def probe(request: Request, body: ProbeRequest) -> Json:
     """A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones."""
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         stream = "encoder.blocks.*.residual" if model.decoder_start_token is not None else "blocks.*.residual"
         sites = body.sites or [stream]
         body.check_sites(model, sites)
@@ -68,17 +68,17 @@ async def probe(request: Request, body: ProbeRequest) -> Json:
 
     sites = "*sites" if body.sites else "'blocks.*.residual'"
     python = f"model.read_many(texts, length=length).probe(labels, {sites}, position=position).view"
-    return await respond_with_view(request, body, look, python)
+    return await respond_with_view(request, body, compute, python)
 
 
 @router.post("/activations", responses=view_response(ActivationStatistics))
 async def activations(request: Request, body: StatisticsRequest) -> Json:
     """What texts have in common at some sites: means, deviations, and where neurons are strongest."""
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         body.check_sites(model, body.sites)
         readings = model.read_many(body.texts, length=body.length)
         return readings.statistics(*body.sites, examples=body.examples).view(body.neurons)
 
     python = "model.read_many(texts, length=length).statistics(*sites, examples=examples).view(neurons)"
-    return await respond_with_view(request, body, look, python)
+    return await respond_with_view(request, body, compute, python)

@@ -193,7 +193,7 @@ def resolve_prompt(prompt: str | Sequence[int | ChatMessage], model: Model) -> A
 
 
 async def respond_with_view(
-    request: Request, body: ModelRequest | DescriptionRequest, look: Callable[[Model], Any], python: str = "", *,
+    request: Request, body: ModelRequest | DescriptionRequest, compute: Callable[[Model], Any], python: str = "", *,
     passes: bool = True,
 ) -> Json:  # fmt: skip
     """What a function makes of the request's model; `python`: the call that gives the same, as `python_line` takes it.
@@ -208,7 +208,7 @@ async def respond_with_view(
         with spelled_by(request_spelling):
             changed = body.changed(model) if isinstance(body, ModelRequest) else model
             with blamed_on(changed.changes):
-                seen = look(changed)
+                seen = compute(changed)
                 return seen if isinstance(seen, dict) else form.data(seen)
 
     return form.answer(await call_model(request, body.model, work, passes=passes))
@@ -232,13 +232,13 @@ async def run(request: Request, body: RunRequest) -> Json:
             400, f"candidates is {body.candidates}; this server allows {limits.top_logprobs} at most.", param="candidates"
         )
 
-    def look(model: Model) -> dict[str, Any]:
+    def compute(model: Model) -> dict[str, Any]:
         settings = _run_settings(body, limits, model)
         text = model.watch(body.prompt_of(model), look=body.candidates, **body.prompt_options, **settings)
         receipt = served_receipt(text)
         return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
 
-    return await respond_with_view(request, body, look)
+    return await respond_with_view(request, body, compute)
 
 
 @router.post("/record", responses=view_response(Recording, streams=True))
@@ -253,23 +253,23 @@ async def record(request: Request, body: RecordRequest) -> Response:
 
         return await stream_recording(request, body.model, prepare)
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         settings = _run_settings(body, limits, model)
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
-    return await respond_with_view(request, body, look)
+    return await respond_with_view(request, body, compute)
 
 
 @router.post("/compare", responses=view_response(TextComparison))
 async def compare_texts(request: Request, body: CompareRequest) -> Json:
     """Where two texts part in one model, and what the same token is in each."""
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         first, second = (model.read(text, **body.prompt_options) for text in (body.first, body.second))
         return compare(first, second, token=body.token)
 
     python = f"glassformer.compare(model.read(first, {OPTIONS}), model.read(second, {OPTIONS}), token=token)"
-    return await respond_with_view(request, body, look, python)
+    return await respond_with_view(request, body, compute, python)
 
 
 @router.post("/circuit", responses=view_response(HeadCircuit))
@@ -278,7 +278,7 @@ async def circuit(request: Request, body: CircuitRequest) -> Json:
     if body.prompt is not None and body.tokens is not None:
         raise InputError("prompt and tokens both name tokens: give one of them.")
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         if body.prompt is None:
             return model.circuits.head(body.layer, body.head, body.tokens, distance=body.distance, best=body.best)
         reading = model.read(resolve_prompt(body.prompt, model), body.target, **body.prompt_options)
@@ -287,7 +287,7 @@ async def circuit(request: Request, body: CircuitRequest) -> Json:
     python = f"model.read(prompt, target, {OPTIONS}).circuit(layer, head, distance=distance, best=best)"
     if body.prompt is None:
         python = "model.circuits.head(layer, head, tokens, distance=distance, best=best)"
-    return await respond_with_view(request, body, look, python)
+    return await respond_with_view(request, body, compute, python)
 
 
 @router.post("/model", responses=view_response(ModelDescription))
@@ -295,13 +295,13 @@ async def describe(request: Request, body: DescriptionRequest) -> Json:
     """What a model is, and which tasks it is for."""
     limits = context_of(request).limits
 
-    def look(model: Model) -> Any:
+    def compute(model: Model) -> Any:
         described = describe_model(model)
-        own = described.settings.get("max_new_tokens", limits.new_tokens)
-        length = {"max_new_tokens": min(own, limits.new_tokens)} if described.settings else {}
+        default = described.settings.get("max_new_tokens", limits.new_tokens)
+        length = {"max_new_tokens": min(default, limits.new_tokens)} if described.settings else {}
         return replace(described, settings={**described.settings, **length})
 
-    return await respond_with_view(request, body, look)
+    return await respond_with_view(request, body, compute)
 
 
 @router.post("/feature-dictionaries", responses=view_response(FeatureDictionaries))

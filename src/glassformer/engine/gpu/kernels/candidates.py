@@ -60,15 +60,15 @@ def block_top_kernel(
     block, row = tl.program_id(0), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < vocabulary, other=NEVER)
-    at = row * tl.num_programs(0) + block
+    slot = row * tl.num_programs(0) + block
     highest = tl.max(scores, axis=0)
     depth = tl.where(scores == NEVER, 0.0, scores - highest)
     weight = tl.where(scores == NEVER, 0.0, tl.exp(depth))
-    tl.store(sums_ptr + at * 4, tl.sum(weight, axis=0))
-    tl.store(sums_ptr + at * 4 + 1, tl.sum(weight * depth, axis=0))
-    tl.store(sums_ptr + at * 4 + 2, tl.sum((scores > NEVER).to(tl.float32), axis=0))
-    tl.store(sums_ptr + at * 4 + 3, highest)
-    store_best(scores, tl.where(place < vocabulary, place, NO_ID), count, values_ptr + at * count, ids_ptr + at * count)
+    tl.store(sums_ptr + slot * 4, tl.sum(weight, axis=0))
+    tl.store(sums_ptr + slot * 4 + 1, tl.sum(weight * depth, axis=0))
+    tl.store(sums_ptr + slot * 4 + 2, tl.sum((scores > NEVER).to(tl.float32), axis=0))
+    tl.store(sums_ptr + slot * 4 + 3, highest)
+    store_best(scores, tl.where(place < vocabulary, place, NO_ID), count, values_ptr + slot * count, ids_ptr + slot * count)
 
 
 @triton.jit(do_not_specialize=["count", "blocks"])
@@ -78,17 +78,17 @@ def merge_top_kernel(
 ):  # fmt: skip
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
-    at, inside = (row * blocks + block) * 4, block < blocks
-    highest = tl.load(block_sums + at + 3, mask=inside, other=NEVER)
+    slot, inside = (row * blocks + block) * 4, block < blocks
+    highest = tl.load(block_sums + slot + 3, mask=inside, other=NEVER)
     best = tl.max(highest, axis=0)
     empty = highest == NEVER
     lower = tl.where(empty, 0.0, highest - best)
     factor = tl.where(empty, 0.0, tl.exp(lower))
-    total = tl.load(block_sums + at, mask=inside, other=0.0)
-    weighted = tl.load(block_sums + at + 1, mask=inside, other=0.0) + total * lower
+    total = tl.load(block_sums + slot, mask=inside, other=0.0)
+    weighted = tl.load(block_sums + slot + 1, mask=inside, other=0.0) + total * lower
     tl.store(sums_ptr + row * 3, tl.sum(total * factor, axis=0))
     tl.store(sums_ptr + row * 3 + 1, tl.sum(weighted * factor, axis=0))
-    tl.store(sums_ptr + row * 3 + 2, tl.sum(tl.load(block_sums + at + 2, mask=inside, other=0.0), axis=0))
+    tl.store(sums_ptr + row * 3 + 2, tl.sum(tl.load(block_sums + slot + 2, mask=inside, other=0.0), axis=0))
     place = tl.arange(0, CANDIDATES)
     candidate = row * blocks * count + place
     scores = tl.load(block_values + candidate, mask=place < blocks * count, other=NEVER)

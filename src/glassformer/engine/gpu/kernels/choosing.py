@@ -141,9 +141,9 @@ def block_best_kernel(scores_ptr, values_ptr, ids_ptr, vocabulary, stride, BLOCK
     place = block * BLOCK + tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < vocabulary, other=NEVER)
     best = best_or_infinite(scores)
-    at = row * tl.num_programs(0) + block
-    tl.store(values_ptr + at, best)
-    tl.store(ids_ptr + at, tl.min(tl.where(scores == best, place, NO_ID), axis=0))
+    slot = row * tl.num_programs(0) + block
+    tl.store(values_ptr + slot, best)
+    tl.store(ids_ptr + slot, tl.min(tl.where(scores == best, place, NO_ID), axis=0))
 
 
 @triton.jit(do_not_specialize=["blocks"])
@@ -295,15 +295,15 @@ def drawn_from_blocks(
     masses = tl.load(sums_ptr + block * 8 + KEPT_TOTAL, mask=block < blocks, other=0.0)
     target = draw * tl.sum(masses, axis=0)
     last = tl.max(tl.where(masses > 0.0, block, 0), axis=0)
-    at = tl.minimum(tl.sum((tl.cumsum(masses, axis=0) <= target).to(tl.int32), axis=0), last)
-    before = tl.sum(tl.where(block < at, masses, 0.0), axis=0)
+    chosen = tl.minimum(tl.sum((tl.cumsum(masses, axis=0) <= target).to(tl.int32), axis=0), last)
+    before = tl.sum(tl.where(block < chosen, masses, 0.0), axis=0)
     lane = tl.arange(0, BLOCK)
-    place = at * BLOCK + lane
+    place = chosen * BLOCK + lane
     scaled = tl.div_rn(tl.load(scores_ptr + place, mask=place < vocabulary, other=NEVER), temperature)
     kept = (scaled > NEVER) & (scaled >= cut)
     weights, _ = weights_of(scaled, best, kept)
     index = tl.sum((before + tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
-    return at * BLOCK + tl.minimum(index, tl.max(tl.where(kept, lane, 0), axis=0))
+    return chosen * BLOCK + tl.minimum(index, tl.max(tl.where(kept, lane, 0), axis=0))
 
 
 @triton.jit(do_not_specialize=["blocks"])

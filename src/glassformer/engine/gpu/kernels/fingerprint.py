@@ -41,8 +41,8 @@ class ParameterWatch:
         for address, size in dict.fromkeys(self._places.values()):
             body = size // ALIGNMENT * ALIGNMENT if address % ALIGNMENT == 0 else 0
             for aligned, begin, end in ((True, 0, body), (False, body, size)):
-                parts = ((at, min(SPAN, end - at)) for at in range(begin, end, SPAN))
-                spans[aligned] += [(address + at, length // 2) for at, length in parts]
+                parts = ((start, min(SPAN, end - start)) for start in range(begin, end, SPAN))
+                spans[aligned] += [(address + start, length // 2) for start, length in parts]
         self._spans = {
             aligned: torch.tensor(rows, dtype=torch.int64, device=device).view(-1, 2).T.contiguous()
             for aligned, rows in spans.items()

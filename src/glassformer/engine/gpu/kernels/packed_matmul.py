@@ -93,9 +93,9 @@ def _split_bits(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
     return low, high.reshape(len(codes), -1)
 
 
-def _halves(blocks: Bytes, at: int) -> Array:
+def _halves(blocks: Bytes, start: int) -> Array:
     """The float16 at some byte of each block, (blocks, 1)."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
+    return np.ascontiguousarray(blocks[:, start : start + 2]).view(np.float16)
 
 
 def _words(numbers: Array) -> Array:
@@ -245,18 +245,18 @@ def load_blocks(
         outer = load_inside(outer_scales + row * blocks + block, inside, MASKED)
     elif SCALES != HALVES:
         outer = load_inside(outer_scales + row * (blocks // 4) + block // 4, inside, MASKED)
-    at = (row * blocks + block)[:, :, None]
+    block_index = (row * blocks + block)[:, :, None]
     inside = inside[:, :, None]
     if BITS == 8:
-        below = load_inside(weights_ptr + at * 64 + place, inside, MASKED)
-        above = load_inside(weights_ptr + at * 64 + 32 + place, inside, MASKED)
+        below = load_inside(weights_ptr + block_index * 64 + place, inside, MASKED)
+        above = load_inside(weights_ptr + block_index * 64 + 32 + place, inside, MASKED)
     else:
-        codes = load_inside(weights_ptr + at * 32 + place, inside, MASKED)
+        codes = load_inside(weights_ptr + block_index * 32 + place, inside, MASKED)
         below, above = codes & 15, codes >> 4
         if BITS > 4:
             HIGH: tl.constexpr = BITS - 4
             WIDTH: tl.constexpr = 8 * HIGH  # bytes of a block
-            upper = load_inside(high_bits + at * WIDTH + place % WIDTH, inside, MASKED)
+            upper = load_inside(high_bits + block_index * WIDTH + place % WIDTH, inside, MASKED)
             upper = upper >> (place // WIDTH * (2 * HIGH)).to(tl.uint8)
             below = below | (upper & ((1 << HIGH) - 1)) << 4
             above = above | (upper >> HIGH & ((1 << HIGH) - 1)) << 4
