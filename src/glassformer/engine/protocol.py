@@ -82,7 +82,7 @@ def read_length(feed: Feed, start: int) -> int:
 
 
 class Logits(Protocol):
-    """The model's scores of one feed's positions, before any rule; valid until the executor's next run."""
+    """The model's logits of one feed's positions, before any rule; valid until the executor's next run."""
 
     @property
     def sites(self) -> Mapping[str, Any]:
@@ -187,9 +187,9 @@ class ChoiceRecords:
     best: npt.NDArray[np.float64]  # the highest logit
     chosen: npt.NDArray[np.float64]  # the chosen token's
     in_play: npt.NDArray[np.float64]  # how many candidates are left
-    totals: npt.NDArray[np.float64]  # the sums of exp(score − best)
-    weighted: npt.NDArray[np.float64]  # the sums of exp(score − best) · (score − best)
-    ids: npt.NDArray[np.int64]  # the best candidates after temperature, by score and then by id
+    totals: npt.NDArray[np.float64]  # the sums of exp(logit − best)
+    weighted: npt.NDArray[np.float64]  # the sums of exp(logit − best) · (logit − best)
+    ids: npt.NDArray[np.int64]  # the best candidates after temperature, by logit and then by id
     logits: npt.NDArray[np.float32]  # of these
 
 

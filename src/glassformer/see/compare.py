@@ -282,9 +282,9 @@ def compare_texts(first: Activations, second: Activations, token: int | str | No
     best: tuple[tuple[Candidate, ...], ...] = ((), ())
     divergence = None
     if model.writes or model.head == "masked":
-        scores = [model.unembed(layers[-1][None])[0] for layers in states]
-        divergence = kl_divergence(*map(log_softmax, scores))
-        best = tuple(candidates(model.tokenizer, top(row, TOP)) for row in scores)
+        logits = [model.unembed(layers[-1][None])[0] for layers in states]
+        divergence = kl_divergence(*map(log_softmax, logits))
+        best = tuple(candidates(model.tokenizer, top(row, TOP)) for row in logits)
     return TextComparison(
         model.name,
         (model.tokenizer.decode(first.ids), model.tokenizer.decode(second.ids)),

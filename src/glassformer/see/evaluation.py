@@ -70,7 +70,7 @@ class TextEvaluation(View):
 
 
 WINDOW = 512  # tokens; longer ones cost more and change little
-CHUNK = 32  # positions whose scores are held at once
+CHUNK = 32  # positions whose logits are held at once
 HELD_OUT = Path(__file__).with_name("held_out.txt")  # Moby-Dick, chapter 86; in the public domain
 
 
@@ -183,13 +183,13 @@ def _score_window(
     executor: Executor, ids: Sequence[int], scored: int
 ) -> Iterator[tuple[npt.NDArray[np.intp], LogProbabilities]]:
     with open_row(executor) as row:
-        first = len(ids) - 1 - scored  # the place whose scores are those of the first scored token
+        first = len(ids) - 1 - scored  # the position whose logits are those of the first scored token
         if first > 0:
             executor.run([Feed(row, ids[:first], Want.NONE, text_length=len(ids))])
         for start in range(first, len(ids) - 1, CHUNK):
             chunk = ids[start : min(start + CHUNK, len(ids) - 1)]
-            (scores,) = executor.run([Feed(row, chunk, Want.ALL, text_length=len(ids))])
-            logs = log_softmax(np.stack([scores.host(index) for index in range(len(chunk))]))
+            (logits,) = executor.run([Feed(row, chunk, Want.ALL, text_length=len(ids))])
+            logs = log_softmax(np.stack([logits.host(index) for index in range(len(chunk))]))
             yield np.asarray(ids[start + 1 : start + 1 + len(chunk)]), logs
 
 

@@ -301,12 +301,12 @@ def lens(
         states = {site: tuned.translate(layer, states[site]) for layer, site in stream.items()}
     table = np.stack([states[site] for site in stream.values()], 1)  # (positions, layers, hidden)
     by_position: list[tuple[LayerPrediction, ...]] = []
-    step = max(1, SCORE_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose scores are held at a time
+    step = max(1, SCORE_BYTES // (4 * len(stream) * model.config.vocab_size))  # positions whose logits are held at a time
     with ThreadPoolExecutor(model.executor.describe().threads if model.writes else 1) as pool:
         for start in range(0, len(chosen), step):
             rows = table[start : start + step]
-            scores = model.unembed(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:2], -1)
-            by_position += pool.map(partial(_predictions, model), scores)
+            logits = model.unembed(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:2], -1)
+            by_position += pool.map(partial(_predictions, model), logits)
             if progress is not None:
                 progress(len(by_position), len(chosen))
     by_layer = tuple(zip(*by_position, strict=True))
@@ -314,16 +314,16 @@ def lens(
     return Lens(model.name, tuple(chosen), tokens, tuple(stream), by_layer, tuned is not None)
 
 
-def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...]:
-    """What each layer would predict at one position, from all layers' scores: the last row is what the model predicts.
+def _predictions(model: ModelLike, logits: Floats) -> tuple[LayerPrediction, ...]:
+    """What each layer would predict at one position, from all layers' logits: the last row is what the model predicts.
 
     A row is measured while the cache still holds it, and nothing of its size is kept.
     """
-    last = scores[-1]
+    last = logits[-1]
     final, final_stats = _best(last), model.entropy_stats(last)
     shares = np.exp(last - last[final]) / np.float32(final_stats.total)
     predictions = []
-    for row in scores:
+    for row in logits:
         token, stats = _best(row), model.entropy_stats(row)
         rank = int(np.count_nonzero(row > row[final])) + 1
         log_total, final_log_total = row[token] + math.log(stats.total), last[final] + math.log(final_stats.total)
@@ -339,10 +339,10 @@ def _predictions(model: ModelLike, scores: Floats) -> tuple[LayerPrediction, ...
     return tuple(predictions)
 
 
-def _best(scores: Floats) -> int:
-    """The token with the highest score, which must be a number."""
-    best = int(scores.argmax())  # stops at the first NaN
-    if not math.isfinite(scores[best]):
+def _best(logits: Floats) -> int:
+    """The token with the highest logit, which must be a number."""
+    best = int(logits.argmax())  # stops at the first NaN
+    if not math.isfinite(logits[best]):
         raise NotNumbers("the scores are not numbers (NaN or infinite), so no layer predicts anything. Change less.")
     return best
 

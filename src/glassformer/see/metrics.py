@@ -100,8 +100,8 @@ def resolve_metric(
     index = _position(reading, position)
     first, second = _answer(reading, index, token), None if against is None else _answer(reading, index, against)
     if metric == "lead" and second is None:
-        scores = _scores(reading, index) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
-        second = _answer(reading, index, runner_up(scores, first.id)) if scores.size > 1 else None
+        logits = _logits(reading, index) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
+        second = _answer(reading, index, runner_up(logits, first.id)) if logits.size > 1 else None
         metric = metric if second is not None else "logit"
     if second is not None and first.id == second.id:
         raise InputError(f"a token has no lead over itself. Hold {first.text!r} against another one.")
@@ -133,12 +133,12 @@ def _answer(reading: Activations, position: int | None, token: int | str | None)
     """A token of the vocabulary, or a label: by text or number; None is the best."""
     model = reading.model
     if model.writes or model.head == "masked":
-        scores = _scores(reading, position) if token is None else np.zeros(model.config.vocab_size, np.float32)
-        token_id = resolve_token_id(model, token, scores)
+        logits = _logits(reading, position) if token is None else np.zeros(model.config.vocab_size, np.float32)
+        token_id = resolve_token_id(model, token, logits)
         return AnswerToken(token_id, token_text(model.tokenizer, token_id))
     labels = LABELS.get(model.head) or tuple(model.label(token_id) for token_id in range(model.config.label_count))
     if token is None:
-        return AnswerToken(best := int(_scores(reading, position).argmax()), labels[best])
+        return AnswerToken(best := int(_logits(reading, position).argmax()), labels[best])
     if (label := _label_number(token, labels)) is None:
         raise InputError(
             f"{model.name} has no label {token!r}.{did_you_mean(str(token), labels)} Labels: {', '.join(labels)}."
@@ -153,8 +153,8 @@ def _label_number(label: int | str, labels: Sequence[str]) -> int | None:
     return int(number) if number.isdecimal() and int(number) < len(labels) else None
 
 
-def _scores(reading: Activations, position: int | None) -> Floats:
-    """The scores at a position, or of the text."""
+def _logits(reading: Activations, position: int | None) -> Floats:
+    """The logits at a position, or of the text."""
     model = reading.model
     if model.writes:
         assert position is not None
@@ -163,15 +163,15 @@ def _scores(reading: Activations, position: int | None) -> Floats:
             (output,) = model.executor.run([feed])
             return output.host().copy()
     if model.head in ("question", "discriminator"):
-        return _span_scores(reading, position)
-    scores, _ = encoder_pass(model, reading.ids, Watch())
-    assert scores is not None
-    found: Floats = scores if position is None else scores[position]
+        return _span_logits(reading, position)
+    logits, _ = encoder_pass(model, reading.ids, Watch())
+    assert logits is not None
+    found: Floats = logits if position is None else logits[position]
     return found
 
 
-def _span_scores(reading: Activations, position: int | None) -> Floats:
+def _span_logits(reading: Activations, position: int | None) -> Floats:
     """Those of heads whose output has other names, by the site that every head has."""
     _, sites = encoder_pass(reading.model, reading.ids, Watch(frozenset({"scores"})))
-    scores: Any = sites["scores"][position]
-    return np.asarray(scores, np.float32)
+    logits: Any = sites["scores"][position]
+    return np.asarray(logits, np.float32)

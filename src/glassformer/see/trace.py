@@ -182,20 +182,20 @@ def trace(
 def _causal(reading: Activations, best: int, progress: Progress | None) -> Iterator[TracePlace]:
     for chunk in reading.chunks(scored=True, progress=progress):
         assert chunk.scores is not None
-        for index, scores in enumerate(chunk.scores):
-            yield _place(reading, chunk.start + index + 1, scores, best)
+        for index, logits in enumerate(chunk.scores):
+            yield _place(reading, chunk.start + index + 1, logits, best)
 
 
-def _place(reading: Activations, position: int, scores: Floats, best: int) -> TracePlace:
+def _place(reading: Activations, position: int, logits: Floats, best: int) -> TracePlace:
     tokenizer, ids = reading.model.tokenizer, reading.ids
     token = ids[position] if position < len(ids) else None
-    stats = entropy_stats(scores)
-    expected = top(scores, best, stats.total)  # refuses scores that are no numbers
+    stats = entropy_stats(logits)
+    expected = top(logits, best, stats.total)  # refuses logits that are no numbers
     probability, rank, surprisal = None, None, None
     if token is not None:
-        depth = float(scores[token] - scores.max())
+        depth = float(logits[token] - logits.max())
         probability, surprisal = math.exp(depth) / stats.total, (math.log(stats.total) - depth) / math.log(2)
-        rank = int(np.count_nonzero(scores > scores[token])) + 1
+        rank = int(np.count_nonzero(logits > logits[token])) + 1
     return TracePlace(
         position,
         tokenizer.decode(ids[max(0, position - BEFORE) : position]),
@@ -224,9 +224,9 @@ def _masked(reading: Activations, best: int, progress: Progress | None) -> Itera
         group = places[start : start + BATCH]
         rows = torch.tensor([[*reading.ids[:position], mask, *reading.ids[position + 1 :]] for position in group])
         with torch.inference_mode():
-            scores = module(rows).logits
+            logits = module(rows).logits
         for row, position in enumerate(group):
-            yield _place(reading, position, scores[row, position].float().numpy(), best)
+            yield _place(reading, position, logits[row, position].float().numpy(), best)
         if progress is not None:
             progress(start + len(group), len(places))
 

@@ -200,11 +200,11 @@ def verify_all(
                 executor.run([Feed(rows[index], ids, Want.ALL, watch=watch) for index, ids in ids_by_row.items()])
                 for executor, rows in opened
             )
-            for tally, scores in zip(tallies, outputs, strict=True):
-                tally.add(expected, scores, [len(ids) for ids in ids_by_row.values()])
+            for tally, logits in zip(tallies, outputs, strict=True):
+                tally.add(expected, logits, [len(ids) for ids in ids_by_row.values()])
             ids_by_row = {
-                index: _next_ids(prompts[index], scores, turn, index)[: reference.context - reference_rows[index].length]
-                for index, scores in zip(ids_by_row, expected, strict=True)
+                index: _next_ids(prompts[index], logits, turn, index)[: reference.context - reference_rows[index].length]
+                for index, logits in zip(ids_by_row, expected, strict=True)
             }
             ids_by_row = {index: ids for index, ids in ids_by_row.items() if ids}
             if not ids_by_row:
@@ -226,10 +226,10 @@ def gpu_tolerance(kind: str, cache: str) -> float:
     return FLOATS if (kind, cache) == ("F32", "f32") else CACHES["bf16"]
 
 
-def _next_ids(prompt: Sequence[int], scores: Logits, turn: int, row: int) -> list[int]:
+def _next_ids(prompt: Sequence[int], logits: Logits, turn: int, row: int) -> list[int]:
     """What a row is fed after its prompt: the best token; the next time, in every other row, a chunk after it."""
     chunk = prompt[: CHUNK - 1] if turn and row % 2 == 0 else []
-    return [int(scores.host().argmax()), *chunk]
+    return [int(logits.host().argmax()), *chunk]
 
 
 class Tally:
@@ -244,9 +244,9 @@ class Tally:
         """The outputs of two executors for one pass over rows of these lengths."""
         for reference, output, length in zip(expected, outputs, lengths, strict=True):
             for index in range(length):
-                scores, other = reference.host(index), output.host(index)
-                self._agreed.append(int(scores.argmax()) == int(other.argmax()))
-                self._divergences.append(kl_divergence(log_softmax(scores), log_softmax(other)))
+                logits, other = reference.host(index), output.host(index)
+                self._agreed.append(int(logits.argmax()) == int(other.argmax()))
+                self._divergences.append(kl_divergence(log_softmax(logits), log_softmax(other)))
             for site in {*reference.sites, *output.sites}:
                 error = difference(site, reference.sites, output.sites)
                 self._sites[site] = error.worst_of(self._sites.get(site, error))

@@ -63,10 +63,10 @@ class FillMaskTask(ForwardTask):
         return row.positions(self.tokenizer.mask_token_id)
 
     def _candidates(
-        self, row: EncodedRow, gap: int, scores: Any, top_k: int, allowed: Any, single_gap: bool
+        self, row: EncodedRow, gap: int, logits: Any, top_k: int, allowed: Any, single_gap: bool
     ) -> list[dict[str, Any]]:
         """One gap's best tokens; the text's other gaps, if any, stay masked."""
-        probabilities = softmax(scores)
+        probabilities = softmax(logits)
         ids = np.arange(len(probabilities)) if allowed is None else allowed
         best = ids[np.argsort(-probabilities[ids], kind="stable")[:top_k]]
         candidates = []

@@ -181,6 +181,6 @@ def unpad(values: Any, rows: Sequence[EncodedRow]) -> list[npt.NDArray[np.float3
     return [padded[index, : len(row)] for index, row in enumerate(rows)]
 
 
-def softmax(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
+def softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)

@@ -89,12 +89,12 @@ class ModelWithHead(FamilyModule):
         named = {name: getattr(given, name) for name in names if name != "input_ids"}
         return self.base_model(given.input_ids, **named)
 
-    def observe_scores(self, scores: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
-        """The scores at their site, where it is watched."""
+    def observe_scores(self, logits: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
+        """The logits at the site `scores`, where it is watched."""
         if watch is None:
-            return scores
+            return logits
         observer = Observer(self.base_model.watch_for(False, False, watch), start=start, record=output.sites)  # type: ignore[arg-type]
-        return Tap([observer]).apply("scores", scores)
+        return Tap([observer]).apply("scores", logits)
 
     def logits_of(self, output: Any, given: ForwardArguments, start: int = 0) -> Tensor:
         """The logits of the positions asked for, seen at their site."""
@@ -314,9 +314,9 @@ def select_positions(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor])
         ) from error
 
 
-def as_float32(scores: Tensor) -> Tensor:
+def as_float32(logits: Tensor) -> Tensor:
     """In float32, or in a wider dtype."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def check_labels(labels: Tensor, count: int, what: str) -> None:
@@ -328,14 +328,14 @@ def check_labels(labels: Tensor, count: int, what: str) -> None:
         raise InputError(f"label {int(labels[wrong][0])} is outside the {count} {what} (counted from 0).")
 
 
-def cross_entropy(scores: Tensor, labels: Tensor, num_items: int | Tensor | None, ignored: int = IGNORED) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, num_items: int | Tensor | None, ignored: int = IGNORED) -> Tensor:
     """The mean over all labels but the ignored one; or their sum, divided by a count that may cover several batches."""
     if num_items is None:
-        return F.cross_entropy(as_float32(scores), labels, ignore_index=ignored)
+        return F.cross_entropy(as_float32(logits), labels, ignore_index=ignored)
     if not isinstance(num_items, (int, Tensor)) or isinstance(num_items, bool) or not bool(torch.as_tensor(num_items) > 0):
         raise InputError(f"num_items_in_batch is {brief(num_items)}; it must be how many labels there are, above 0.")
-    count = num_items.to(scores.device) if isinstance(num_items, Tensor) else num_items
-    return F.cross_entropy(as_float32(scores), labels, ignore_index=ignored, reduction="sum") / count
+    count = num_items.to(logits.device) if isinstance(num_items, Tensor) else num_items
+    return F.cross_entropy(as_float32(logits), labels, ignore_index=ignored, reduction="sum") / count
 
 
 def token_loss(

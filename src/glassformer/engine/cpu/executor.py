@@ -55,9 +55,9 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
         super().__init__(config, blueprint, tensors, cache=cache, activations=activations, engine=engine)
         self._set_ropes(blueprint.ropes)
 
-    def entropy_stats(self, scores: Floats) -> EntropyStats:
+    def entropy_stats(self, logits: Floats) -> EntropyStats:
         """As `candidates.entropy_stats`, in native code."""
-        return self._engine.entropy_stats(scores)
+        return self._engine.entropy_stats(logits)
 
     def describe(self) -> Description:
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"

@@ -1,6 +1,6 @@
 """The journey of a prompt: one timed pass, what the head answers, and what may be wrong with the prompt.
 
-Shapes come from the blueprint (`stages`), so nothing has to be recorded; scores and times come from one real pass.
+Shapes come from the blueprint (`stages`), so nothing has to be recorded; logits and times come from one real pass.
 """
 
 from __future__ import annotations
@@ -170,41 +170,41 @@ TOP = 10  # candidates of an answer
 MAX_PASSAGE = 15  # tokens
 
 
-def gaps(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats) -> tuple[Answer, ...]:
-    """What the model would fill into each gap; scores (length, vocabulary)."""
+def gaps(tokenizer: Tokenizer, ids: Sequence[int], logits: Floats) -> tuple[Answer, ...]:
+    """What the model would fill into each gap; logits (length, vocabulary)."""
     mask = tokenizer.mask_token_id
     return tuple(
-        Answer("the masked token", candidates(tokenizer, top(scores[index], TOP)), index)
+        Answer("the masked token", candidates(tokenizer, top(logits[index], TOP)), index)
         for index, token in enumerate(ids)
         if token == mask
     )
 
 
-def label(scores: Floats, name: Callable[[int], str], problem: str | None) -> Answer:
-    """All labels of a text; scores (labels,). `problem`: what the model was trained for, where its config says."""
-    kind = problem or ("single" if scores.size > 1 else "multi")
+def label(logits: Floats, name: Callable[[int], str], problem: str | None) -> Answer:
+    """All labels of a text; logits (labels,). `problem`: what the model was trained for, where its config says."""
+    kind = problem or ("single" if logits.size > 1 else "multi")
     how = "none" if kind == "regression" else "softmax" if kind.startswith("single") else "sigmoid"
     if how == "softmax":
-        return Answer("the label", _labels(top(scores, scores.size), name))
-    order = np.argsort(-scores, kind="stable").tolist()
-    shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(scores[index])))) for index in order]
-    labels = (Candidate(index, name(index), float(scores[index]), share) for index, share in zip(order, shares, strict=True))
+        return Answer("the label", _labels(top(logits, logits.size), name))
+    order = np.argsort(-logits, kind="stable").tolist()
+    shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(logits[index])))) for index in order]
+    labels = (Candidate(index, name(index), float(logits[index]), share) for index, share in zip(order, shares, strict=True))
     return Answer("the label", tuple(labels), how=how)
 
 
-def tags(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats, name: Callable[[int], str]) -> tuple[Answer, ...]:
-    """The label of each token that is not put around the text; scores (length, labels)."""
+def tags(tokenizer: Tokenizer, ids: Sequence[int], logits: Floats, name: Callable[[int], str]) -> tuple[Answer, ...]:
+    """The label of each token that is not put around the text; logits (length, labels)."""
     around = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
     return tuple(
-        Answer("the label", _labels(top(scores[index], TOP), name), index)
+        Answer("the label", _labels(top(logits[index], TOP), name), index)
         for index, token in enumerate(ids)
         if token not in around
     )
 
 
-def replaced(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats) -> tuple[Answer, ...]:
-    """Whether each token is the original one or was put in its place; scores (length,), above zero if it was."""
-    both = np.stack((np.zeros_like(scores), scores), -1)
+def replaced(tokenizer: Tokenizer, ids: Sequence[int], logits: Floats) -> tuple[Answer, ...]:
+    """Whether each token is the original one or was put in its place; logits (length,), above zero if it was."""
+    both = np.stack((np.zeros_like(logits), logits), -1)
     return tags(tokenizer, ids, both, ("original", "replaced").__getitem__)
 
 
@@ -214,7 +214,7 @@ def passage(allowed: Sequence[bool], starts: Floats, ends: Floats, text: Callabl
     A passage's probability is that of its beginning times that of its end, among the tokens that may be either.
     """
     inside = np.array(allowed)
-    begin, end = (_softmax(np.where(inside, scores, -np.inf)) for scores in (starts, ends))
+    begin, end = (_softmax(np.where(inside, logits, -np.inf)) for logits in (starts, ends))
     shares = np.tril(np.triu(np.outer(begin, end)), MAX_PASSAGE - 1)  # ends at or after its beginning
     places = np.argsort(-shares.ravel(), kind="stable")[:TOP].tolist()
     spans = [divmod(index, len(inside)) for index in places if shares.ravel()[index] > 0]
@@ -232,8 +232,8 @@ def _labels(best: Candidates, name: Callable[[int], str]) -> tuple[Candidate, ..
     return tuple(Candidate(index, name(index), score, share) for index, score, share in best)
 
 
-def _softmax(scores: Floats) -> Floats:
-    shifted = np.exp(scores - scores.max())
+def _softmax(logits: Floats) -> Floats:
+    shifted = np.exp(logits - logits.max())
     probabilities: Floats = shifted / shifted.sum()
     return probabilities
 
