@@ -34,7 +34,7 @@ def chosen(selection: Selection, count: int) -> set[int]:
 
 
 def slowly(change: Change, value: np.ndarray) -> np.ndarray:
-    """The same number by number."""
+    """A change, applied number by number."""
     result = value.copy()
     for head in chosen(change.heads, HEADS):
         for position in chosen(change.positions, LENGTH):

@@ -31,7 +31,7 @@ CHANGES: dict[str, Any] = {
 
 
 def by_hand(name: str, value: Tensor) -> Tensor:
-    """The same without a Change."""
+    """What a change makes of a value, by plain arithmetic."""
     chosen = torch.zeros_like(value)
     unit = DIRECTION / DIRECTION.norm()
     if name == "shift":

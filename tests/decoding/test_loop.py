@@ -52,7 +52,7 @@ def written(model: Any, *groups: list[Policy]) -> list[list[int]]:
     return [policy.chosen for policy in every]
 
 
-def test_a_text_is_the_same_alone_and_in_any_company(model: Any) -> None:
+def test_a_text_is_the_same_alone_and_in_any_batch(model: Any) -> None:
     settings = {"do_sample": True, "temperature": 1.3, "repetition_penalty": 1.1, "num_return_sequences": 3}
     alone = [written(model, begun(model, prompt, **settings)) for prompt in PROMPTS]
     together = written(model, *(begun(model, prompt, **settings) for prompt in PROMPTS))

@@ -58,7 +58,7 @@ class Subject:
         return loaded.requires_grad_(False)
 
     def with_executor(self, name: str) -> Subject:
-        """The same, with another executor to look at."""
+        """The subject with another executor to look at."""
         _ = self.model, self.blueprint  # loaded once for all
         found = copy(self)
         found.name = name

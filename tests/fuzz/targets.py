@@ -240,7 +240,7 @@ def write_llama(folder: Path) -> Path:
 
 
 def gguf_bytes(folder: Path) -> bytes:
-    """The same model as a GGUF file with its tokenizer, written by the gguf package."""
+    """A small Llama as a GGUF file with its tokenizer, written by the gguf package."""
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
@@ -377,7 +377,7 @@ def gguf(folder: Path) -> Target:
 
 
 def gguf_model(folder: Path) -> Target:
-    """The same, run by the CPU engine."""
+    """A GGUF file, run by the CPU engine."""
     seed = gguf_bytes(folder)
     return file_target(folder, "model.gguf", [seed], lambda path: run_model(path / "model.gguf"))
 

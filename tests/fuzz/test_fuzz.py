@@ -36,7 +36,7 @@ def outcome(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def forked() -> Iterator[Callable[[str, int, int, Path], dict[str, Any]]]:
-    """The same from processes that one forks: of a start, which takes longer than 400 cases, there is only one."""
+    """Answers of processes that one forks: of a start, which takes longer than 400 cases, there is only one."""
     environment = {**os.environ, "GLASS_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.fuzz", "--fork"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -41,7 +41,7 @@ def start_job(folder: Path, first: str = "") -> subprocess.Popen[str]:
 
 
 def start_and_pause_job(folder: Path, rows: int) -> subprocess.Popen[str]:
-    """The same job, which stands still when it has written so many rows; SIGCONT lets it go on."""
+    """That job, which stops when it has written `rows` rows; SIGCONT lets it go on."""
     process = start_job(folder, PAUSE.format(rows=rows))
     _, status = os.waitpid(process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)

@@ -51,7 +51,7 @@ def model(tiny_qwen3: Path) -> Model:
 
 @pytest.fixture(scope="module")
 def special_model(tiny_qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The same with a template that marks calls with a special token, wants short ids, and has a variable of its own."""
+    """A model whose template marks calls with a special token, wants short ids, and has a variable of its own."""
     template = "{{ greeting }}" + MISTRAL_LIST.replace("[TOOL_CALLS]", "<|vision_start|>")
     return with_template(tiny_qwen3, tmp_path_factory.mktemp("special"), template)
 

@@ -114,7 +114,7 @@ def direct_attribution(token: int, against: int | None) -> tuple[Any, Any]:
 
 
 def centred_attribution(token: int, against: int | None) -> tuple[Any, Any]:
-    """The same by its own functions, of its centred weights."""
+    """Its own functions, of its centred weights."""
     logits, activations = cached("gpt2", TEXT, centred=True)
     assert torch.allclose(logits.mean(-1), torch.zeros(()), atol=1e-5)
     with torch.no_grad():

@@ -40,7 +40,7 @@ def one(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def split(path: Path) -> Iterator[Any]:
-    """The same, in this process and another."""
+    """A split model, in this process and another."""
     model = glassformer.load(path, executor="plain", tensor_parallel=2)
     yield model
     (process,) = model.executor.ranks.processes

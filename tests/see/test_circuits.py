@@ -40,7 +40,7 @@ def gpt2_head(model: Any, layer: int, head: int) -> tuple[np.ndarray, np.ndarray
 
 
 def llama_head(model: Any, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same of a Llama, whose heads share keys and values."""
+    """A Llama's circuit, whose heads share keys and values."""
     w, c = arrays(model), model.config
     size, name = c.head_dim, f"model.layers.{layer}.self_attn"
     group = head // (c.num_attention_heads // c.num_key_value_heads)

@@ -33,7 +33,7 @@ class TestCompareTexts:
         assert (other.diverges_at, other.shared) == ("0", 0)
         assert other.layers[0].largest == 0  # the same row of the table
         assert other.divergence > 1e-3
-        if executor == "cpu":  # a token's numbers do not depend on its company
+        if executor == "cpu":  # which is batch-invariant
             assert same.same
             assert same.divergence == 0
         else:  # PyTorch's products are not batch-invariant, and the view says so

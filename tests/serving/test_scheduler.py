@@ -1,4 +1,4 @@
-"""The scheduler: under any company each text is the one it would be alone, nothing is lost, and every row is given back."""
+"""The scheduler: in any batch each text is the one it would be alone, nothing is lost, and every row is given back."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def request(model: Model, prompt: str, **settings: Any) -> Run:
 
 
 def alone(run: Run) -> list[int]:
-    """What follows the same prompt under the same settings, without company."""
+    """What follows the same prompt under the same settings, alone."""
     fresh = replace(run, steps=[], prompt_steps=[], cancelling=threading.Event())
     model: Any = run.model
     for _ in model.generate(fresh):

@@ -1,6 +1,6 @@
 """What the CPU engine promises bit for bit: a row's numbers depend on nothing but the row.
 
-Not on its company, nor on the number of threads, nor on where a long prompt is cut, nor on whether somebody looks.
+Not on the rest of the batch, nor on how many threads there are, nor on where a long prompt is cut, nor on being watched.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RAGGED = (9, 1, 33, 2, 64, 17, 3, 5)  # eight rows
 
 
 def ragged_run(
-    subject: Subject, executor: Any, company: bool, watch: Any = None, lengths: tuple[int, ...] = RAGGED
+    subject: Subject, executor: Any, batched: bool, watch: Any = None, lengths: tuple[int, ...] = RAGGED
 ) -> list[Any]:
     """All scores of some rows that are prompted, grown by a token, and grown by a chunk: all together, or each alone."""
     prompts, sources = subject.rows([min(length, subject.config.context - 10) for length in lengths])
-    groups = [range(len(prompts))] if company else [[at] for at in range(len(prompts))]
+    groups = [range(len(prompts))] if batched else [[at] for at in range(len(prompts))]
     found: list[Any] = []
     for group in groups:
         some = [prompts[at] for at in group]
@@ -60,26 +60,26 @@ class TestBatchInvariance:
     @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
     def test_batch_invariance_among_eight_rows(self, what: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(threads=2)
-        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, batched=True), ragged_run(tiny(what), executor, batched=False))
 
     @pytest.mark.parametrize("cache", CACHES)
     @pytest.mark.parametrize("what", ["Q4_K", "gemma3_text", "bart"])
     def test_batch_invariance_in_each_cache_dtype(self, what: str, cache: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(cache=cache, threads=2)
-        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, batched=True), ragged_run(tiny(what), executor, batched=False))
 
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("what", ["F32", "BF16", "Q4_1", "Q6_K"])
     def test_batch_invariance_on_each_level(self, what: str, level: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(level=level, threads=2)
-        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, batched=True), ragged_run(tiny(what), executor, batched=False))
 
     @pytest.mark.parametrize("activations", ["mixed", "q8"])
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("what", ["Q8_0", "Q4_1", "Q6_K"])
     def test_batch_invariance_with_coarser_activations(self, what: str, level: str, activations: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(activations=activations, level=level, threads=2)
-        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, batched=True), ragged_run(tiny(what), executor, batched=False))
 
     @pytest.mark.sweep
     @pytest.mark.parametrize("level", levels())
@@ -87,7 +87,7 @@ class TestBatchInvariance:
     @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
     def test_batch_invariance_in_every_combination(self, what: str, cache: str, level: str, tiny: Tiny) -> None:
         one, three = (tiny(what).cpu(cache=cache, level=level, threads=threads) for threads in (1, 3))
-        assert_identical(ragged_run(tiny(what), one, company=True), ragged_run(tiny(what), three, company=False))
+        assert_identical(ragged_run(tiny(what), one, batched=True), ragged_run(tiny(what), three, batched=False))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 class TestThreads:
     @pytest.mark.parametrize("what", ["F32", "Q4_K", "gpt2", "t5"])
     def test_results_do_not_depend_on_the_number_of_threads(self, what: str, tiny: Tiny) -> None:
-        one, *others = (ragged_run(tiny(what), tiny(what).cpu(threads=threads), company=True) for threads in (1, 2, 4))
+        one, *others = (ragged_run(tiny(what), tiny(what).cpu(threads=threads), batched=True) for threads in (1, 2, 4))
         for other in others:
             assert_identical(one, other)
 
@@ -110,7 +110,7 @@ class TestThreads:
         found = []
         for threads in (1, 2, 4):
             executor = long.cpu(cache=cache, threads=threads)
-            found += [ragged_run(long, executor, company, lengths=(600, 300, 2)) for company in (True, False)]
+            found += [ragged_run(long, executor, batched, lengths=(600, 300, 2)) for batched in (True, False)]
         for other in found[1:]:
             assert_identical(found[0], other)
 
@@ -118,11 +118,11 @@ class TestThreads:
 class TestPromptChunks:
     @pytest.mark.parametrize("what", ["F32", "Q4_K", "gemma3_text"])
     def test_results_do_not_depend_on_prompt_chunks(self, what: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-        whole = ragged_run(tiny(what), tiny(what).cpu(), company=True)
+        whole = ragged_run(tiny(what), tiny(what).cpu(), batched=True)
         for piece, scored_ in ((16, 4), (5, 5), (1, 1)):
             monkeypatch.setattr(engine, "MAX_TOKENS", piece)
             monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", scored_)
-            assert_identical(whole, ragged_run(tiny(what), tiny(what).cpu(), company=True))
+            assert_identical(whole, ragged_run(tiny(what), tiny(what).cpu(), batched=True))
 
     def test_fed_at_once_or_one_by_one(self, tiny: Tiny) -> None:
         subject = tiny("Q8_0")
@@ -138,8 +138,8 @@ class TestWatching:
     @pytest.mark.parametrize("what", [*FAMILIES, "Q4_K"])
     def test_watching_all_sites_changes_no_bit(self, what: str, tiny: Tiny) -> None:
         executor, lengths = tiny(what).cpu(threads=2), (9, 1, 20)
-        plain = ragged_run(tiny(what), executor, company=True, lengths=lengths)
-        assert_identical(plain, ragged_run(tiny(what), executor, company=True, watch=tiny(what).watch("*"), lengths=lengths))
+        plain = ragged_run(tiny(what), executor, batched=True, lengths=lengths)
+        assert_identical(plain, ragged_run(tiny(what), executor, batched=True, watch=tiny(what).watch("*"), lengths=lengths))
 
     @pytest.mark.parametrize("what", [*FAMILIES, "Q4_K"])
     def test_watching_one_site_changes_no_bit(self, what: str, tiny: Tiny) -> None:

@@ -1,6 +1,6 @@
 """What only a real GPU can show of the GPU engine; `test_on_a_gpu.py` runs it in a process that sees the GPU.
 
-    python -m tests.engine.gpu.proofs [--full] accuracy repeats launches life company memory passes
+    python -m tests.engine.gpu.proofs [--full] accuracy repeats launches life batches memory passes
     compute-sanitizer --tool memcheck python -m tests.engine.gpu.proofs passes
 
 Each proof prints what it measured in one line, and raises if that is not what is promised. `--full` takes Qwen3-0.6B's shape
@@ -148,7 +148,7 @@ def _teacher_forced(model: RandomModel, ids: Sequence[int]) -> Iterator[tuple[st
 
 
 def repeats(full: bool) -> str:
-    """The same feeds again and again, bit for bit, beside other rows and alone."""
+    """Equal feeds give equal bits, again and again, beside other rows and alone."""
     model, count = RandomModel(SMALL), 200 if full else 20
     executor = model.executor(batch_invariant=False)
     prompts = [random_ids(length, 1000, seed=length) for length in (1, 9, 64, 70, 300)]
@@ -174,7 +174,7 @@ def repeats(full: bool) -> str:
         for row, results in lives[number % len(lives)]().items():
             equal = [np.array_equal(a, b) for a, b in zip(results, expected[row], strict=True)]
             assert all(equal), f"repeat {number}, row {row}: {equal}"
-    return f"{count} repeats bit-equal, alone, in company, watched and unwatched"
+    return f"{count} repeats bit-equal, alone, in a batch, watched and unwatched"
 
 
 class Interrupted(BaseException):
@@ -284,7 +284,7 @@ def life(full: bool) -> str:
 
 
 def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any:
-    """The scores of the last feed, if a row does the same without company."""
+    """The logits of the last feed, where a row does the same alone."""
     row, scores = executor.open(), None
     for deed in deeds:
         if isinstance(deed, int):
@@ -296,7 +296,7 @@ def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any
     return scores
 
 
-def company(full: bool) -> str:
+def batches(full: bool) -> str:
     """Texts that join a batch at random, greedy and drawn, their prompts in chunks; each is what it is alone."""
     draw, executor = random.Random(2), RandomModel(SMALL).executor()
     texts, shared = 400 if full else 40, random_ids(200, 1000, seed=9)
@@ -313,15 +313,15 @@ def company(full: bool) -> str:
     for number in range(texts):
         policy = text(number)
         alone.append([step.id for _, step in loop(executor, [policy])])
-    batch, company = Loop(PrefixCache(executor, rows=16), prompt_chunk=256), [text(number) for number in range(texts)]
-    waiting, most = [*company], 0
+    batch, policies = Loop(PrefixCache(executor, rows=16), prompt_chunk=256), [text(number) for number in range(texts)]
+    waiting, most = [*policies], 0
     while waiting or batch.policies:
         for _ in range(min(draw.choice((0, 0, 1, 9)), len(waiting))):
             batch.admit([waiting.pop()])
         most = max(most, len(batch.policies))
         for _, step in batch.step():
             assert isinstance(step, Step), step
-    different = [number for number, policy in enumerate(company) if policy.chosen != alone[number]]
+    different = [number for number, policy in enumerate(policies) if policy.chosen != alone[number]]
     assert not different, different
     return f"{texts} texts, up to {most} together, equal to each alone, bit for bit"
 
@@ -372,7 +372,7 @@ def passes(full: bool) -> str:
 
 
 PROOFS: dict[str, Callable[[bool], str]] = {
-    "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "company": company,
+    "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "batches": batches,
     "memory": memory, "passes": passes,
 }  # fmt: skip
 

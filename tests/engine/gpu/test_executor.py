@@ -1,4 +1,4 @@
-"""The GPU executor: at every site what the plain one computes, bit for bit the same in any company, and passes cut right.
+"""The GPU executor: at every site what the plain one computes, bit for bit the same in any batch, and passes cut right.
 
 Most of it runs with kernels written in PyTorch; what is promised bit for bit runs with the real ones, under Triton's
 interpreter.

@@ -25,7 +25,7 @@ WIDTHS = (80, 120)
 
 
 def with_floats(value: Any, change: Callable[[float], float]) -> Any:
-    """The same data with each of its fractions changed, in order."""
+    """Data with each of its fractions changed, in order."""
     if isinstance(value, (float, np.floating)):
         return change(float(value))
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":

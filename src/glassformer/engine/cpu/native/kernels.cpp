@@ -731,7 +731,7 @@ void float_tile(const typename As::type* data, int rows, int columns, const floa
 }
 
 template <class As> void float_matmul(const Matrix& m, int tile, int tokens, const float* values, size_t stride, float* out) {
-    constexpr int T = ROWS;  // two rows with T tokens fill the registers
+    constexpr int T = ROWS;  // two rows with so many tokens fill the registers
     const auto* data = reinterpret_cast<const typename As::type*>(m.data) + size_t(tile) * TILE * m.columns;
     const int rows = m.rows - tile * TILE < TILE ? m.rows - tile * TILE : TILE;
     int token = 0;
