@@ -30,9 +30,9 @@ def run(cell: str, model: Model) -> Any:
         if word != ", raw=True)" or "patch(" in cell:
             cell = cell.replace(word, own)
     ids = torch.tensor([model.read(TEXT, raw=True).ids])
-    silent = {"blocks.0.attention.heads": Change(scale=0, heads=[1])}
+    ablation = {"blocks.0.attention.heads": Change(scale=0, heads=[1])}
     shift = torch.zeros(model.config.hidden_size, requires_grad=True)
-    names = {"model": model, "module": model.module, "text": TEXT, "ids": ids, "silent": silent, "shift": shift,
+    names = {"model": model, "module": model.module, "text": TEXT, "ids": ids, "ablation": ablation, "shift": shift,
              "torch": torch, "Change": Change, "Model": Model, "glass": glassformer}  # fmt: skip
     result = eval(cell, names)
     if "shift=shift" in cell:

@@ -1,6 +1,6 @@
-"""When Python looks for garbage: not while many objects are made that are none, since it would look through all of them.
+"""Python's garbage collection: paused during start-up and wherever many lasting objects are made.
 
-A start makes some hundred thousand objects, and looking through them again and again took a tenth of it.
+A start makes some hundred thousand objects, and searching them again and again took a tenth of it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def run_job(
     progress: Callable[[JobProgress], None] | None = None,
     **keywords: Any,
 ) -> JobSummary:
-    """Answer every row of a file. Run it again after whatever stopped it, and it goes on where it was.
+    """Answer every row of a file. Run it again after any interruption, and it resumes.
 
     Args:
         model_or_task: a model from `load`, or a task from `pipeline`.

@@ -84,7 +84,7 @@ class ExpertOp(Op):
         return [self.weights[index * size : (index + 1) * size] for index in range(first, first + self.per_expert)]
 
     def chosen(self, shares: Array) -> list[int]:
-        """The experts that a token goes to, in the order of their slots: by number."""
+        """The experts that a token goes to, in the order of their slots: by index."""
         largest = sorted(np.flatnonzero(shares).tolist(), key=lambda expert: (-abs(shares[expert]), expert))
         return sorted(largest[: self.options["chosen"]])
 
@@ -218,7 +218,7 @@ def build_expert_gate(
     b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, str]], chosen: int, inner: int, how: str,
     bias: bool = False, limit: float | None = None, offset: float = 0.0,
 ) -> Value:  # fmt: skip
-    """The neurons of the chosen experts, in the order of their numbers, side by side; `experts`: gate and up of each.
+    """The neurons of the chosen experts, in the order of their indices, side by side; `experts`: gate and up of each.
 
     `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
     """

@@ -79,7 +79,7 @@ class Recorder:
 
     @property
     def layer(self) -> int:
-        """The number of the block that ops belong to now."""
+        """The index of the block that ops belong to now."""
         assert self._block is not None
         return self._block
 

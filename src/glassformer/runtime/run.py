@@ -99,16 +99,13 @@ class Run(RunOperations):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
-        from glassformer.page.html import html_document
-        from glassformer.page.terminal import TerminalPage, plain_text
-        from glassformer.see.view import write_form
+        from glassformer.see.view import write_page
 
-        forms = {
-            ".json": lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n",
-            ".html": lambda: html_document(self.page(everything=True)),
-            ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
-        }
-        return write_form(path, forms)
+        return write_page(
+            path,
+            lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False),
+            lambda: self.page(everything=True),
+        )
 
 
 class TextStream:

@@ -73,7 +73,7 @@ class PrefixIndex(Generic[R]):
             self._readers.popitem(last=False)
 
     def rank(self, keys: Sequence[int], loads: Mapping[R, int]) -> list[R]:
-        """The replicas that a request could go to, by their numbers of requests in progress: the best first.
+        """The replicas that a request could go to, by how many requests each has in progress: the best first.
 
         Among equals it is the one that has read the fewest prompts, so that what is kept is spread over all of them.
         """

@@ -144,7 +144,7 @@ class Activations:
 
     @property
     def stream(self) -> dict[str, str]:
-        """The sites of the residual stream by layer: 'embedding', then each block's number."""
+        """The sites of the residual stream by layer: 'embedding', then each block's index."""
         return residual_sites(self.model.blueprint)
 
     def shape(self, site: str) -> tuple[int, ...]:
@@ -242,7 +242,7 @@ class Activations:
 
 
 def residual_sites(blueprint: Blueprint) -> dict[str, str]:
-    """The sites of a model's residual stream by layer: 'embedding', then each block's number."""
+    """The sites of a model's residual stream by layer: 'embedding', then each block's index."""
     blocks = range(blueprint.blocks)
     return {"embedding": "embedding", **{str(index): f"blocks.{index}.residual" for index in blocks}}
 

@@ -145,7 +145,7 @@ def _chosen_from(candidates: Sequence[CandidatePair], ruled: bool) -> Table:
 class LayerDifference:
     """How far a token's states in two texts differ after one layer."""
 
-    layer: str  # 'embedding', then the blocks by number
+    layer: str  # 'embedding', then the blocks by index
     largest: float  # largest difference of any element
     cosine: float  # 1: the same direction
 

@@ -44,7 +44,7 @@ class ExpertLayer:
 
     layer: int
     tokens: tuple[tuple[ExpertShare, ...], ...]  # for each token, the experts that it goes to, largest share first
-    loads: tuple[ExpertLoad, ...]  # of all experts, by number
+    loads: tuple[ExpertLoad, ...]  # of all experts, by index
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Learning(View):
     name: str  # of the training's folder
     tokens: tuple[str, ...]
     position: int  # of the token after which a next one is predicted
-    layers: tuple[str, ...]  # 'embedding', then the blocks by number
+    layers: tuple[str, ...]  # 'embedding', then the blocks by index
     layer: int  # whose attention it is
     head: int
     blocks: int  # that the model has

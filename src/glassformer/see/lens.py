@@ -56,7 +56,7 @@ class Lens(View):
     model: str
     positions: tuple[int, ...]
     tokens: tuple[str, ...]  # those at the positions
-    layers: tuple[str, ...]  # 'embedding', then the blocks by number
+    layers: tuple[str, ...]  # 'embedding', then the blocks by index
     predictions: tuple[tuple[LayerPrediction, ...], ...]  # by layer, then by position
     tuned: bool = False  # each layer read through a map of its own
 
@@ -132,7 +132,7 @@ def position_parts(view: Lens, index: int) -> list[PagePart]:
 class LayerDivergence:
     """KL divergence from the model's own probabilities, in bits, over held-out tokens."""
 
-    layer: str  # 'embedding', then the blocks by number
+    layer: str  # 'embedding', then the blocks by index
     before: float  # of the logit lens
     after: float  # of the tuned lens
 
@@ -208,7 +208,7 @@ class TunedLens:
     """The maps of all layers but the last, which needs none; `view` says what they brought."""
 
     model: ModelLike
-    translators: Mapping[str, Translator]  # by layer: 'embedding', then each block's number
+    translators: Mapping[str, Translator]  # by layer: 'embedding', then each block's index
     view: LensTraining | None = None  # of a lens that was just trained
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ class Recording(View):
     prompt_tokens: tuple[Token, ...]
     text: str
     steps: tuple[RecordedStep, ...]
-    layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by number
+    layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by index
     tail_width: float  # of a bin of the tails, in units of score
     stages: tuple[Stage, ...]  # the prompt's journey to its first token
     # What its page holds besides, by the names that the studio has for it:

@@ -50,7 +50,7 @@ class TextPart:
 
 
 def encode_texts(model: ModelLike, texts: Iterable[str], length: int | None = None, first: int = 1) -> Iterator[EncodedText]:
-    """Texts and their ids, as many as fit into the context, or `length` of them; `first`: the first one's number."""
+    """Texts and their ids, as many as fit into the context, or `length` of them; `first`: the first one's index."""
     room = min(length or model.config.context, model.config.context)
     for index, text in enumerate(texts, first):
         if not isinstance(text, str):

@@ -80,15 +80,7 @@ class View:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json for programs, .html for a browser, .txt for people."""
-        from glassformer.page.html import html_document
-        from glassformer.page.terminal import TerminalPage, plain_text
-
-        forms = {
-            ".json": lambda: to_json(self.to_dict(), allow_nan=False) + "\n",
-            ".html": lambda: html_document(self.page(everything=True)),
-            ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
-        }
-        return write_form(path, forms)
+        return write_page(path, lambda: to_json(self.to_dict(), allow_nan=False), lambda: self.page(everything=True))
 
 
 class ArrayView(View):
@@ -148,6 +140,19 @@ def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], st
     except ValueError as error:  # a name that no file can have
         raise InputError(f"{str(target)!r} cannot be written: {error}.") from error
     return target
+
+
+def write_page(path: str | os.PathLike[str], json_text: Callable[[], str], page: Callable[[], Page]) -> Path:
+    """Write data as JSON, or its page as HTML or text, as a file's suffix says."""
+    from glassformer.page.html import html_document
+    from glassformer.page.terminal import TerminalPage, plain_text
+
+    forms = {
+        ".json": lambda: json_text() + "\n",
+        ".html": lambda: html_document(page()),
+        ".txt": lambda: plain_text(TerminalPage(page())),
+    }
+    return write_form(path, forms)
 
 
 def plain_data(value: Any) -> Any:

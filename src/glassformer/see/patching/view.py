@@ -65,7 +65,7 @@ class PlaceGrid:
     """A grid of places: a row for each layer, a column for each position or head."""
 
     part: PatchedPart
-    layers: tuple[str, ...]  # 'embedding', then blocks by number
+    layers: tuple[str, ...]  # 'embedding', then blocks by index
     positions: tuple[int, ...]  # of the columns, unless those are heads
     heads: int  # how many columns are heads; 0: columns are positions
     sharing: int  # heads per column: several where they share a key and value
@@ -114,7 +114,7 @@ class Patching(PlaceGrid, ArrayView):
     tokens: tuple[tuple[str, ...], tuple[str, ...]]  # of both, in the stack that is patched
     answers: tuple[AnswerToken, AnswerToken]  # what each text leads to
     differences: tuple[float, float]  # after each text: the first answer's score minus the second's
-    layers: tuple[str, ...]  # 'embedding', then blocks by number
+    layers: tuple[str, ...]  # 'embedding', then blocks by index
     positions: tuple[int, ...]  # that were patched
     heads: int  # how many columns are heads; 0: columns are positions
     sharing: int  # heads per column: several where they share a key and value
@@ -337,7 +337,7 @@ class PairPatching(PlaceGrid, ArrayView):
     part: PatchedPart
     metric: str  # a name, or that of a function
     pairs: tuple[PatchedPair, ...]
-    layers: tuple[str, ...]  # 'embedding', then blocks by number
+    layers: tuple[str, ...]  # 'embedding', then blocks by index
     positions: tuple[int, ...]  # of the columns; negative ones count from the end, since lengths differ; none: heads
     heads: int  # how many columns are heads; 0: columns are positions
     sharing: int  # heads per column: several where they share a key and value
@@ -460,7 +460,7 @@ def _note(view: PairPatching, mean: float | None, error: float | None, count: in
 class PatchedPath:
     """One sender, and how much of the first text's answer it restores by way of the receivers."""
 
-    sender: str  # a site, with its head's number
+    sender: str  # a site, with its head's index
     block: int | None  # None: the embedding
     head: int | None  # None: not a head
     value: float  # 0: none of the answer's lead; 1: all of it
