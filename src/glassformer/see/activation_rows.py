@@ -94,7 +94,7 @@ class TextRows(SiteRows):
     def __iter__(self) -> Iterator[Floats]:
         sites, spans = token_sites(self.model, self.sites), self.windows()
         while group := list(islice(spans, WINDOWS)):
-            for part in sorted(read_texts(self.model, group, sites), key=attrgetter("number", "start")):
+            for part in sorted(read_texts(self.model, group, sites), key=attrgetter("text_index", "start")):
                 rows = _side_by_side([part.values[site] for site in self.sites])
                 yield rows if part.start else rows[1:]
 

@@ -192,7 +192,10 @@ def _feature_table(view: Features, everything: bool) -> Table:
         (Column("label", min_width=12), lambda each: each.label),
         (Column("largest", "number"), lambda each: f"{each.largest:.3g}"),
         (Column("tokens", "number", priority=4), lambda each: pluralize(each.active_tokens, "token")),
-        (Column("most active at", min_width=12), lambda each: abbreviate_list([texts[at] for at in each.positions])),
+        (
+            Column("most active at", min_width=12),
+            lambda each: abbreviate_list([texts[position] for position in each.positions]),
+        ),
         (Column("promotes", min_width=12, priority=6), lambda each: " ".join(map(visible, each.promotes))),
     ]
     if not any(each.label for each in view.features):
@@ -327,10 +330,12 @@ def features(
         rebuilt[start : start + BATCH] = dictionary.decode(activations, part)
         activity.add(activations)
         for row, top in enumerate(_top_features(dictionary, activations, best)):
-            at = start + row
-            error = float(np.linalg.norm(outputs[at] - rebuilt[at]))
+            position = start + row
+            error = float(np.linalg.norm(outputs[position] - rebuilt[position]))
             active = int(np.count_nonzero(activations[row]))
-            tokens.append(TokenFeatures(at, texts[at], active, float(np.linalg.norm(outputs[at])), error, top))
+            tokens.append(
+                TokenFeatures(position, texts[position], active, float(np.linalg.norm(outputs[position])), error, top)
+            )
     summaries = tuple(_summaries(dictionary, activity, inputs, model))
     result = _reconstruction(reading, dictionary, outputs, rebuilt, float(activity.counts.sum() / len(inputs)))
     return Features(
@@ -377,7 +382,7 @@ class _Activity:
     def best(self) -> list[int]:
         """The features that are most active anywhere, the strongest first."""
         order = np.argsort(-self.largest, kind="stable")[:MOST]
-        return [int(number) for number in order if self.largest[number] > 0]
+        return [int(feature) for feature in order if self.largest[feature] > 0]
 
 
 def _summaries(
@@ -386,12 +391,12 @@ def _summaries(
     best = activity.best
     if not best:
         return
-    columns = [dictionary.encode_some(inputs[at : at + BATCH], best) for at in range(0, len(inputs), BATCH)]
+    columns = [dictionary.encode_some(inputs[start : start + BATCH], best) for start in range(0, len(inputs), BATCH)]
     activations = np.concatenate(columns)
     promoted = _promoted(model, dictionary, best)
     for column, feature in enumerate(best):
         order = np.argsort(-activations[:, column], kind="stable")[:PLACES]
-        places = tuple(int(at) for at in order if activations[at, column] > 0)
+        places = tuple(int(row) for row in order if activations[row, column] > 0)
         mean = float(activity.sums[feature] / len(inputs))
         largest, count = float(activity.largest[feature]), int(activity.counts[feature])
         label = dictionary.labels[feature] if dictionary.labels else FeatureLabel("", "")
@@ -406,8 +411,8 @@ def _promoted(model: ModelLike, dictionary: FeatureDictionary, chosen: Sequence[
     site, ops = dictionary.site_out, model.blueprint.ops
     if site.startswith(ENCODER) or not site.endswith(STREAM_SITES) or not model.writes:
         return [()] * len(chosen)
-    number = next(number for number, op in enumerate(ops) if op.site == site)
-    directions = direct_effect(model, number, np.stack([dictionary.direction(feature) for feature in chosen]))
+    index = next(index for index, op in enumerate(ops) if op.site == site)
+    directions = direct_effect(model, index, np.stack([dictionary.direction(feature) for feature in chosen]))
     best = BestTokens(PROMOTED)
     for rows, block in unembedding_blocks(model):
         best.add(rows, np.asarray(directions @ block.T, np.float32))
@@ -420,8 +425,8 @@ def _top_features(dictionary: FeatureDictionary, activations: Floats, best: int)
     chosen = np.argpartition(-activations, count - 1, axis=1)[:, :count]
     rows = []
     for row, numbers in enumerate(chosen.tolist()):
-        order = sorted(numbers, key=lambda number: (-activations[row, number], number))
-        active = [number for number in order if activations[row, number] > 0]
+        order = sorted(numbers, key=lambda feature: (-activations[row, feature], feature))
+        active = [feature for feature in order if activations[row, feature] > 0]
         rows.append(tuple(FeatureActivation(each, float(activations[row, each]), dictionary.label(each)) for each in active))
     return rows
 
