@@ -222,7 +222,8 @@ def _reads_prompt(view: Operation) -> bool:
 
 def _typed_arguments(view: Operation) -> list[OperationArgument]:
     """Those of a view, and those of what opens an argument by its name."""
-    return [one for argument in view.arguments for one in (argument, *_opening_arguments(argument))]
+    arguments = (argument for argument in view.arguments if argument.info.typed is not False)
+    return [one for argument in arguments for one in (argument, *_opening_arguments(argument))]
 
 
 def _opening_arguments(argument: OperationArgument) -> Iterator[OperationArgument]:

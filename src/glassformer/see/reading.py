@@ -33,8 +33,14 @@ def read(model: ModelLike, prompt: Prompt, target: str | None = None, **prompt_o
 
 
 @operation()
-def read_ids(model: ModelLike, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()) -> Reading:
-    """A prompt and an answer under the glass, exactly as their ids say: what a run read and wrote."""
+def read_ids(
+    model: ModelLike, prompt_ids: Sequence[int], answer_ids: Sequence[int] = (), contents: Sequence[str] | None = None
+) -> Reading:
+    """A prompt and an answer under the glass, exactly as their ids say: what a run read and wrote.
+
+    `contents`: the texts in the prompt, around which its chat template stands; None: there is none.
+    """
+    texts = None if contents is None else tuple(contents)
     if not prompt_ids:
         raise InputError("the prompt has no tokens. Say something.")
     for token_id in (*prompt_ids, *answer_ids):
@@ -42,6 +48,6 @@ def read_ids(model: ModelLike, prompt_ids: Sequence[int], answer_ids: Sequence[i
             raise InputError(f"{token_id} is no token id; {model.name} has {model.config.vocab_size}.")
     if model.decoder_start_token is None:
         check_context(len(prompt_ids) + len(answer_ids), model.config.context)
-        return Reading(model, (*prompt_ids, *answer_ids), None, len(prompt_ids))
+        return Reading(model, (*prompt_ids, *answer_ids), None, len(prompt_ids), texts)
     check_context(len(prompt_ids), model.config.context)
-    return Reading(model, (model.decoder_start_token, *answer_ids), tuple(prompt_ids), 1)
+    return Reading(model, (model.decoder_start_token, *answer_ids), tuple(prompt_ids), 1, texts)

@@ -17,17 +17,24 @@ from typing import Any
 from glassformer.decoding import Step
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import GlassError, InputError
 from glassformer.ground.operations import operation
 from glassformer.page.document import Page, Paragraph, TokenStrip
 from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations, residual_sites
 from glassformer.see.attention import attention_maps
+from glassformer.see.explain.compute import explain_run
+from glassformer.see.explain.explanation import Explanation
+from glassformer.see.explain.words import exchanged, words_of
 from glassformer.see.journey.compute import prompt_stages
 from glassformer.see.journey.view import Stage
 from glassformer.see.lens import LayerPrediction, lens
+from glassformer.see.patching.compute import PartPlaces, one_pair, run_patches
+from glassformer.see.patching.pair import TextPair
 from glassformer.see.protocols import RunLike
+from glassformer.see.schema import page_data
 from glassformer.see.tokens import Token, describe_tokens, token_text
+from glassformer.see.tree import tree
 from glassformer.see.view import View, write_form
 from glassformer.text import Tokenizer
 
@@ -78,6 +85,19 @@ class RecordedStep:
 
 
 @dataclass(frozen=True)
+class RecordedPage:
+    """A view that only the model can make."""
+
+    view: View
+    python: str  # what gives it
+
+    def result(self, name: str) -> dict[str, Any]:
+        """As the studio keeps what a server's view gave."""
+        page = page_data(self.view.page(everything=True), self.python)
+        return {"name": name, "title": page["title"], "description": "", "body": {}, "page": page}
+
+
+@dataclass(frozen=True)
 class Recording(View):
     """A run that can be explored without its model."""
 
@@ -96,8 +116,10 @@ class Recording(View):
     layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by index
     tail_width: float  # of a bin of the tails, in units of score
     stages: tuple[Stage, ...]  # the prompt's journey to its first token
+    contents: tuple[str, ...] | None = None  # the texts in the prompt, around which its template stands; None: no template
     # What its page holds besides, by the names that the studio has for it:
     slices: Mapping[str, View] = field(default_factory=dict, repr=False, metadata={"stored": False})
+    pages: Mapping[str, RecordedPage] = field(default_factory=dict, repr=False, metadata={"stored": False})
 
     def page(self, everything: bool = False) -> Page:
         tokens = tuple(visible(step.token.text) for step in self.steps)
@@ -121,7 +143,8 @@ class Recording(View):
         return recording_widget(self.to_dict(), self._slices(), height)
 
     def _slices(self) -> dict[str, Any]:
-        return {name: view.to_dict() for name, view in self.slices.items()}
+        results = [page.result(name) for name, page in self.pages.items()]
+        return {name: view.to_dict() for name, view in self.slices.items()} | ({"experiments": results} if results else {})
 
     def __repr__(self) -> str:
         return f"Recording({self.model}: {len(self.steps)} tokens)"
@@ -130,6 +153,8 @@ class Recording(View):
 CANDIDATES = 64  # of a step that are recorded one by one; a run is watched with as many
 PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
+PATCHED = 8  # positions at the end that a saved patch shows
+STREAM = PartPlaces("residual")
 
 
 @operation(is_property=True)
@@ -147,8 +172,14 @@ def recording(run: RunLike) -> Recording:
 
 @operation()
 def record(run: RunLike, *, views: bool = False) -> Recording:
-    """`recording`; with `views`, its page and its widget also show every head's attention and the prompt's lens."""
-    return replace(recording(run), slices=record_slices(Activations.of_run(run))) if views else recording(run)
+    """`recording`; with `views`, its page and its widget also show what a model is needed for.
+
+    That is every head's attention, the prompt's lens, why the token came that tells most, where in the model that passes,
+    and the likeliest continuations.
+    """
+    if not views:
+        return recording(run)
+    return replace(recording(run), slices=record_slices(Activations.of_run(run)), pages=record_pages(run))
 
 
 @operation()
@@ -172,6 +203,32 @@ def record_slices(reading: Activations) -> dict[str, View]:
     return slices
 
 
+def record_pages(run: RunLike) -> dict[str, RecordedPage]:
+    """Why the token came that tells most, where in the model that passes, and how the answer could have gone."""
+    pages: dict[str, RecordedPage] = {}
+    with suppress(GlassError):
+        pages["tree"] = RecordedPage(tree(run.model, run.prompt_ids), f"model.tree({[*run.prompt_ids]})")
+    with suppress(GlassError):
+        why = explain_run(run, evidence=True)
+        pages["explain"] = RecordedPage(why, "run.explain(evidence=True)")
+        if (pair := counterpart(run, why)) is not None:
+            texts = ", ".join(repr(pair.text(text)) for text in (pair.first, pair.second))
+            pages["patch"] = RecordedPage(one_pair(STREAM, *run_patches([pair], STREAM)), f"model.patch({texts}, raw=True)")
+    return pages
+
+
+def counterpart(run: RunLike, why: Explanation) -> TextPair | None:
+    """The text before an explained token, and the same with the word exchanged that decides most."""
+    if not why.named or (exchange := why.words[0].best_exchange) is None:
+        return None
+    whole = Activations.of_run(run)
+    first = replace(whole, ids=whole.ids[: why.position + 1])
+    word = next(word for word in words_of(first, len(first), run.contents) if word.positions == why.words[0].positions)
+    second = replace(first, ids=exchanged(first.ids, {word: exchange.id}, run.model.tokenizer))
+    places = word.positions if len(first) == len(second) else ()
+    return TextPair(first, second, [*places, *range(-min(PATCHED, len(second)), 0)], aligned=True)
+
+
 def start_recording(run: RunLike) -> Recording:
     """All that is known of a run before its first token."""
     model = run.model
@@ -188,6 +245,7 @@ def start_recording(run: RunLike) -> Recording:
         tuple(residual_sites(model.blueprint)),
         TAIL_WIDTH,
         prompt_stages(model, run.prompt, run.prompt_ids),
+        run.contents,
     )
 
 

@@ -2687,6 +2687,11 @@ export interface components {
              */
             against?: number | string | null;
             /**
+             * Answer Ids
+             * @description The ids of an answer to a prompt of ids; by default one is written.
+             */
+            answer_ids?: number[] | null;
+            /**
              * Change
              * @default {}
              */
@@ -2697,6 +2702,11 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Contents
+             * @description The texts in a prompt of ids, around which its template stands.
+             */
+            contents?: string[] | null;
             /**
              * Evidence
              * @description Say of each clause how it was measured, and how sure it is.
@@ -4516,6 +4526,7 @@ export interface components {
         };
         /** glassformer.recording/1 */
         RecordingJson: {
+            contents: string[] | null;
             executor: string;
             layers: string[];
             model: string;

@@ -7,6 +7,9 @@ const PAGE_SCHEMA = "glassformer.page/1";
 const PAGE: Shape = { title: "string", python: "string", parts: [{ kind: "string" }] };
 const RESULTS: Shape = [{ name: "string", title: "string", description: "string", body: {}, page: PAGE }];
 
+/** What a result says of its view. */
+type Subject = Pick<ExperimentResult, "name" | "title" | "description">;
+
 export class Experiments {
   views = $state.raw<readonly ViewDescription[]>([]);
   /** The last of each view, in the order of their making. */
@@ -30,8 +33,11 @@ export class Experiments {
     return this.results.find((result) => result.name === name) ?? null;
   }
 
-  keep(result: ExperimentResult): void {
-    this.results = [...this.results.filter(({ name }) => name !== result.name), result];
+  /** Ask the server for a view as a page, and keep what came of it. */
+  async ask({ name, title, description }: Subject, body: Readonly<Record<string, unknown>>, signal: AbortSignal): Promise<PageData> {
+    const page = asPage(await this.source.page?.(name, body, signal));
+    this.results = [...this.results.filter((result) => result.name !== name), { name, title, description, body, page }];
+    return page;
   }
 
   private async read(): Promise<void> {

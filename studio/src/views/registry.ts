@@ -2,7 +2,7 @@
 import type { Component } from "svelte";
 import type { Recording } from "../api/types";
 import { hasExperts } from "../data/reading";
-import type { Source } from "../data/source";
+import type { ExperimentResult, Source } from "../data/source";
 import type { Studio } from "../data/studio.svelte";
 
 /** What every view is given: the page's state, and the run that it shows. */
@@ -17,10 +17,8 @@ export interface ViewEntry {
   readonly label: string;
   /** One line for people who have not opened it. */
   readonly title: string;
-  /** Whether there is nothing in it without a model, so that a saved page has it for its Python alone. */
+  /** Whether there is nothing in it without a model, so that a saved page has what it holds of it, or its Python alone. */
   readonly needsModel?: boolean;
-  /** Whether a page without a model has something in it all the same. */
-  readonly held?: (source: Source) => boolean;
   /** The server's views that it shows, where they are others than the one of its id. */
   readonly shows?: readonly string[];
   readonly load: () => Promise<{ readonly default: Component<ViewProps> }>;
@@ -29,6 +27,14 @@ export interface ViewEntry {
 }
 
 export const VIEWS: readonly ViewEntry[] = [
+  {
+    id: "why",
+    label: "Why",
+    title: "Why the model wrote a token, in three sentences that were checked",
+    shows: ["explain"],
+    needsModel: true,
+    load: () => import("./Why.svelte"),
+  },
   {
     id: "attention",
     label: "Attention",
@@ -102,7 +108,6 @@ export const VIEWS: readonly ViewEntry[] = [
     label: "Experiments",
     title: "Every other view that the server has: fill in what is asked, and see its page",
     needsModel: true,
-    held: (source) => (source.results?.length ?? 0) > 0,
     load: () => import("./Experiments.svelte"),
   },
   {
@@ -125,6 +130,12 @@ export function hasOwnView(name: string): boolean {
 /** The views of a run: those that do not fit it are left out, but for the one that is open. */
 export function viewsOf(run: Recording | null, open: string | null): readonly ViewEntry[] {
   return VIEWS.filter(({ id, fits }) => !fits || id === open || (run !== null && fits(run)));
+}
+
+/** What a page without a model holds of a view. */
+export function heldResults(view: ViewEntry, source: Source): readonly ExperimentResult[] {
+  const results = source.page === undefined ? (source.results ?? []) : [];
+  return results.filter(({ name }) => (view.id === "experiments" ? !hasOwnView(name) : (view.shows ?? [view.id]).includes(name)));
 }
 
 export function findView(id: string | null): ViewEntry | null {

@@ -49,6 +49,7 @@ from glassformer.see.explain.words import Word, alike, exchanged, exchanges, wit
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.protocols import ModelLike, RunLike
+from glassformer.see.reading import read_ids
 from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions
@@ -154,13 +155,31 @@ def explain_answer(
     ] = 24,
     quick: QuickArgument = False,
     evidence: EvidenceArgument = False,
+    answer_ids: Annotated[
+        Sequence[int] | None,
+        about(
+            "The ids of an answer to a prompt of ids; by default one is written.",
+            typed=False,
+            served_items=(1, 100_000),
+            served_minimum=0,
+        ),
+    ] = None,
+    contents: Annotated[
+        Sequence[str] | None,
+        about("The texts in a prompt of ids, around which its template stands.", typed=False, served_items=(0, 10_000)),
+    ] = None,
     progress: Progress | None = None,
     **prompt_options: Unpack[PromptKeywords],
 ) -> Explanation:
     """Say why the model answers as it does: the words that decide, what carries them, and whether that holds."""
     PromptOptions.of(prompt_options, explain_answer)
-    run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
-    return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
+    if answer_ids is None:
+        run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
+        return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
+    if isinstance(prompt, str) or not all(isinstance(one, int) for one in prompt):
+        raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
+    reading = read_ids(model, prompt, answer_ids, contents)
+    return _explained_token(reading, None, token, against, quick, evidence, progress)
 
 
 @operation(name="explain")
@@ -174,15 +193,22 @@ def explain_run(
     progress: Progress | None = None,
 ) -> Explanation:
     """Why a run wrote one of its tokens: the one named, or the one that tells most."""
-    reading = Activations.of_run(run)
+    return _explained_token(Activations.of_run(run), run, token, against, quick, evidence, progress)
+
+
+def _explained_token(
+    reading: Activations, run: RunLike | None, token: int | str | None, against: int | str | None, quick: bool,
+    evidence: bool, progress: Progress | None,
+) -> Explanation:  # fmt: skip
+    """Why one of the tokens after a prompt came; `run`: that wrote them."""
     check_explainable(reading)
     first = reading.prompt_length
-    index = None if token is None else find_token(token, reading.texts[first:]) % max(len(run.steps), 1)
+    index = None if token is None else find_token(token, reading.texts[first:]) % max(len(reading) - first, 1)
     with read_text(reading, len(reading) if index is None else first + index, first - 1) as text:
         index = telling_token(text) if index is None else index
-        question = ask(text, first + index - 1, run.steps[index].id, against)
+        question = ask(text, first + index - 1, reading.ids[first + index], against)
         question.effort = QUICK if quick else FULL
-        return explained(question, progress, drawn(run, index), evidence)
+        return explained(question, progress, None if run is None else drawn(run, index), evidence)
 
 
 @operation()
