@@ -109,7 +109,7 @@ def test_verbs_are_those_of_the_operations_with_an_example() -> None:
     for verb, main in explaining.items():
         shown = CliRunner().invoke(app, [str(verb), "--help"], env={"COLUMNS": "500"}).output
         views = sorted((one for one in OPERATIONS.values() if one.verb == verb), key=lambda one: bool(one.chosen_by))
-        arguments = [argument for view in views for argument in view.arguments]
+        arguments = [argument for view in views for argument in view.arguments if argument.info.typed is not False]
         said = "".join(shown.split())  # lines are broken anywhere
         helps = {one.named()[0]: one.info.help for one in reversed(arguments)}  # the first view's, of what several have
         options = [name for argument in arguments for name in argument.named()]

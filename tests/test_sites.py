@@ -17,6 +17,7 @@ from glassformer.ground import sites
 from glassformer.ground.changes import Change, Where
 from glassformer.ground.errors import SiteError
 from glassformer.ground.sites import Watch
+from glassformer.torch.arguments import ForwardArguments
 from tests.parity import reference
 
 
@@ -124,7 +125,7 @@ def test_without_a_watch_a_site_returns_its_value_itself(model: Any) -> None:
     """The same number of torch operations, whether sites exist or not: `at_site` returns its argument itself."""
     block = model.model.layers[0]
     x = torch.randn(1, 2, 48)
-    p = model.model.prepare(IDS[:1, :2], None, None, None, None, False, None)
+    p = model.model.prepare(ForwardArguments(input_ids=IDS[:1, :2]))
     assert p.tap is None
     assert block.at_site("residual", x, p) is x
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glassformer.ground.errors import InputError
-from glassformer.see.recording import CANDIDATES, RecordedStep, Recording
+from glassformer.see.recording import CANDIDATES, RecordedStep, Recording, counterpart
 from glassformer.see.schema import schema
 from tests.see.models import TEXT, both
 
@@ -102,3 +102,26 @@ def test_a_run_that_was_not_watched_cannot_be_recorded() -> None:
     run.steps[0] = replace(run.steps[0], waterfall=None)
     with pytest.raises(InputError, match=r"was not watched. Get it with watch\(…, look=64\)"):
         _ = run.recording
+
+
+def test_a_recording_with_views_holds_the_pages_that_a_model_is_needed_for() -> None:
+    run, recording = record("gpt2")
+    assert recording.pages == {}
+    pages = run.record(views=True).pages
+    assert {"explain", "tree"} <= pages.keys() <= {"explain", "tree", "patch"}
+    assert pages["explain"].view == run.explain(evidence=True)
+    assert pages["tree"].view == run.model.tree(run.prompt_ids)
+    result = pages["explain"].result("explain")
+    assert result["page"]["title"] == result["title"] == run.explain().page().title
+    assert result["page"]["parts"][1]["text"] == "\n".join(run.explain().sentences)
+    assert record("t5")[0].record(views=True).pages.keys() == {"tree"}
+
+
+def test_the_saved_patch_is_of_the_word_that_decides() -> None:
+    run = both("llama").model.watch(TEXT, look=8, max_new_tokens=3)
+    found = [counterpart(run, run.explain(index)) for index in range(3)]
+    for pair, why in zip(found, (run.explain(index) for index in range(3)), strict=True):
+        assert (pair is None) == (not why.named or why.words[0].best_exchange is None)
+        if pair is not None:
+            differing = {at for at, ids in enumerate(zip(pair.first.ids, pair.second.ids, strict=True)) if ids[0] != ids[1]}
+            assert differing == {*why.words[0].positions}

@@ -19,6 +19,7 @@ from glassformer.ground.errors import CheckpointError
 Floats: TypeAlias = npt.NDArray[np.float32]
 SCALE = ".scale"
 MOST = 127  # the largest number of a byte
+TINY = np.finfo(np.float32).tiny  # the smallest scale: rows of zeros have it
 
 
 def pack_matrices(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -28,8 +29,9 @@ def pack_matrices(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArr
         if array.ndim != 2 or not array.size:
             packed[name] = array
             continue
-        scales = [np.abs(array).max(axis=axis, keepdims=True).astype(np.float32) / MOST for axis in (0, 1)]
-        pairs = [(np.rint(array / np.where(scale > 0, scale, 1)).astype(np.int8), scale) for scale in scales]
+        largest = (np.abs(array).max(axis=axis, keepdims=True).astype(np.float32) for axis in (0, 1))
+        scales = [np.maximum(each / MOST, TINY) for each in largest]
+        pairs = [(np.rint(array / scale).astype(np.int8), scale) for scale in scales]
         packed[name], packed[name + SCALE] = min(pairs, key=lambda pair: float(((pair[0] * pair[1] - array) ** 2).sum()))
     return packed
 

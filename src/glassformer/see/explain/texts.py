@@ -13,6 +13,7 @@ import numpy as np
 from glassformer.engine.protocol import Executor, Feed, Row, Want, common_prefix
 from glassformer.ground.candidates import LogProbabilities, log_softmax
 from glassformer.ground.errors import NotNumbers
+from glassformer.ground.ownership import NotCopied
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import CHUNK_BYTES, CHUNK_TOKENS, Activations, to_numpy
 from glassformer.see.explain.words import LIKELY
@@ -22,7 +23,7 @@ from glassformer.see.view import Floats
 BATCH_TOKENS = 1024  # that go through in one pass
 
 
-class ReadText:
+class ReadText(NotCopied):
     """A text in a row of its executor, and what the model expected after each of its tokens."""
 
     def __init__(self, reading: Activations, end: int, kept: int) -> None:
