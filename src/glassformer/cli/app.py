@@ -23,7 +23,6 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "studio": "Open the studio in the browser: a run, each token's alternatives, and what went on inside the model.",
     },
     "Look inside": {
-        "tokens": "Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch.",
         "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",
     },
     "Change and compare": {
@@ -40,7 +39,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "doctor": "Report what this machine has, what runs on it, and what could run better.",
     },
 }
-FIRST = "look"  # in its section
+FIRST = ("look", "tokens", "trace")  # in their section
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
 
 MODULES = {"eval": "evaluate"}  # verbs whose name a function cannot have
@@ -79,7 +78,11 @@ class LazyVerbs(VerbGroup):
         for name, views in operation_verbs().items():
             (main,) = [view for view in views if view.section is not None]
             listed[main.section or ""][name] = main.verb_help
-        return {heading: dict(sorted(verbs.items(), key=lambda verb: verb[0] != FIRST)) for heading, verbs in listed.items()}
+        first = {name: place for place, name in enumerate(FIRST)}
+        return {
+            heading: {name: verbs[name] for name in sorted(verbs, key=lambda name: first.get(name, len(first)))}
+            for heading, verbs in listed.items()
+        }
 
     def suggestion(self, ctx: click.Context, word: str) -> str:
         return familiar_command(word) or super().suggestion(ctx, word)

@@ -36,11 +36,14 @@ def list_features(model_options: ModelGroup) -> features.FeatureDictionaries:
 )
 def train_features(
     model_options: ModelGroup,
+    site: str,
     out: Annotated[Path, about("A new folder, which SAELens reads too.", metavar="DIR")],
     text: Annotated[Path | None, about("The text that the model reads, in UTF-8.", metavar="FILE")] = None,
     recorded: Annotated[
         Path | None, about("In place of --text: what `glass activations --out` wrote.", metavar="DIR")
     ] = None,
+    site_out: str | None = None,
+    length: int | None = None,
     **settings: Any,
 ) -> FeatureTraining:
     """Train a sparse autoencoder (SAE) on a model's activations, and show losses and dead features."""
@@ -53,7 +56,6 @@ def train_features(
         raise SettingError("what are the features learned from? Give --text FILE or --recorded DIR, one of them.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already, and not empty. Name a new folder.")
-    site, site_out, length = (settings.pop(name, None) for name in ("site", "site_out", "length"))
     with prepared_target(out / "training.json"):
         rows: SiteRows
         if recorded is not None:

@@ -3,50 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli import bars, common
-from glassformer.cli.command import argument, option
-from glassformer.cli.options import OutputGroup
+from glassformer.cli.command import OptionGroup
 from glassformer.cli.text_input import read_joined_text, read_text
 from glassformer.ground.errors import ConfigError, InputError, SettingError
+from glassformer.ground.operations import about, operation
+from glassformer.see.tokens import Batch, TokenizedText, batch, model_tokens, tokenized
 
 if TYPE_CHECKING:
     from glassformer.blueprints import Blueprint
     from glassformer.text import Tokenizer
 
-EXAMPLE = (
-    'Example: glass tokens "how are you?"   ·   glass tokens "how are you?" "Hi!" --left   ·   '
-    'glass tokens -m minilm "a question" --pair "an answer" --json'
+
+@dataclass(frozen=True)
+class TokenizerGroup(OptionGroup):
+    """Whose tokenizer."""
+
+    HEADING = "Model"
+
+    model: common.ModelOption = common.DEFAULT_MODEL
+
+
+@operation(
+    example='glass tokens "how are you?"   ·   glass tokens "how are you?" "Hi!" --left   ·   '
+    'glass tokens -m minilm "a question" --pair "an answer" --json',
+    settings_of=model_tokens,
 )
-
-
 def tokens(
+    model_options: TokenizerGroup,
     texts: Annotated[
-        list[str] | None,
-        argument(
+        Sequence[str] | None,
+        about(
+            "The text, or several as a batch; what is piped in follows a single one. '-': stdin alone.",
+            positional=True,
             metavar="TEXT",
-            help="The text, or several as a batch; what is piped in follows a single one. '-': stdin alone.",
             default_shown=False,
         ),
     ] = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
-    pair: Annotated[str | None, option("--pair", help="A second text, for models that read pairs.")] = None,
-    lines: Annotated[bool, option("--lines", help="Each line of stdin is a text of the batch.")] = False,
+    lines: Annotated[bool, about("Each line of stdin is a text of the batch.")] = False,
     left: Annotated[
-        bool | None,
-        option("--left/--right", help="The side on which a batch is padded.", default_shown="the tokenizer's"),
+        bool | None, about("The side on which a batch is padded.", "--left/--right", default_shown="the tokenizer's")
     ] = None,
-    special: Annotated[
-        bool, option("--special/--no-special", help="Add the special tokens that the model was trained with.")
-    ] = True,
-    *,
-    output: OutputGroup,
-) -> None:
+    pair: str | None = None,
+    special: bool = True,
+) -> TokenizedText | Batch:
     """Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch."""
-    from glassformer.see.tokens import batch, tokenized
-    from glassformer.see.view import View
-
     batch_texts = read_texts(texts or [], lines)
     several = lines or len(batch_texts) > 1
     if several and pair is not None:
@@ -57,14 +61,12 @@ def tokens(
         )
     if not several and not batch_texts[0]:  # blanks are tokens too
         raise InputError("the text is empty. Give at least one character.")
+    model = model_options.model
     tokenizer, blueprint = open_tokenizer(model)
-    view: View
     if several:
         side = None if left is None else "left" if left else "right"
-        view = batch(tokenizer, batch_texts, side=side, special=special, name=model, blueprint=blueprint)
-    else:
-        view = tokenized(tokenizer, batch_texts[0], pair, special=special, name=model, blueprint=blueprint)
-    output.show(view)
+        return batch(tokenizer, batch_texts, side=side, special=special, name=model, blueprint=blueprint)
+    return tokenized(tokenizer, batch_texts[0], pair, special=special, name=model, blueprint=blueprint)
 
 
 def read_texts(texts: Sequence[str], lines: bool) -> list[str]:

@@ -177,12 +177,11 @@ class Operation:
 
     @functools.cached_property
     def own_arguments(self) -> tuple[OperationArgument, ...]:
+        settings = {} if self.settings_of is None else {one.name: one for one in _arguments(self.settings_of)}
         own = {one.name: one for one in _arguments(self.function)}
-        settings = () if self.settings_of is None else _arguments(self.settings_of)
-        return (
-            *own.values(),
-            *(one for one in settings if one.info.help and one.info.typed is not False and one.name not in own),
-        )
+        own = {name: one if one.info.help else settings.get(name, one) for name, one in own.items()}
+        passed_on = {name: one for name, one in settings.items() if one.info.help and one.info.typed is not False}
+        return tuple({**own, **passed_on, **own}.values())
 
     def served_arguments(self) -> Iterator[OperationArgument]:
         return (argument for argument in self.arguments if argument.info.served)
@@ -242,7 +241,7 @@ def operation(
         owner: whose method it is; by default as the first parameter says.
         is_property: whether Python gets it without a call.
         passes: whether it runs the model.
-        settings_of: a function whose described arguments are this one's `**settings`.
+        settings_of: a function whose described arguments are this one's `**settings`, and say what its own mean.
         needs: for some arguments of its verb the one that each has no use without; at the operation with the example.
         excludes: pairs of them, of which one has no use with the other.
     """

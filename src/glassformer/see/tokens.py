@@ -335,10 +335,12 @@ def tokenized(
 @operation(name="tokens", route="tokens", passes=False)
 def model_tokens(
     model: ModelLike,
-    text: Annotated[str, about("The text.")],
+    text: Annotated[str, about("The text.", typed=False)],
     pair: Annotated[str | None, about("A second text, for models that read pairs.")] = None,
     *,
-    special: Annotated[bool, about("Add the special tokens that the model was trained with.")] = True,
+    special: Annotated[
+        bool, about("Add the special tokens that the model was trained with.", "--special/--no-special")
+    ] = True,
 ) -> TokenizedText:
     """Show the tokens of a text: id, piece, bytes and offsets of each."""
     return tokenized(model.tokenizer, text, pair, special=special, name=model.name, blueprint=model.blueprint)
