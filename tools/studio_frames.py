@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from glassformer.studio.saved_page import saved_page
+from glassformer.studio import saved_page
 
 SHIPPED = Path(__file__).parents[1] / "studio" / "shipped-run.json"
 TOKENS = 500

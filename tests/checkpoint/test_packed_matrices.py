@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.numpy import save_file
 
-from glassformer.checkpoint.folder import read_safetensors
-from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
+from glassformer.checkpoint.folder import pack_matrices, read_safetensors, unpack_matrices
 from glassformer.ground.errors import CheckpointError
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glassformer
-from glassformer import Change
+from glassformer import Change, studio
 from glassformer.ground.errors import (
     ConfigError,
     ExecutorError,
@@ -15,7 +15,6 @@ from glassformer.ground.errors import (
 )
 from glassformer.runtime.recommend import recommend
 from glassformer.scale.cluster import import_ray
-from glassformer.studio import saved_page
 from tests.messages.calls import IDS, Entry, decoder, job, module, path, run, tokenizer, without, write
 from tests.see.models import TEXT
 
@@ -132,7 +131,7 @@ MESSAGES: dict[str, list[Entry]] = {
          "a Parquet file needs pyarrow: pip install 'glassformer[parquet]'."),
         (MissingExtra, without("ray", import_ray),
          "a cluster needs Ray: pip install 'glassformer[ray]'."),
-        (MissingExtra, without("anywidget", lambda: saved_page._widget_class.cache_clear() or run().widget()),
+        (MissingExtra, without("anywidget", lambda: studio._widget_class.cache_clear() or run().widget()),
          "a widget needs anywidget: pip install 'glassformer[notebooks]'."),
     ],
 }  # fmt: skip

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, expect
 import glassformer
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
-from glassformer.studio.saved_page import saved_page
+from glassformer.studio import saved_page
 from tests.serving.conftest import serving
 from tests.studio.api import post
 from tests.studio.browser import OpenPage, StudioPage, visible

@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from glassformer.ground.errors import InputError
 from glassformer.runtime.run import Run
 from glassformer.see.recording import CANDIDATES, Recording
-from glassformer.studio.saved_page import javascript_json, saved_page, script, template
+from glassformer.studio import javascript_json, saved_page, script, template
 from tests.studio.browser import OpenPage, visible
 from tests.studio.test_page import shares
 

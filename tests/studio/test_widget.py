@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 import glassformer
+from glassformer import studio
 from glassformer.ground.errors import MissingExtra
 from glassformer.runtime.run import Run
 from glassformer.see.recording import Recording
-from glassformer.studio import saved_page
-from glassformer.studio.saved_page import script
+from glassformer.studio import script
 from tests.conftest import unavailable
 from tests.patience import patience
 from tests.studio.browser import OpenPage, StudioPage, visible
@@ -36,7 +36,7 @@ window.ends = [...document.querySelectorAll(".cell")].map((el) => widget.render(
 @pytest.fixture
 def without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    saved_page._widget_class.cache_clear()
+    studio._widget_class.cache_clear()
 
 
 @pytest.mark.usefixtures("without_anywidget")

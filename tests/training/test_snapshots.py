@@ -15,12 +15,12 @@ from glassformer import AutoModelForCausalLM
 from glassformer.checkpoint.training_layout import SNAPSHOTS, step_folders
 from glassformer.cli.train import TrainingGroup
 from glassformer.ground.errors import SettingError, WriteError
-from glassformer.training import snapshots as module
+from glassformer.training import trained_model as module
 from glassformer.training.events import SnapshotKept, StepDone
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks
-from glassformer.training.snapshots import Snapshots, snapshot_steps
 from glassformer.training.text_training import TextTraining
+from glassformer.training.trained_model import Snapshots, snapshot_steps
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.training.models import tiny_model

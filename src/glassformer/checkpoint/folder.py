@@ -3,6 +3,9 @@
 The safetensors library opens each file first and thereby checks its header, its table and its length; what is left
 to do here is to note where each tensor's bytes lie, so that they can be mapped without torch. Only where there are no
 safetensors are the older pickles read, by `torch_file`.
+
+What comes with the package, dictionaries of features and tuned lenses, has its matrices in 8 bits, a quarter of float32's
+space: whole numbers of a byte, and beside a matrix NAME a scale for each row or column, in NAME.scale.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from glassformer.checkpoint.gguf_kinds import FLOAT8_KINDS
 from glassformer.checkpoint.quantized import expand_quantized, quantization_method
@@ -27,6 +33,10 @@ WEIGHTS = (  # the best first
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+Floats: TypeAlias = npt.NDArray[np.float32]
+SCALE = ".scale"
+MOST = 127  # the largest number of a byte
+TINY = np.finfo(np.float32).tiny  # the smallest scale: rows of zeros have it
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -166,3 +176,35 @@ def read_safetensors(path: Path, advice: str = "") -> dict[str, StoredTensor]:
         check_region(file, name, 8 + length + start, end - start)
         tensors[name] = StoredTensor(name, kind, tuple(shape), file, 8 + length + start, end - start)
     return tensors
+
+
+def pack_matrices(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays, of which matrices have 8 bits: scaled by rows or by columns, whichever loses less."""
+    packed: dict[str, npt.NDArray[Any]] = {}
+    for name, array in arrays.items():
+        if array.ndim != 2 or not array.size:
+            packed[name] = array
+            continue
+        largest = (np.abs(array).max(axis=axis, keepdims=True).astype(np.float32) for axis in (0, 1))
+        scales = [np.maximum(each / MOST, TINY) for each in largest]
+        pairs = [(np.rint(array / scale).astype(np.int8), scale) for scale in scales]
+        packed[name], packed[name + SCALE] = min(pairs, key=lambda pair: float(((pair[0] * pair[1] - array) ** 2).sum()))
+    return packed
+
+
+def unpack_matrices(tensors: Mapping[str, StoredTensor], where: Path) -> dict[str, Floats]:
+    """A file's tensors in float32, each multiplied by its scales if it has some; its bytes are not kept."""
+    values = {}
+    for name, stored in tensors.items():
+        if name.endswith(SCALE) and name.removesuffix(SCALE) in tensors:
+            continue
+        tensor, scale = stored.in_memory(), tensors.get(name + SCALE)
+        if scale is None:
+            values[name] = tensor.to_float32()
+            continue
+        fits = len(tensor.shape) == 2 and scale.shape in ((tensor.shape[0], 1), (1, tensor.shape[1]))
+        if tensor.kind != "I8" or not fits:
+            found = f"{tensor.kind} of the shape {list(tensor.shape)} with scales of {list(scale.shape)}"
+            raise CheckpointError(f"{where}: {name} is {found}, which is no matrix in 8 bits. Fetch it again.")
+        values[name] = tensor.bytes.view(np.int8).reshape(tensor.shape) * scale.in_memory().to_float32()
+    return values

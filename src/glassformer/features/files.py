@@ -26,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints.synonyms import IN_BLOCK
-from glassformer.checkpoint.folder import read_safetensors
-from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
+from glassformer.checkpoint.folder import pack_matrices, read_safetensors, unpack_matrices
 from glassformer.features.dictionary import FeatureDictionary, FeatureGate, FeatureLabel, Normalization
 from glassformer.ground.errors import CheckpointError, InputError, reason_of, shortened
 from glassformer.ground.files import open_regular, read_regular, write_bytes, write_text

@@ -130,7 +130,7 @@ class Recording(View):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .html is the studio with this run in it, which needs no server; .json its data; .txt for people."""
-        from glassformer.studio.saved_page import saved_page
+        from glassformer.studio import saved_page
 
         if Path(path).suffix != ".html":
             return super().save(path)
@@ -138,7 +138,7 @@ class Recording(View):
 
     def widget(self, height: int = 720) -> Any:
         """The studio with this run, for a notebook's cell; `height`: in pixels. Needs the extra `notebooks`."""
-        from glassformer.studio.saved_page import recording_widget
+        from glassformer.studio import recording_widget
 
         return recording_widget(self.to_dict(), self._slices(), height)
 

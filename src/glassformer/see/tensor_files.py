@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.folder import read_safetensors
-from glassformer.checkpoint.packed_matrices import pack_matrices, unpack_matrices
+from glassformer.checkpoint.folder import pack_matrices, read_safetensors, unpack_matrices
 from glassformer.ground.changes import Change, ComputedChange, change_data, parts_of
 from glassformer.ground.errors import CheckpointError, InputError, SettingError, reason_of
 from glassformer.ground.files import atomic_file, write_error

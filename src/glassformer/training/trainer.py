@@ -26,7 +26,7 @@ from glassformer.training.events import Evaluated, Event, EventFiles, Sampled, S
 from glassformer.training.objectives.objective import ExampleBatch, ExampleOrder, Objective
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.sharding import Ranks, dealt, like, release_whole, shard_model, whole
-from glassformer.training.snapshots import Snapshots
+from glassformer.training.trained_model import Snapshots
 from glassformer.training.training_folder import TrainingFolder
 
 note = logging.getLogger("glassformer").warning

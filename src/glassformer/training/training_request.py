@@ -15,8 +15,7 @@ from glassformer.training.lora import LoraSettings
 from glassformer.training.objectives.objective import Objective
 from glassformer.training.settings import TrainingSettings, check_share
 from glassformer.training.sharding import Ranks, whole_weights
-from glassformer.training.snapshots import Snapshots
-from glassformer.training.trained_model import ModelWriter
+from glassformer.training.trained_model import ModelWriter, Snapshots
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 

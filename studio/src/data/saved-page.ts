@@ -1,4 +1,4 @@
-// A run as one HTML file, and back. The template is a build of this app in one file; glassformer/studio/saved_page.py fills it in the
+// A run as one HTML file, and back. The template is a build of this app in one file; glassformer/studio/__init__.py fills it in the
 // same way, so that a run gives the same bytes here and there.
 import type { Recording } from "../api/types";
 import type { Slices } from "./run-slices";
