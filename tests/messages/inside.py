@@ -25,7 +25,8 @@ from glassformer.ground.errors import (
 from glassformer.model_files import open_model
 from glassformer.runtime.model import Model
 from glassformer.see.evaluation import likelihood
-from glassformer.see.explain.compute import explain
+from glassformer.see.explain.compute import ask, explain
+from glassformer.see.explain.texts import ReadWhole
 from glassformer.see.parameters import parameters
 from glassformer.see.receipt import SCHEMA
 from glassformer.see.recorded_activations import RecordedActivations
@@ -53,6 +54,13 @@ HUGE = {SITE: Change(scale=0, shift=np.float32(1e6))}
 
 
 @cache
+def one_label() -> ReadWhole:
+    """A text that a classifier of one label read."""
+    text = ReadWhole(encoder("bert", "sequence").reading(), None)
+    text.kept = [np.zeros(1, np.float32)]
+    return text
+
+
 def receipt() -> dict[str, Any]:
     return dict(run().receipt.to_dict())
 
@@ -190,7 +198,9 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: encoder("bert", "base").model.look(TEXT).next,
          "… scores nothing: it ends with the states of its tokens."),
         (InputError, lambda: explain(encoder("bert", "base").reading()),
-         "… does not go on with its text, so no token of it can be explained."),
+         "… neither goes on with a text nor fills gaps or labels it, so nothing can be explained."),
+        (InputError, lambda: ask(text := one_label(), text.position, None, None),
+         "… has one label, so there is no other that it could lead over."),
         (InputError, lambda: run().attention(99),
          "there is no layer 99: this model has 3, 0 to 2."),
         (InputError, lambda: run().attention(0, 64),

@@ -18,16 +18,17 @@ from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import Activations
-from glassformer.see.explain.compute import Lead, PartSearch, Question, ask, carried_by, explain, word_effects
+from glassformer.see.explain.compute import Lead, PartSearch, Question, ask, carried_by, explain, read_answer, word_effects
 from glassformer.see.explain.explanation import Carried, Draw, Exchange, PartEffect, WordEffect, by_worth, sentences
 from glassformer.see.explain.telling import owed_to_prompt, telling_token
 from glassformer.see.explain.texts import probability, read_text
 from glassformer.see.explain.words import exchanged, exchanges, without, words_of
+from glassformer.see.passes import encoder_pass, open_row
 from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.tokens import token_text
-from tests.parity.configs import DECODERS
-from tests.see.models import EXECUTORS, TEXT, both
+from tests.parity.configs import DECODERS, ENCODERS, PAIRS
+from tests.see.models import EXECUTORS, TEXT, both, encoder
 
 ITALY = Exchange("Italy", 7, -5.0, " Rome", 8, 0.9, "another")
 ROME = AnswerToken(8, " Rome")
@@ -136,6 +137,61 @@ def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> N
             assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
             assert search.arrived[blocks[-1]] == pytest.approx(1, abs=1e-2)
             assert search.lead_with([]) == search.there
+
+
+@pytest.mark.parametrize("family", PAIRS)
+def test_leads_behind_a_source_are_those_of_other_sources(family: str) -> None:
+    reading = both(family, "cpu").reading(f"{TEXT} and the dog")
+    with read_answer(reading, -1) as text:
+        question = ask(text, text.position, None, None)
+        for word, effect in word_effects(question):
+            assert effect.left_out == pytest.approx(lead_behind(question, without(reading.source, [word])), abs=1e-3)
+            for one in effect.exchanges:
+                other = exchanged(reading.source, {word: one.id}, reading.model.tokenizer)
+                assert one.change == pytest.approx(lead_behind(question, other), abs=1e-3)
+        other = replace(reading, source=(*reading.source[:-2], reading.source[0], reading.source[-1]))
+        sites = [site for site in reading.model.blueprint.sites if site.startswith("blocks.")]
+        with read_pairs([TextPair(reading, other, aligned=True)], sites) as (pair,):
+            search = PartSearch(question, pair)
+            assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
+            assert search.lead_without(search.places()) == pytest.approx(search.there, abs=1e-2)
+            assert {place.cross for place in search.places()} == {False, True}
+
+
+def lead_behind(question: Question, source: tuple[int, ...]) -> float:
+    """How another source changes a lead."""
+    reading = question.reading
+    with open_row(reading.model.executor, source) as row:
+        (output,) = reading.model.executor.run([Feed(row, reading.ids)])
+        return question.lead.of(output.host()) - question.whole
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_leads_in_a_gap_are_those_of_other_texts(family: str) -> None:
+    model = encoder(family, "masked").model
+    reading = model.read("the [MASK] sat on the mat")
+    with read_answer(reading, -1) as text:
+        question = ask(text, text.position, None, None)
+        assert question.position == reading.ids.index(model.tokenizer.mask_token_id)
+        for word, effect in word_effects(question):
+            ids = without(reading.ids, [word])
+            assert effect.left_out == pytest.approx(lead_in_gap(question, ids), abs=1e-4), word.text
+            for one in effect.exchanges:
+                ids = exchanged(reading.ids, {word: one.id}, model.tokenizer)
+                assert one.change == pytest.approx(lead_in_gap(question, ids), abs=1e-4), (word.text, one.text)
+        other = model.read("the [MASK] sat on a mat")
+        sites = [site for site in model.blueprint.sites if site.endswith(("heads", "update", "residual"))]
+        with read_pairs([TextPair(reading, other, aligned=True)], sites) as (pair,):
+            search = PartSearch(question, pair)
+            assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
+            assert search.lead_without(search.places()) == pytest.approx(search.there, abs=1e-2)
+
+
+def lead_in_gap(question: Question, ids: tuple[int, ...]) -> float:
+    """How another text changes a lead."""
+    scores, _ = encoder_pass(question.reading.model, ids, Watch())
+    assert scores is not None
+    return question.lead.of(scores[ids.index(question.reading.model.tokenizer.mask_token_id)]) - question.whole
 
 
 def test_words_are_taken_with_all_their_places_and_the_template_is_one() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from glassformer.ground.errors import InputError
 from tests.see import planted
 
 FAMILIES = (
@@ -14,6 +15,7 @@ FAMILIES = (
     "mixtral", "gpt_oss",  # experts, sinks
     "granite", "cohere2",  # multipliers, parallel parts
 )  # fmt: skip
+PAIRS, ENCODERS = ("t5", "bart"), ("bert", "distilbert")
 TURNED = tuple(
     family for family in FAMILIES if family != "cohere2"
 )  # whose heads see the token before as `planted` knows it
@@ -23,7 +25,7 @@ pytestmark = [pytest.mark.every_family, pytest.mark.usefixtures("one_thread")]
 
 def explained(model: Any, text: str, answer: str, word: str, instead: tuple[str, ...], also: tuple[str, ...] = ()) -> Any:
     """An explanation that names a word before all others, and the planted head, which restores all of the lead."""
-    why = model.explain(text, raw=True, tokens=1)
+    why = model.explain(text, tokens=1, **({"raw": True} if model.decoder_start_token is None else {}))
     assert why.answer.text.strip() == answer
     first, *others = [one.text for one in why.words[: why.named]]
     assert first == word
@@ -47,6 +49,44 @@ def test_what_is_looked_up(family: str) -> None:
     why = explained(planted.look_up(family), "the capital of France is", "Paris", "France", (*subjects,), ("is",))
     best = why.words[0].best_exchange
     assert best.answer.strip() == subjects[best.text]
+
+
+@pytest.mark.parametrize("family", PAIRS)
+def test_what_is_looked_up_in_a_source(family: str) -> None:
+    """Translation and the like: cross-attention finds the source's word."""
+    subjects = planted.SUBJECTS
+    why = explained(planted.look_up(family), "the capital of France is", "Paris", "France", (*subjects,))
+    assert why.tokens[why.words[0].positions[0]].strip() == "France"
+    assert why.carried.parts[0].name == "cross-attention's head 2 of block 1"
+    assert why.words[0].best_exchange.answer.strip() == subjects[why.words[0].best_exchange.text]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_what_fills_a_gap(family: str) -> None:
+    subjects = planted.SUBJECTS
+    why = explained(
+        planted.look_up(family, head="masked"), "the capital of France is <mask> today", "Paris", "France", (*subjects,)
+    )
+    assert why.carried.to == "the gap"
+    assert "brought to the gap mostly by head 2 of block 1" in why.sentences[2]
+    assert why.tokens[why.position] == "<mask>"
+    assert why.tokens[why.words[0].positions[0]].strip() == "France"
+    assert "<mask>" not in [word.text for word in why.words]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_what_labels_a_text(family: str) -> None:
+    model = planted.look_up(family, head="sequence")
+    why = model.explain("the capital of France is today")
+    assert why.answer.text == "Paris"
+    assert [word.text for word in why.words[: why.named]] == ["France"]
+    assert why.words[0].best_exchange.answer == planted.SUBJECTS[why.words[0].best_exchange.text]
+    assert why.carried is None
+    assert [check.holds for check in why.checks] == [True, True]
+    other = model.explain("the capital of France is today", token="Rome", against="Madrid")
+    assert (other.answer.text, other.against.text, other.draw.rank > 1) == ("Rome", "Madrid", True)
+    with pytest.raises(InputError, match="no label 'Rom'.*'Rome'"):
+        model.explain("the capital of France is today", token="Rom")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

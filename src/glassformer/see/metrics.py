@@ -17,6 +17,7 @@ from glassformer.see.activations import Activations
 from glassformer.see.attribution import resolve_token_id, runner_up
 from glassformer.see.passes import encoder_pass, open_row
 from glassformer.see.patching.view import AnswerToken
+from glassformer.see.protocols import ModelLike
 from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats
 
@@ -97,7 +98,7 @@ def resolve_metric(
         raise SettingError(f"a {metric.replace('-', ' ')} has no rival: that is for a lead. Leave out {spell('against')}.")
     if head == "base":
         raise InputError(f"{name} has no head and so no logits. In Python, give a metric that is a function of its states.")
-    index = _position(reading, position)
+    index = answer_position(reading, position)
     first, second = _answer(reading, index, token), None if against is None else _answer(reading, index, against)
     if metric == "lead" and second is None:
         logits = _logits(reading, index) if head not in LABELS else np.zeros(1, np.float32)  # whose labels are no rivals
@@ -109,7 +110,7 @@ def resolve_metric(
     return Metric(target, metric, index, first, second)
 
 
-def _position(reading: Activations, position: int | str | None) -> int | None:
+def answer_position(reading: Activations, position: int | str | None) -> int | None:
     """Where the logits are read; None for those of a whole text."""
     model = reading.model
     if model.head == "sequence":
@@ -136,14 +137,24 @@ def _answer(reading: Activations, position: int | None, token: int | str | None)
         logits = _logits(reading, position) if token is None else np.zeros(model.config.vocab_size, np.float32)
         token_id = resolve_token_id(model, token, logits)
         return AnswerToken(token_id, token_text(model.tokenizer, token_id))
-    labels = LABELS.get(model.head) or tuple(model.label(token_id) for token_id in range(model.config.label_count))
     if token is None:
-        return AnswerToken(best := int(_logits(reading, position).argmax()), labels[best])
-    if (label := _label_number(token, labels)) is None:
+        best = int(_logits(reading, position).argmax())
+        return AnswerToken(best, labels_of(model)[best])
+    return find_label(model, token)
+
+
+def labels_of(model: ModelLike) -> tuple[str, ...]:
+    return LABELS.get(model.head) or tuple(model.label(number) for number in range(model.config.label_count))
+
+
+def find_label(model: ModelLike, label: int | str) -> AnswerToken:
+    """A label, by its text or number."""
+    labels = labels_of(model)
+    if (number := _label_number(label, labels)) is None:
         raise InputError(
-            f"{model.name} has no label {token!r}.{did_you_mean(str(token), labels)} Labels: {', '.join(labels)}."
+            f"{model.name} has no label {label!r}.{did_you_mean(str(label), labels)} Labels: {', '.join(labels)}."
         )
-    return AnswerToken(label, labels[label])
+    return AnswerToken(number, labels[number])
 
 
 def _label_number(label: int | str, labels: Sequence[str]) -> int | None:

@@ -87,6 +87,9 @@ class ModelLike(Protocol):
 
     def watch(self, prompt: Any, **keywords: Any) -> RunLike: ...
 
+    def read(self, prompt: Any) -> Any:
+        """A text that it reads, as `see.activations.Activations`."""
+
     def recipe(self, settings: GenerationConfig) -> Recipe: ...
 
     def policies(

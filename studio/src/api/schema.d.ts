@@ -2036,6 +2036,7 @@ export interface components {
             lens: number | null;
             parts: components["schemas"]["PartEffect"][];
             settled: number | null;
+            to: string;
             word: string;
         };
         /**
@@ -3963,6 +3964,7 @@ export interface components {
         PartEffect: {
             attention: (number | null) | null;
             block: number;
+            cross: boolean;
             head: number | null;
             restored: number | null;
             together: number | null;

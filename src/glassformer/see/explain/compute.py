@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, TypeAlias, TypeVar, Unpack
+from typing import Annotated, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -44,8 +45,10 @@ from glassformer.see.explain.explanation import (
     spoken,
 )
 from glassformer.see.explain.telling import telling_token
-from glassformer.see.explain.texts import ReadText, best_tokens, read_again, read_text
-from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without, words_of
+from glassformer.see.explain.texts import ReadText, ReadWhole, best_tokens, read_again, read_text
+from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without
+from glassformer.see.metrics import answer_position, find_label
+from glassformer.see.passes import encoder_pass
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.protocols import ModelLike, RunLike
@@ -78,8 +81,20 @@ class Effort:
 
 FULL = Effort(leave_out=True, exchanges=3, words=6, blocks=6, parts=12, checks=True)
 QUICK = Effort(leave_out=False, exchanges=1, words=0, blocks=2, parts=3, checks=False)
-Part: TypeAlias = tuple[int, int | None]  # a block and a head; None: the MLP
 Name = TypeVar("Name", bound=Hashable)
+
+
+class Part(NamedTuple):
+    """What takes something to the last token."""
+
+    block: int
+    head: int | None  # None: the MLP
+    cross: bool = False  # of cross-attention
+
+    @property
+    def site(self) -> str:
+        kind = "mlp.update" if self.head is None else "cross.heads" if self.cross else "attention.heads"
+        return f"blocks.{self.block}.{kind}"
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,8 @@ class Question:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return self.text.reading.ids[: self.position + 1]
+        """Those of which words are taken away."""
+        return self.text.ids_with_words
 
     @cached_property
     def logits(self) -> Floats:
@@ -173,6 +189,8 @@ def explain_answer(
 ) -> Explanation:
     """Say why the model answers as it does: the words that decide, what carries them, and whether that holds."""
     PromptOptions.of(prompt_options, explain_answer)
+    if not model.writes:
+        return explain(model.read(prompt), token=token, against=against, quick=quick, evidence=evidence, progress=progress)
     if answer_ids is None:
         run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
         return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
@@ -206,6 +224,7 @@ def _explained_token(
     index = None if token is None else find_token(token, reading.texts[first:]) % max(len(reading) - first, 1)
     with read_text(reading, len(reading) if index is None else first + index, first - 1) as text:
         index = telling_token(text) if index is None else index
+        text.position = first + index - 1
         question = ask(text, first + index - 1, reading.ids[first + index], against)
         question.effort = QUICK if quick else FULL
         return explained(question, progress, None if run is None else drawn(run, index), evidence)
@@ -228,29 +247,52 @@ def explain(
     kind if one is near.
     """
     check_explainable(reading)
-    at = find_token(position, reading.texts)
-    with read_text(reading, at + 1, at) as text:
-        question = ask(text, at, token, against)
+    with read_answer(reading, position) as text:
+        question = ask(text, text.position, token, against)
         question.effort = QUICK if quick else FULL
         return explained(question, progress, None, evidence)
 
 
+@contextmanager
+def read_answer(reading: Activations, position: int | str) -> Iterator[ReadText]:
+    """A text read up to a position, or by an encoder: then to its gap, or for its label."""
+    if reading.model.writes:
+        at = find_token(position, reading.texts)
+        with read_text(reading, at + 1, at) as text:
+            yield text
+        return
+    whole = ReadWhole(reading, answer_position(reading, None if position == -1 else position))
+    whole.read()
+    yield whole
+
+
 def check_explainable(reading: Activations) -> None:
-    if not reading.model.writes or reading.source is not None:
-        raise InputError(f"{reading.model.name} does not go on with its text, so no token of it can be explained.")
+    model = reading.model
+    if not model.writes and model.head not in ("masked", "sequence", "token"):
+        raise InputError(
+            f"{model.name} neither goes on with a text nor fills gaps or labels it, so nothing can be explained."
+        )
 
 
 def ask(text: ReadText, position: int, token: int | str | None, against: int | str | None) -> Question:
     """Why a token after a position, and not another one."""
-    model, logits = text.reading.model, text.logits(position)
-    chosen = resolve_token_id(model, token, logits)
+    logits = text.logits(position)
+    chosen = answer_index(text, token, logits)
     if against is None:
         lead = Lead(chosen, *rival_of(text, position, chosen))
     else:
-        lead = Lead(chosen, resolve_token_id(model, against, logits), alone=True)
+        lead = Lead(chosen, answer_index(text, against, logits), alone=True)
     if lead.against == chosen:
         raise InputError("a token has no lead over itself. Hold it against another one.")
     return Question(text, position, lead)
+
+
+def answer_index(text: ReadText, token: int | str | None, logits: Floats) -> int:
+    """The index of a token or a label; None is the best one's."""
+    model = text.reading.model
+    if token is None or model.writes or model.head == "masked":
+        return resolve_token_id(model, token, logits)
+    return find_label(model, token).id
 
 
 def rival_of(text: ReadText, position: int, token: int) -> tuple[int, bool, tuple[int, ...]]:
@@ -258,15 +300,17 @@ def rival_of(text: ReadText, position: int, token: int) -> tuple[int, bool, tupl
 
     "Paris" is held against "Lyon" and not against "the": nobody asks why it was not that.
     """
-    logits, tokenizer = text.logits(position), text.reading.model.tokenizer
-    first, own = runner_up(logits, token), token_text(tokenizer, token)
+    logits = text.logits(position)
+    if len(logits) < 2:
+        raise InputError(f"{text.reading.model.name} has one label, so there is no other that it could lead over.")
+    first, own = runner_up(logits, token), text.answer(token)
     if not alike(own, own) or not _specific(text, position, token):
         return first, False, ()
     others = [other for other in best_tokens(logits, RIVALS) if other != token]
     for index, other in enumerate(others):
         if logits[first] - logits[other] > NEAR * math.log(2):
             break
-        written = token_text(tokenizer, other)
+        written = text.answer(other)
         fits = alike(written, own) and written[:1].isspace() == own[:1].isspace()
         if fits and _specific(text, position, other):
             return other, False, tuple(others[:index])
@@ -300,20 +344,17 @@ def explained(
         checks = (*word_checks(question, [word for word, _ in effects], named), *(carried[1] if carried else ()))
     if progress is not None:
         progress(STAGES, STAGES)
-    tokenizer = reading.model.tokenizer
     probabilities = np.exp(log_softmax(logits))
     best = int(logits.argmax())
     rank = int((logits > logits[question.token]).sum()) + 1
     draw = None
     if rank > 1:
         shares = float(probabilities[best]), rank, float(probabilities[question.token])
-        draw = Draw(token_text(tokenizer, best), *shares, *(by or (None, False)))
-    answer, rival = (
-        AnswerToken(chosen, token_text(tokenizer, chosen)) for chosen in (question.token, question.lead.against)
-    )
+        draw = Draw(question.text.answer(best), *shares, *(by or (None, False)))
+    answer, rival = (AnswerToken(chosen, question.text.answer(chosen)) for chosen in (question.token, question.lead.against))
     said = sentences(answer.text, rival.text, question.whole, draw, measured, named, carried[0] if carried else None)
     return Explanation(
-        reading.model.name, question.position, reading.texts[: question.position + 1], answer,
+        reading.model.name, question.position, question.text.texts_with_words, answer,
         float(probabilities[question.token]), rival, question.whole, draw, measured, named,
         carried[0] if carried else None, checks, said,
         evidence_for(question, answer, rival, measured[:named], carried[0] if carried else None) if evidence else (),
@@ -353,12 +394,12 @@ def evidence_for(
         found.append(Evidence(f"“{word.text}”", f"{-word.worth:+.1f}", how, sure))
     if carried is not None:
         for part in carried.parts:
-            how = f"its value at the last token, put into the pass of the text with “{carried.instead}”"
+            how = f"its value at {carried.to}, put into the pass of the text with “{carried.instead}”"
             sure = f"with those above {part.together:.0%}"
             found.append(Evidence(part.name, f"{part.restored:.0%}", how, sure))
         if carried.settled is not None:
             lens = "" if carried.lens is None else f"the lens reads it from block {carried.lens} on"
-            how = "the stream at the last token, put in as it leaves each block"
+            how = f"the stream at {carried.to}, put in as it leaves each block"
             found.append(Evidence(f"from block {carried.settled} on", f"≥ {ENOUGH:.0%}", how, lens))
     return tuple(found)
 
@@ -368,8 +409,8 @@ def evidence_for(
 
 def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     """What each word is worth: all are left out and exchanged once, and those that matter most a few times more."""
-    reading, tokenizer, effort = question.reading, question.reading.model.tokenizer, question.effort
-    words = words_of(reading, question.position + 1, reading.contents)[-MAX_WORDS:]
+    tokenizer, effort = question.reading.model.tokenizer, question.effort
+    words = question.text.words()[-MAX_WORDS:]
     words = [word for word in words if len(without(question.ids, [word])) > 0]
     others = instead(question, words)
     texts = [without(question.ids, [word]) for word in words if effort.leave_out or word not in others]
@@ -399,6 +440,8 @@ def instead(question: Question, words: Sequence[Word]) -> dict[Word, list[int]]:
     text, tokenizer = question.text, question.reading.model.tokenizer
     begin = next((word.first for word in words if word.origin != "template"), 0)
     listed = [word for word in words if word.origin != "template" and (word.first == begin or len(word.places[0]) > 1)]
+    if not question.reading.model.writes or question.reading.source is not None:
+        listed = []
     special = question.ids[: next((at for at, token in enumerate(question.reading.tokens) if not token.special), 0)]
     lists = [(*special, *tokenizer.encode(f"{word.text}, {word.text},", add_special_tokens=False)) for word in listed]
     beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
@@ -420,7 +463,7 @@ def _with_blank_of(question: Question, word: Word) -> list[int]:
     """What is expected in a word's place, with a blank before it as the word has."""
     tokenizer = question.reading.model.tokenizer
     blank = token_text(tokenizer, question.ids[word.first])[:1].isspace()
-    return [token for token in question.text.likely[word.first] if token_text(tokenizer, token)[:1].isspace() == blank]
+    return [token for token in question.text.expected(word) if token_text(tokenizer, token)[:1].isspace() == blank]
 
 
 def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
@@ -428,10 +471,10 @@ def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
     outcome: Outcome = "another kind"
     if best == question.token:
         outcome = "unchanged"
-    elif alike(token_text(tokenizer, best), token_text(tokenizer, question.token)):
+    elif alike(question.text.answer(best), question.text.answer(question.token)):
         outcome = "another"
     return Exchange(
-        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole, token_text(tokenizer, best),
+        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole, question.text.answer(best),
         best, float(np.exp(log_softmax(logits)[best])), outcome,
     )  # fmt: skip
 
@@ -461,25 +504,35 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     """What brings the word's difference to the last token: parts of one text put into the pass of the other."""
     reading, model = question.reading, question.reading.model
     best = effect.best_exchange
-    if best is None or best.change >= 0 or question.position in word.positions:
+    causal = model.writes and reading.source is None
+    if best is None or best.change >= 0 or not (model.writes or model.head == "masked"):
+        return None
+    if causal and question.position in word.positions:
         return None
     if not question.lead.alone and best.answer_id != question.token:
         question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
-    first = replace(reading, ids=question.ids)
-    second = replace(reading, ids=exchanged(question.ids, {word: best.id}, model.tokenizer))
-    blocks = range(model.blueprint.blocks)
-    sites = [f"blocks.{block}.{part}" for block in blocks for part in ("attention.heads", "mlp.update", "residual")]
+    ids = exchanged(question.ids, {word: best.id}, model.tokenizer)
+    first = replace(reading, ids=reading.ids[: question.position + 1]) if model.writes else reading
+    second = replace(first, ids=ids) if reading.source is None else replace(first, source=ids)
+    kinds = ("attention.heads", "cross.heads", "mlp.update", "residual")
+    sites = [f"blocks.{block}.{kind}" for block in range(model.blueprint.blocks) for kind in kinds]
     sites = [site for site in sites if site in model.blueprint.sites]
-    with read_pairs([TextPair(first, second, -1, aligned=True)], sites) as (read,):
+    with read_pairs([TextPair(first, second, -1 if causal else None, aligned=True)], sites) as (read,):
         search = PartSearch(question, read)
         parts = search.best_parts()
         taken = search.lead_without([part.place for part in parts]) if parts and question.effort.checks else math.nan
     attention = search.attention(word, parts)
-    rival = AnswerToken(question.lead.against, token_text(model.tokenizer, question.lead.against))
+    rival = AnswerToken(question.lead.against, question.text.answer(question.lead.against))
     carried = Carried(
         word.text, best.text, best.answer, rival, search.here, search.there,
-        tuple(PartEffect(*part.place, part.restored, part.together, attention.get(part.place)) for part in parts),
+        tuple(
+            PartEffect(
+                part.place.block, part.place.head, part.restored, part.together, attention.get(part.place), part.place.cross
+            )
+            for part in parts
+        ),
         search.settled, search.seen_by_lens if question.effort.checks else None,
+        "the last token" if model.writes else "the gap",
     )  # fmt: skip
     if not parts or not question.effort.checks:
         return carried, ()
@@ -508,7 +561,8 @@ class PartSearch:
 
     def __post_init__(self) -> None:
         self.blocks = self.question.reading.model.blueprint.blocks
-        self.last = len(self.read.pair.second.ids) - 1
+        pair = self.read.pair  # an encoder's gap, or the last token
+        self.origin, self.last = pair.masks or (len(pair.first.ids) - 1, len(pair.second.ids) - 1)
         self.here, self.there = map(self.question.lead.of, self.read.scores)
 
     def restored(self, lead: float) -> float:
@@ -537,8 +591,13 @@ class PartSearch:
         values, shares = self.read.values, self.arrived
         gains = {block: share - shares.get(block - 1, 0.0) for block, share in shares.items()}
         blocks = sorted(sorted(gains, key=lambda block: -gains[block])[: self.question.effort.blocks])
-        heads = [(block, head) for block in blocks for head in range(len(values.get(f"blocks.{block}.attention.heads", ())))]
-        return [*heads, *((block, None) for block in blocks if f"blocks.{block}.mlp.update" in values)]
+        heads = [
+            Part(block, head, cross)
+            for block in blocks
+            for cross, kind in ((False, "attention"), (True, "cross"))
+            for head in range(len(values.get(f"blocks.{block}.{kind}.heads", ())))
+        ]
+        return [*heads, *(Part(block, None) for block in blocks if f"blocks.{block}.mlp.update" in values)]
 
     @cached_property
     def arrived(self) -> dict[int, float]:
@@ -563,7 +622,7 @@ class PartSearch:
         model, late = self.question.reading.model, self.blocks
         while late:
             blocks = range(max(0, late - LENS_BLOCKS), late)
-            states = np.stack([self.read.values[f"blocks.{block}.residual"][-1] for block in blocks])
+            states = np.stack([self.read.values[f"blocks.{block}.residual"][self.origin] for block in blocks])
             for logits in model.unembed(states)[::-1]:
                 if int(logits.argmax()) != self.question.token:
                     return late if late < self.blocks else None
@@ -576,54 +635,61 @@ class PartSearch:
 
     def lead_without(self, places: Sequence[Part]) -> float:
         """The lead in the first text with some parts as in the second."""
-        second = self.read.second
-        assert second is not None
-        _, values = read_again(second.executor, second.row, second.ids, self.last, Watch(frozenset(map(_site, places))))
-        watch = self._watch(places, values, self.question.position)
-        return self.question.lead.of(self._at_end(watch)[0])
+        second, sites = self.read.second, frozenset(place.site for place in places)
+        if second is not None:
+            _, values = read_again(second.executor, second.row, second.ids, self.last, Watch(sites))
+        else:
+            values = self.read.pair.second.values_at([self.last], *sites)
+        return self.question.lead.of(self._at_end(self._watch(places, values, self.origin, -1))[0])
 
     def _at_end(self, watch: Watch) -> tuple[Floats, dict[str, Floats]]:
-        """The first text's last token again."""
+        """The first text's last token again, or all of an encoder's."""
         text = self.question.text
+        if not text.reading.model.writes:
+            scores, sites = encoder_pass(text.reading.model, text.ids, watch)
+            assert scores is not None
+            return scores[self.origin], sites
         return read_again(text.executor, text.row, text.ids, self.question.position, watch)
 
     def attention(self, word: Word, parts: Sequence[FoundPart]) -> dict[Part, float]:
         """What each head gave to the word."""
-        sites = {part.place: f"blocks.{part.place[0]}.attention.pattern" for part in parts if part.place[1] is not None}
+        in_source = self.question.reading.source is not None
+        places = [part.place for part in parts if part.place.head is not None and part.place.cross == in_source]
+        sites = {place: place.site.replace(".heads", ".pattern") for place in places}
         sites = {place: site for place, site in sites.items() if site in self.question.reading.model.blueprint.sites}
         if not sites:
             return {}
         _, patterns = self._at_end(Watch(frozenset(sites.values())))
-        positions = list(word.positions)
-        return {place: float(patterns[site][place[1], 0, positions].sum()) for place, site in sites.items()}
+        at, positions = 0 if self.question.reading.model.writes else self.origin, list(word.positions)
+        return {place: float(patterns[site][place.head, at, positions].sum()) for place, site in sites.items()}
 
     def _restored_by(self, sets: Mapping[Name, Sequence[Part]]) -> Iterator[tuple[Name, float]]:
         return ((name, self.restored(lead)) for name, lead in self._leads(sets))
 
     def _leads(self, sets: Mapping[Name, Sequence[Part]]) -> Iterator[tuple[Name, float]]:
         runs = [
-            PatchedRun(name, self._watch(places, self.read.values, self.last), self.last, min(block for block, _ in places))
+            PatchedRun(
+                name,
+                self._watch(places, self.read.values, self.last, self.origin),
+                self.last,
+                min(place.block for place in places),
+            )
             for name, places in sets.items()
         ]
         return ((name, self.question.lead.of(scores)) for name, scores, _ in self.read.patched(runs))
 
-    def _watch(self, places: Sequence[Part], values: Mapping[str, Floats], position: int) -> Watch:
-        """Some parts' values at the end of one text, put into the other's pass."""
+    def _watch(self, places: Sequence[Part], values: Mapping[str, Floats], position: int, origin: int) -> Watch:
+        """Some parts' values at a place of one text, put into a position of the other's pass."""
         heads: dict[str, list[int]] = {}
         changes: dict[str, Change] = {}
         for place in places:
-            site = _site(place)
-            if place[1] is None:
-                changes[site] = Change(0.0, values[site][-1], [position])
+            if place.head is None:
+                changes[place.site] = Change(0.0, values[place.site][origin], [position])
             else:
-                heads.setdefault(site, []).append(place[1])
+                heads.setdefault(place.site, []).append(place.head)
         for site, chosen in heads.items():
-            changes[site] = Change(0.0, values[site][chosen][:, [-1]], [position], chosen)
+            changes[site] = Change(0.0, values[site][chosen][:, [origin]], [position], chosen)
         return Watch(changes=changes)
 
     def _change(self, site: str) -> Change:
-        return Change(0.0, self.read.values[site][-1], [self.last])
-
-
-def _site(place: Part) -> str:
-    return f"blocks.{place[0]}.{'mlp.update' if place[1] is None else 'attention.heads'}"
+        return Change(0.0, self.read.values[site][self.origin], [self.last])

@@ -91,10 +91,12 @@ class PartEffect:
     restored: float  # of the lead's way back
     together: float  # the same with all parts before it in the list
     attention: float | None  # what the head gave to the word
+    cross: bool = False  # whether it is one of cross-attention
 
     @property
     def name(self) -> str:
-        return f"the MLP of block {self.block}" if self.head is None else f"head {self.head} of block {self.block}"
+        kind = "cross-attention's head" if self.cross else "head"
+        return f"the MLP of block {self.block}" if self.head is None else f"{kind} {self.head} of block {self.block}"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Carried:
     parts: tuple[PartEffect, ...]
     settled: int | None  # the block from which on the last token's stream alone brings the answer
     lens: int | None  # the block from which on the lens reads it there
+    to: str = "the last token"  # or the gap that an encoder fills
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class Explanation(View):
 
     model: str
     position: int  # of the token before it
-    tokens: tuple[str, ...]  # the text up to there
+    tokens: tuple[str, ...]  # the text whose words are taken away: up to there, an encoder's whole, or a source
     answer: AnswerToken
     probability: float
     against: AnswerToken
@@ -234,8 +237,8 @@ class Explanation(View):
             f"{carried.lead:+.1f} to {carried.lead_instead:+.1f} bits;"
         )
         return [
-            Heading("what carries it to the last token, put back one by one"),
-            Paragraph(f"{note} a part restores the share of the lead that its value at the last token brings back", "dim"),
+            Heading(f"what carries it to {carried.to}, put back one by one"),
+            Paragraph(f"{note} a part restores the share of the lead that its value at {carried.to} brings back", "dim"),
             Table(columns, tuple(rows)),
         ]
 
@@ -384,11 +387,9 @@ def _carrying(carried: Carried | None) -> tuple[str, ...]:
     looking = "" if best.attention is None else f", which looks at “{carried.word}” with {format_percent(best.attention)}"
     if best.restored >= SLIGHT:
         share = f"alone it restores {best.restored:.0%} of the lead over {spoken(carried.against.text)}"
-        text = f"It is brought to the last token mostly by {best.name}{looking} ({share}"
+        text = f"It is brought to {carried.to} mostly by {best.name}{looking} ({share}"
     else:
-        text = (
-            f"No single part brings it to the last token: the best, {best.name}, restores {best.restored:.0%} of the lead ("
-        )
+        text = f"No single part brings it to {carried.to}: the best, {best.name}, restores {best.restored:.0%} of the lead ("
     more = f"; {pluralize(len(carried.parts), 'part')} together {last.together:.0%})" if len(carried.parts) > 1 else ")"
     text = (text + more).replace("(; ", "(")
     if carried.settled is None:

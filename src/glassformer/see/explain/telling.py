@@ -36,11 +36,14 @@ def telling_token(read: ReadText) -> int:
 def owed_to_prompt(read: ReadText, positions: list[int]) -> list[float]:
     """How much likelier the prompt's words make the tokens at some positions: bits, times their probability."""
     reading = read.reading
-    words = [word for word in words_of(reading, len(read.ids), reading.contents) if word.origin == "prompt"]
-    gone = {position for word in words for position in word.positions}
+    if reading.source is not None:
+        gone, words, rest = set[int](), [], without(reading.source, read.words()) or reading.source[-1:]
+    else:
+        words = [word for word in words_of(reading, len(read.ids), reading.contents) if word.origin == "prompt"]
+        gone, rest = {position for word in words for position in word.positions}, None
     left = [sum(position not in gone for position in range(end)) for end in positions]  # tokens before each
     start = max(0, min(left) - 1)
-    logits = read.after_each(without(read.ids[: max(positions)], words), start) if max(left) else []
+    logits = read.after_each(without(read.ids[: max(positions)], words), start, rest) if max(left) else []
     owed = []
     for position, count in zip(positions, left, strict=True):
         token = reading.ids[position]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,15 +17,22 @@ from glassformer.ground.errors import NotNumbers
 from glassformer.ground.ownership import NotCopied
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import CHUNK_BYTES, CHUNK_TOKENS, Activations, to_numpy
-from glassformer.see.explain.words import LIKELY
-from glassformer.see.passes import grouped
+from glassformer.see.explain.words import LIKELY, Word, embeddings, words_of
+from glassformer.see.passes import encoder_pass, grouped
+from glassformer.see.patching.pair import align
+from glassformer.see.tokens import describe_tokens, token_text
 from glassformer.see.view import Floats
 
 BATCH_TOKENS = 1024  # that go through in one pass
 
 
 class ReadText(NotCopied):
-    """A text in a row of its executor, and what the model expected after each of its tokens."""
+    """A text in a row of its executor, and what the model expected after each of its tokens.
+
+    An encoder-decoder's words are those of its source: other texts are other sources, before the same target.
+    """
+
+    position: int  # after which the answer stands
 
     def __init__(self, reading: Activations, end: int, kept: int) -> None:
         """`end`: how many tokens are read. `kept`: the position from which on logits are kept."""
@@ -32,8 +40,35 @@ class ReadText(NotCopied):
         self.first_kept = kept
         self.kept: list[Floats] = []
         self.likely: list[list[int]] = [[]]  # in the place of each token
-        self.row = self.executor.open(None)
+        self.row = self.executor.open(reading.source)
         self.sum: LogProbabilities = np.zeros(1)  # of the probabilities after all tokens
+
+    @property
+    def ids_with_words(self) -> tuple[int, ...]:
+        """The ids of which words are taken away."""
+        return self.ids[: self.position + 1] if self.reading.source is None else self.reading.source
+
+    @property
+    def texts_with_words(self) -> tuple[str, ...]:
+        return tuple(token.text for token in describe_tokens(self.reading.model.tokenizer, self.ids_with_words))
+
+    def words(self) -> list[Word]:
+        """What can be taken away of it."""
+        reading = self.reading
+        if reading.source is None:
+            return words_of(reading, self.position + 1, reading.contents)
+        source = replace(reading, ids=reading.source, source=None, prompt_length=len(reading.source))
+        return words_of(source, len(source), reading.contents)
+
+    def expected(self, word: Word) -> list[int]:
+        """What could stand in a word's place: what the model expects there; of a source, what means about the same."""
+        if self.reading.source is None:
+            return self.likely[word.first]
+        return nearest(self.reading, self.ids_with_words[word.first])
+
+    def answer(self, index: int) -> str:
+        """What an index of the logits stands for."""
+        return token_text(self.reading.model.tokenizer, index)
 
     def read(self) -> None:
         size = max(1, min(CHUNK_TOKENS, CHUNK_BYTES // (4 * self.reading.model.config.vocab_size)))
@@ -65,6 +100,9 @@ class ReadText(NotCopied):
 
     def after(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """The logits after other texts, of which what they have in common with this one is not read again."""
+        if self.reading.source is not None:
+            yield from self._behind(texts)
+            return
         for batch in grouped(texts, lambda text: len(text) - self._shared(text), BATCH_TOKENS):
             shared = list(map(self._shared, batch))
             feeds = [
@@ -76,10 +114,21 @@ class ReadText(NotCopied):
                 for feed in feeds:
                     self.executor.close(feed.row)
 
-    def after_each(self, text: Sequence[int], first: int) -> list[Floats]:
-        """The logits after each token of another text, from a position on."""
-        shared = min(self._shared(text), first)
-        row = self.executor.fork(self.row, shared)
+    def _behind(self, sources: Sequence[Sequence[int]]) -> Iterator[Floats]:
+        """The logits after the same target, behind other sources."""
+        target = self.ids[: self.position + 1]
+        for batch in grouped(sources, lambda source: len(source) + len(target), BATCH_TOKENS):
+            feeds = [Feed(self.executor.open(tuple(source)), target) for source in batch]
+            try:
+                yield from [output.host().copy() for output in self.executor.run(feeds)]
+            finally:
+                for feed in feeds:
+                    self.executor.close(feed.row)
+
+    def after_each(self, text: Sequence[int], first: int, source: Sequence[int] | None = None) -> list[Floats]:
+        """The logits after each token of another text, or behind another source, from a position on."""
+        shared = min(self._shared(text), first) if source is None else 0
+        row = self.executor.fork(self.row, shared) if source is None else self.executor.open(tuple(source))
         try:
             (output,) = self.executor.run([Feed(row, text[shared:], Want.ALL)])
             return [output.host(index).copy() for index in range(first - shared, len(text) - shared)]
@@ -90,9 +139,64 @@ class ReadText(NotCopied):
         return min(common_prefix(self.ids, text), len(text) - 1)
 
 
+class ReadWhole(ReadText):
+    """A text that an encoder reads at once: what fills its gap, or how it is labelled."""
+
+    def __init__(self, reading: Activations, position: int | None) -> None:
+        """`position`: of the gap, or of the token that is labelled; None: the text as a whole is."""
+        self.reading, self.ids, self.gap = reading, reading.ids, position
+        self.position = len(reading) - 1 if position is None else position
+        self.first_kept, self.labels = self.position, reading.model.head != "masked"
+
+    @property
+    def ids_with_words(self) -> tuple[int, ...]:
+        return self.ids
+
+    def words(self) -> list[Word]:
+        words = words_of(self.reading, len(self.ids), self.reading.contents)
+        return [word for word in words if self.gap not in word.positions]
+
+    def expected(self, word: Word) -> list[int]:
+        return nearest(self.reading, self.ids[word.first]) if self.labels else self.likely[word.first]
+
+    def answer(self, index: int) -> str:
+        return self.reading.model.label(index) if self.labels else super().answer(index)
+
+    def read(self) -> None:
+        scores, _ = encoder_pass(self.reading.model, self.ids, Watch())
+        assert scores is not None
+        self.kept = [scores if self.gap is None else scores[self.gap]]
+        self.likely = [] if self.labels else list(map(best_tokens, scores))
+
+    def elsewhere(self, position: int, token: int) -> float:
+        return 0.0  # in a gap nothing is expected everywhere
+
+    def after(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
+        for text in texts:
+            scores, _ = encoder_pass(self.reading.model, text, Watch())
+            assert scores is not None
+            yield scores if self.gap is None else scores[moved(self.ids, text, self.gap)]
+
+
+def moved(ids: Sequence[int], other: Sequence[int], position: int) -> int:
+    """Where a token stands in a text of which words before it were taken away or exchanged, and others after it.
+
+    >>> moved([1, 5, 6, 4, 7, 2], [1, 6, 4, 7, 2], 3)
+    2
+    """
+    return next(place for place, origin in align(ids, other).items() if origin == position)
+
+
+def nearest(reading: Activations, token: int) -> list[int]:
+    """The tokens whose embeddings are nearest to one's."""
+    table = embeddings(reading, range(reading.model.config.vocab_size))
+    return best_tokens(table @ table[token])
+
+
 @contextmanager
 def read_text(reading: Activations, end: int, kept: int) -> Iterator[ReadText]:
     text = ReadText(reading, end, kept)
+    text.position = end - 1
     try:
         text.read()
         yield text

@@ -16,6 +16,7 @@ import numpy as np
 
 from glassformer.see.activations import Activations
 from glassformer.see.tokens import Token, token_text
+from glassformer.see.view import Floats
 from glassformer.text import Tokenizer
 
 Origin: TypeAlias = Literal["prompt", "answer", "template"]
@@ -116,12 +117,18 @@ def exchanges(word: Word, likely: Sequence[int], reading: Activations, ids: Sequ
     tokens = list(fitting.values())
     if own is None or not tokens:
         return tokens[:count]
-    table = reading.model.weight(reading.model.blueprint.ops[0].weights[0].name, [own, *tokens])
-    assert table is not None
-    table = table.reshape(len(table), -1)
-    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
+    unit = embeddings(reading, [own, *tokens])
     nearest = np.argsort(-(unit[1:] @ unit[0]), kind="stable")
     return [tokens[index] for index in nearest[:count]]
+
+
+def embeddings(reading: Activations, tokens: Sequence[int]) -> Floats:
+    """The vectors of some tokens, each of length one."""
+    table = reading.model.weight(reading.model.blueprint.ops[0].weights[0].name, list(tokens))
+    assert table is not None
+    table = table.reshape(len(table), -1)
+    unit: Floats = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
+    return unit
 
 
 def alike(text: str, other: str) -> bool:
