@@ -40,7 +40,7 @@ class DataRow:
         name = next((name for name in names if name in self.fields), None)
         if name is None:
             known = ", ".join(map(repr, self.fields)) or "no fields"
-            raise InputError(f"{self.place}: lacks {names[0]!r} (also: {', '.join(names[1:])}); it has {known}.")
+            raise InputError(f"{self.place}: lacks {_quoted(names)}; it has {known}.")
         return self.fields[name]
 
     def has(self, names: Sequence[str]) -> bool:
@@ -145,8 +145,7 @@ def _check_header(path: Path, header: Sequence[str], columns: Sequence[Sequence[
     for names in columns if header else ():
         if not set(names) & set(header):
             raise InputError(
-                f"{place}: names no column {names[0]!r} (also: {', '.join(names[1:])}), but {named}. Put a line with the "
-                "columns' names first."
+                f"{place}: names no column {_quoted(names)}, but {named}. Put a line with the columns' names first."
             )
 
 
@@ -168,3 +167,13 @@ def rows_digest(rows: Iterable[DataRow]) -> str:
     for row in rows:
         digest.update(json.dumps(row.fields, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """A field's name, and those that are taken for it.
+
+    >>> _quoted(["label", "class"]), _quoted(["rejected"])
+    ("'label' (also: class)", "'rejected'")
+    """
+    others = f" (also: {', '.join(names[1:])})" if names[1:] else ""
+    return f"{names[0]!r}{others}"
