@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import glassformer
-from glassformer import Change, Model
-from glassformer.ground.errors import InputError, SiteError
+from glassformer import Change
 from glassformer.see.passes import encoder_pass
 from tests.see.models import both, encoder, folder
 
@@ -95,16 +94,6 @@ def test_a_changed_module_shares_all_but_its_changes() -> None:
     masked = encoder().model.changed({SITE: Change(scale=0)})
     scores, _ = encoder_pass(masked, [5, 6, 7], glassformer.ground.sites.Watch())
     torch.testing.assert_close(masked.module(IDS[:, :3]).logits[0], torch.from_numpy(scores))
-
-
-def test_what_is_refused() -> None:
-    module = both("gpt2").model.module
-    with pytest.raises(SiteError, match="changes map sites"):
-        module.changed([SITE])
-    with pytest.raises(SiteError, match="no site matches 'blocks.99.residual'"):
-        module.changed({"blocks.99.residual": Change()})
-    with pytest.raises(InputError, match="its tokenizer"):
-        Model.from_module(type(module)(module.config))
 
 
 def test_packed_weights_are_said_to_be_expanded(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,6 @@ import transformers
 from torch.utils.data import DataLoader
 
 import glassformer
-from glassformer.ground.errors import InputError
 from tests.ecosystem.models import TEXTS, Pair, load_tokenizers, write_tokenizer
 
 TENSORS = ("pt", "np")
@@ -189,32 +188,6 @@ def test_workers_draw_differently(tokenizers: Pair) -> None:
     assert torch.equal(first["labels"], collator(rows[:4])["labels"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mlm_probability": 1.5}, "mlm_probability is 1.5; it must be a share between 0 and 1"),
-        ({"mask_replace_prob": -1.0}, "mask_replace_prob is -1.0"),
-        ({"mask_replace_prob": 0.8, "random_replace_prob": 0.5}, "together exceed 1"),
-        ({"mlm": False, "whole_word_mask": True}, "whole_word_mask=True masks words"),
-    ],
-)
-def test_impossible_settings_are_refused(tokenizers: Pair, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        glassformer.DataCollatorForLanguageModeling(tokenizers.ours, **options)
-
-
-def test_what_is_missing_is_said(tokenizers: Pair, tmp_path: Path) -> None:
+def test_which_tokens_are_special(tmp_path: Path) -> None:
     tokenizer = load_tokenizers(write_tokenizer(tmp_path)).ours
-    words = glassformer.DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True)
-    with pytest.raises(InputError, match="return_offsets_mapping=True"):
-        words(encoded(tokenizer))
-    with pytest.raises(InputError, match="return_tensors='tf' is not known"):
-        glassformer.DataCollatorWithPadding(tokenizer, return_tensors="tf")(encoded(tokenizer))
     assert tokenizer.get_special_tokens_mask([2, 5, 3], already_has_special_tokens=True) == [1, 0, 1]
-    with pytest.raises(InputError, match="pass already_has_special_tokens=True"):
-        tokenizer.get_special_tokens_mask([5])
-    tokenizer.mask_token = tokenizer.pad_token = None
-    with pytest.raises(InputError, match="no mask token"):
-        glassformer.DataCollatorForLanguageModeling(tokenizer)
-    with pytest.raises(InputError, match="no padding token"):
-        glassformer.DataCollatorForLanguageModeling(tokenizer, mlm=False)([[5, 6], [7]])

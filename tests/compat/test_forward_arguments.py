@@ -101,10 +101,6 @@ def test_the_signature_lists_the_references_arguments_in_its_order(models: Pair)
 def test_arguments_by_position(llama: Any) -> None:
     ids, mask = torch.tensor([[5, 9, 14]]), torch.tensor([[0, 1, 1]])
     assert torch.equal(llama(ids, mask).logits, llama(input_ids=ids, attention_mask=mask).logits)
-    with pytest.raises(InputTypeError, match=r"forward\(\) has an argument twice"):
-        llama(ids, input_ids=ids)
-    with pytest.raises(InputTypeError, match=r"forward\(\) takes 14 arguments without a name at most, not 15"):
-        llama(ids, *[None] * 14)
 
 
 def test_help_says_what_each_argument_means(models: Pair) -> None:
@@ -165,16 +161,11 @@ class TestMasksOfFourAxes:
         for mask in (torch.zeros(1, 1, 3, 3, dtype=torch.bool), torch.full((1, 1, 3, 3), -torch.inf)):
             assert llama(torch.tensor([[5, 9, 14]]), attention_mask=mask).logits.isfinite().all()
 
-    @pytest.mark.parametrize("masked", ["t5"], indirect=True)
-    def test_misuse_is_refused(self, llama: Any, masked: Pair) -> None:
+    def test_misuse_is_refused(self, llama: Any) -> None:
         ids = torch.tensor([[5, 9, 14]])
-        with pytest.raises(InputError, match=r"\(1, 1, 3, 4\)"):
-            llama(ids, attention_mask=torch.zeros(1, 1, 3, 4))
         for wrong in (torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3, dtype=torch.long)):
             with pytest.raises(InputError, match="attention_mask"):
                 llama(ids, attention_mask=wrong)
-        with pytest.raises(InputError, match="encoder-decoder"):
-            masked.ours(ids, attention_mask=torch.zeros(1, 1, 3, 3), decoder_input_ids=ids)
 
 
 class TestPlacesInTheCache:
@@ -190,15 +181,6 @@ class TestPlacesInTheCache:
         places = torch.arange(4, LENGTH)
         logits = masked.ours(**rest, past_key_values=first.past_key_values, cache_position=places).logits
         assert torch.allclose(logits, expected[:, 4:], atol=1e-4)
-
-    def test_others_are_refused(self, llama: Any) -> None:
-        ids = torch.tensor([[5, 9, 14]])
-        with pytest.raises(InputError, match=r"\[4, 5, 6\]"):
-            llama(ids, cache_position=torch.arange(4, 7))
-        with pytest.raises(InputTypeError, match="torch.float32"):
-            llama(ids, cache_position=torch.zeros(3))
-        with pytest.raises(InputTypeError, match="'no'"):
-            llama(ids, return_dict="no")
 
     @pytest.mark.parametrize("masked", ["bert"], indirect=True)
     def test_an_encoder_has_no_cache(self, masked: Pair) -> None:

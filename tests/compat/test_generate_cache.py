@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 import glassformer
 from glassformer import DynamicCache, EncoderDecoderCache, StaticCache
-from glassformer.ground.errors import InputError, InputTypeError, SettingError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])
@@ -165,29 +163,6 @@ class TestPastKeyValues:
         hook.remove()
         assert not runs
 
-    def test_misuse_is_refused(self, llama: Any, bart: Any, tmp_path: Path) -> None:
-        with pytest.raises(InputTypeError, match="past_key_values is a tuple"):
-            llama.generate(IDS, past_key_values=())
-        with pytest.raises(InputTypeError, match="EncoderDecoderCache"):
-            llama.generate(IDS, past_key_values=EncoderDecoderCache())
-        with pytest.raises(InputError, match="6 tokens"):
-            llama.generate(IDS[:, :3], past_key_values=llama(IDS).past_key_values)
-        with pytest.raises(InputError, match="batch of 1"):
-            llama.generate(IDS, past_key_values=llama(IDS[:1, :3]).past_key_values)
-        reference.write(tmp_path, "llama", num_hidden_layers=2)
-        small = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
-        with pytest.raises(InputError, match="another model"):
-            llama.generate(IDS, past_key_values=small(IDS[:, :2]).past_key_values)
-        with pytest.raises(InputError, match="8 tokens"):
-            llama.generate(IDS, past_key_values=StaticCache(llama.config, max_cache_len=8), **FREE)
-        cache = bart(IDS, decoder_input_ids=IDS[:, :2]).past_key_values
-        with pytest.raises(InputError, match="past_key_values hold a source of 6 tokens, and this one has 4"):
-            bart.generate(IDS[:, :4], decoder_input_ids=IDS[:, :3], past_key_values=cache)
-        with pytest.raises(SettingError, match="penalty_alpha"):
-            llama.generate(IDS, past_key_values=llama(IDS[:, :3]).past_key_values, penalty_alpha=0.6)
-        with pytest.raises(SettingError, match="prompt_logprobs"):
-            llama.generate(IDS, past_key_values=DynamicCache(), prompt_logprobs=1, return_dict_in_generate=True)
-
 
 class TestInputsEmbeds:
     @pytest.mark.parametrize("way", ["greedy", "sampled", "beams", "rules", "contrastive"])
@@ -245,33 +220,3 @@ class TestInputsEmbeds:
         beams = {"attention_mask": mask, "num_beams": 3, **FREE}
         assert ours.generate(encoder_outputs=encoded, **beams).tolist() == ours.generate(IDS, **beams).tolist()
         assert ours.generate(encoder_outputs=(encoded[0],), **beams).tolist() == ours.generate(IDS, **beams).tolist()
-
-    def test_misuse_is_refused(self, llama: Any, bart: Any) -> None:
-        vectors = llama.get_input_embeddings()(IDS)
-        with pytest.raises(InputError, match=r"\(2, 6, 47\)"):
-            llama.generate(inputs_embeds=vectors[..., 1:])
-        with pytest.raises(InputError, match="inputs_embeds are a list"):
-            llama.generate(inputs_embeds=[1.0])
-        with pytest.raises(InputTypeError, match="torch.int64"):
-            llama.generate(inputs_embeds=vectors.long())
-        with pytest.raises(InputError, match=r"\(2, 6, 48\)"):
-            llama.generate(IDS[:, :4], inputs_embeds=vectors)
-        with pytest.raises(SettingError, match="prompt_lookup_num_tokens"):
-            llama.generate(inputs_embeds=vectors, prompt_lookup_num_tokens=3)
-        with pytest.raises(SettingError, match="guidance_scale"):
-            llama.generate(inputs_embeds=vectors, guidance_scale=2.0)
-        with pytest.raises(InputError, match="encoder_outputs"):
-            llama.generate(IDS, encoder_outputs=(vectors,))
-        with pytest.raises(InputError, match="encoder-decoder's source"):
-            bart.generate(IDS, inputs_embeds=torch.zeros(2, 6, bart.config.hidden_size))
-        with pytest.raises(InputError, match="encoder_outputs"):
-            bart.generate(encoder_outputs=[IDS])
-
-
-def test_an_executor_without_vectors_refuses_them(llama: Any) -> None:
-    from glassformer.engine.checks import InputChecks
-    from glassformer.engine.protocol import Feed
-    from glassformer.ground.errors import ExecutorError
-
-    with pytest.raises(ExecutorError, match="token ids alone"):
-        InputChecks(8, 8, 1, 0).feed(Feed(None, (1,), vectors=torch.zeros(1, 4)), 0)  # type: ignore[arg-type]

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import glassformer
 from glassformer.checkpoint import local_cache
 from glassformer.cli.chat.conversation import Conversation
-from glassformer.ground.errors import InputError, ModelNotFound, SettingError, UnknownArgument
+from glassformer.ground.errors import InputError, ModelNotFound, SettingError, TemplateError, UnknownArgument
 from glassformer.jobs import run_job
 from glassformer.jobs.job import open_input
 from glassformer.jobs.ledger import Ledger
 from glassformer.scale.cluster import check_address
 from glassformer.see.learning import learning
 from glassformer.see.training_curves import read_training
+from glassformer.serving.http.dialects.anthropic import MessagesRequest
 from glassformer.serving.http.dialects.ollama import ChatRequest
+from glassformer.serving.http.dialects.openai_responses import ResponsesRequest
 from glassformer.serving.http.errors import HttpError
 from glassformer.serving.http.security import Security
+from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from glassformer.training.chat_rows import ChatTokenizer, read_conversation, read_preference
 from glassformer.training.corpus import read_corpus
 from glassformer.training.fine_tuning import ChatTraining
-from glassformer.training.lora import target_modules
+from glassformer.training.lora import LoraSettings, target_modules
+from glassformer.training.rows import TEXT as TEXT_FIELD
+from glassformer.training.rows import DataRow, read_rows
 from glassformer.training.settings import TrainingSettings
 from glassformer.training.text_training import TextTraining
 from glassformer.training.training_folder import TrainingFolder
 from tests.jobs.models import chat_model
-from tests.messages.calls import USER, Entry, decoder, job, module, place, write
+from tests.messages.calls import USER, Entry, decoder, job, module, place, tokenizer, write
 from tests.see.models import TEXT, encoder
 from tests.training.folders import training_folder
 
@@ -35,6 +42,23 @@ def snapshots_of(*readings: Any) -> Any:
     folder = training_folder(place() / f"learned-{len(readings)}", [], ("gpt2",) * len(readings))
     left = iter(readings)
     return learning(folder, lambda path: next(left))
+
+
+def conversation(**fields: Any) -> Any:
+    return read_conversation(DataRow(fields, "chats.jsonl, row 3"))
+
+
+def response_to(item: dict[str, Any]) -> Any:
+    return ResponsesRequest.model_validate({"model": "tiny", "input": [item]}).messages()
+
+
+def message_of(block: dict[str, Any]) -> Any:
+    messages = [{"role": "user", "content": [block]}]
+    return MessagesRequest.model_validate({"model": "tiny", "max_tokens": 1, "messages": messages}).conversation()
+
+
+def preference(**fields: Any) -> Any:
+    return read_preference(DataRow(fields, "chats.jsonl, row 3"))
 
 
 MESSAGES: dict[str, list[Entry]] = {
@@ -100,6 +124,22 @@ MESSAGES: dict[str, list[Entry]] = {
          "the text has 160 tokens, and 128 can be shown at most. Shorten it."),
         (InputError, lambda: snapshots_of(decoder().read(TEXT), decoder().read("the")),
          "step-00000010: its tokens are not those of the other snapshots. Remove it."),
+        (SettingError, lambda: ChatTraining(data="x", init="y", held_out=1),
+         "held_out=1 is no share from 0 to 1."),
+        (SettingError, lambda: LoraSettings(rank=0),
+         "lora=0 is no rank: give a whole number from 1, such as 8."),
+        (SettingError, lambda: LoraSettings(rank=2, alpha=0.0),
+         "lora_alpha=0.0 is not above 0: give twice the rank, or leave it out."),
+        (SettingError, lambda: LoraSettings(rank=2, dropout=1.0),
+         "lora_dropout=1.0 is no share from 0 to 1."),
+        (SettingError, lambda: TrainingSettings(steps=0),
+         "steps=0 is not from 1 to 1e+09."),
+        (SettingError, lambda: TrainingSettings(steps=1, learning_rate=-1.0),
+         "learning_rate=-1.0 is not from 0 to 10."),
+        (SettingError, lambda: TrainingSettings(steps=1, beta1=2.0),
+         "beta1=2.0 is not from 0 to 1."),
+        (SettingError, lambda: TrainingSettings(steps=1, label_smoothing=1.0),
+         "label_smoothing=1.0 is not from 0 to 0.99."),
     ],
     "servers": [
         (SettingError, lambda: Security(host="0.0.0.0"),
@@ -123,6 +163,26 @@ MESSAGES: dict[str, list[Entry]] = {
          "message 0 has images, which models here cannot read. Send text alone."),
         (InputError, lambda: ChatRequest.model_validate({"model": "tiny", "tools": [{"type": "function"}]}).functions(),
          "a tool is {'type': 'function', 'function': {'name': …, 'parameters': …}}."),
+        (SettingError, lambda: Limits(texts=0),
+         "the limit texts is 0; it must be at least 1."),
+        (SettingError, lambda: Limits(seconds="x"),
+         "the limit seconds is 'x'; it must be a number."),
+        (SettingError, lambda: Limits(running=1.5),
+         "the limit running is 1.5; it must be a whole number."),
+        (SettingError, lambda: Limits(seconds=float("nan")),
+         "the limit seconds is nan; it must be at least 1."),
+        (ModelNotFound, lambda: Registry([ModelSource("tiny", decoder)]).acquire("tinny"),
+         "there is no model 'tinny' here. Did you mean 'tiny'? There are: tiny."),
+        (InputError, lambda: response_to({"role": "tool", "content": "a"}),
+         "input item 0 has the role 'tool'. Use 'system', 'developer', 'user' or 'assistant'."),
+        (InputError, lambda: response_to({"role": "user"}),
+         "input item 0 has no content that is a text or a list of parts."),
+        (InputError, lambda: response_to({"type": "function_call", "call_id": "A"}),
+         "input item 0 has no text as its 'name'. Add one."),
+        (InputError, lambda: message_of({"type": "tool_use", "id": "A", "name": "weather", "input": {}}),
+         "message 0 has a block of type 'tool_use', which a user's message cannot have here. Leave it out."),
+        (InputError, lambda: message_of({"type": "image", "source": {}}),
+         "message 0 has a block of type 'image', which a user's message cannot have here. Leave it out."),
     ],
     "the command": [
         (InputError, lambda: Conversation.load(place() / "nowhere.json"),
@@ -133,5 +193,53 @@ MESSAGES: dict[str, list[Entry]] = {
          "'nowhere' is no address of a Ray cluster. Pass HOST:PORT, such as 10.0.0.1:6379, auto or local."),
         (InputError, lambda: decoder().dictionary("nowhere"),
          "there is no dictionary of features 'nowhere'. Give its path."),
+    ],
+    "rows to train on": [
+        (InputError, lambda: conversation(text="x"),
+         "chats.jsonl, row 3: lacks 'messages', or 'prompt' and 'completion'; it has 'text'."),
+        (InputError, lambda: conversation(prompt="x"),
+         "chats.jsonl, row 3: lacks 'completion' (also: response, answer); it has 'prompt'."),
+        (InputError, lambda: conversation(messages=[]),
+         "chats.jsonl, row 3: 'messages' is []; it must be a text, or a list of messages."),
+        (InputError, lambda: conversation(messages=["x"]),
+         "chats.jsonl, row 3: message 1 of 'messages' is 'x'; a message is {'role': 'user', 'content': '…'}."),
+        (InputError, lambda: conversation(messages=[USER]),
+         "chats.jsonl, row 3: has no assistant's answer to learn. Give it one: {'role': 'assistant', …}."),
+        (InputError, lambda: conversation(messages=[{"role": "asistant", "content": "x"}]),
+         "chats.jsonl, row 3: message 1 of 'messages' has the role 'asistant'. Did you mean 'assistant'? Known: "
+         "system, developer, user, assistant, tool, function."),
+        (InputError, lambda: conversation(messages=[USER, {"role": "assistant", "content": ""}]),
+         "chats.jsonl, row 3: message 2 of 'messages' is an assistant's without words: give it 'content' or "
+         "'tool_calls'."),
+        (InputError, lambda: conversation(messages=[{"role": "user", "content": 3}]),
+         "chats.jsonl, row 3: message 1 of 'messages' has 3 as its 'content'; it must be a text, or a list of parts."),
+        (InputError, lambda: conversation(messages=[USER, {"role": "assistant", "content": "x"}], tools="add"),
+         "chats.jsonl, row 3: 'tools' is 'add'; it must be a list of JSON schemas."),
+        (InputError, lambda: preference(prompt="x", chosen="a"),
+         "chats.jsonl, row 3: lacks 'rejected'; it has 'prompt', 'chosen'."),
+        (InputError, lambda: preference(prompt="x", chosen="a", rejected="a"),
+         "chats.jsonl, row 3: 'chosen' and 'rejected' are the same, so there is nothing to prefer."),
+        (InputError, lambda: preference(chosen="a", rejected="b"),
+         "chats.jsonl, row 3: lacks 'prompt', and 'chosen' and 'rejected' do not begin with the same messages."),
+        (InputError, lambda: read_rows(write("rows/empty.jsonl", "")),
+         "…/rows/empty.jsonl: holds no rows. Give a file with examples."),
+        (InputError, lambda: read_rows(write("rows/half.jsonl", '{"text": 1}\n{"text"')),
+         "half.jsonl, line 2: not valid JSON (Expecting ':' delimiter: line 1 column 8 (char 7))."),
+        (InputError, lambda: read_rows(write("rows/list.jsonl", '["x"]')),
+         "list.jsonl, row 1: is ['x']; it must be an object, such as {\"text\": …}."),
+        (InputError, lambda: read_rows(write("rows/short.csv", "text,label\na,b,c\n")),
+         "short.csv, line 2: has another number of fields than the first line."),
+        (InputError, lambda: read_rows(write("rows/rows.txt", "x")),
+         "…/rows/rows.txt: rows are read from .jsonl, .ndjson, .csv, .tsv. Name it so, or convert it."),
+        (InputError, lambda: DataRow({"words": "x"}, "given.jsonl, row 1").text(TEXT_FIELD),
+         "given.jsonl, row 1: lacks 'text' (also: sentence, input, source, content, sentence1, premise); it has "
+         "'words'."),
+        (InputError, lambda: DataRow({"text": " "}, "given.jsonl, row 2").text(TEXT_FIELD),
+         "given.jsonl, row 2: 'text' is ' '; it must be a text that is not empty."),
+        (TemplateError, lambda: ChatTokenizer(tokenizer(), "tiny"),
+         "tiny: has no chat template, so conversations cannot be written for it. Take a model that chats, or train on "
+         "plain text with --text."),
+        (InputError, lambda: read_corpus(Path("/dev/null")),
+         "/dev/null: is neither a file nor a folder. Give one with text."),
     ],
 }  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import glassformer
-from glassformer import AutoConfig, DynamicCache, StaticCache, blueprints
+from glassformer import AutoConfig, Change, DynamicCache, EncoderDecoderCache, StaticCache, blueprints
 from glassformer.compat.auto import AutoModelForCausalLM
+from glassformer.compat.scratch import Model as Scratch
+from glassformer.compat.scratch import generate_with_trace
 from glassformer.ground.errors import (
     ConfigError,
     ContextExceeded,
@@ -14,24 +18,55 @@ from glassformer.ground.errors import (
     InputTypeError,
     ModelNotFound,
     SettingError,
+    SiteError,
     UnknownArgument,
     WriteError,
 )
 from glassformer.runtime.model import Model
+from tests.compat.test_scratch import H_PARAMS
 from tests.messages.calls import (
     IDS,
     VECTORS,
     Entry,
     classifier,
+    decoder,
     module,
     other_module,
     pair_module,
     path,
     place,
     scratch,
+    tokenizer,
     used_for_two,
     write,
 )
+from tests.parity.reference import LLAMA3_ROPE
+from tests.see.models import encoder
+
+
+def full() -> StaticCache:
+    """A cache without room."""
+    cache = StaticCache(module().config, max_cache_len=3)
+    module()(IDS, past_key_values=cache)
+    return cache
+
+
+def llama(**fields: Any) -> Any:
+    return blueprints.read_config({**module().config.to_dict(), **fields})
+
+
+def qwen3(**fields: Any) -> Any:
+    return blueprints.read_config({**decoder().opened.config.to_dict(), **fields})
+
+
+def collator(tokenizer: Any = None, **options: Any) -> Any:
+    return glassformer.DataCollatorForLanguageModeling(tokenizer or encoder().model.tokenizer, **options)
+
+
+def of_another_source() -> dict[str, Any]:
+    cache = pair_module()(IDS, decoder_input_ids=IDS[:, :2]).past_key_values
+    return {"decoder_input_ids": IDS, "past_key_values": cache}
+
 
 MESSAGES: dict[str, list[Entry]] = {
     "inputs of a module": [
@@ -72,6 +107,36 @@ MESSAGES: dict[str, list[Entry]] = {
          "max_cache_len is 0; it must be a number of tokens, from 1 on."),
         (InputError, lambda: module()(IDS, past_key_values=used_for_two()),
          "the static cache was first used for a batch of 2, and cannot hold one of 1. Make another."),
+        (InputTypeError, lambda: module()(IDS, input_ids=IDS),
+         "forward() has an argument twice, once by its place and once by its name. It takes: …."),
+        (InputTypeError, lambda: module()(IDS, *[None] * 14),
+         "forward() takes 14 arguments without a name at most, not 15. It takes: …."),
+        (InputTypeError, lambda: module()([[1, 2]]),
+         "the model takes token ids as a tensor, not list. Turn text into ids first: tokens = tokenizer(text, "
+         "return_tensors='pt'), then pass **tokens; or let glassformer.load(name).chat(text) do both."),
+        (InputTypeError, lambda: module()(torch.ones(1, 2)),
+         "the model takes whole token ids, not torch.float32. Use torch.long."),
+        (InputError, lambda: module()(IDS[0]),
+         "the model takes ids of shape (batch, length), not (3,). Add a batch axis: ids[None]."),
+        (InputError, lambda: module()(IDS[:, :0]),
+         "the model was given an empty prompt: ids of shape (1, 0). Give at least one token."),
+        (InputError, lambda: module()(IDS + 999),
+         "the model was given token id 1006, outside the vocabulary of 256. Is this the model's own tokenizer?"),
+        (InputError, lambda: module()(IDS, labels=IDS[:, :2]),
+         "labels have shape (1, 2); the scores are for (1, 3)."),
+        (UnknownArgument, lambda: classifier()(IDS, label=1),
+         "forward() has no argument 'label'. Did you mean 'labels'? It takes: …."),
+        (SiteError, lambda: module().changed({"blocks.99.residual": Change()}),
+         "no site matches 'blocks.99.residual' in a model of 3 blocks. Did you mean 'blocks.2.residual'? Sites: …."),
+        (InputError, lambda: module()(IDS, past_key_values=full()),
+         "the static cache has room for 3 tokens: 3 are in it, and 3 more do not fit. Take a larger max_cache_len, or "
+         "reset() it."),
+        (InputError, lambda: generate_with_trace(scratch(), torch.cat((IDS, IDS))),
+         "a trace follows one text; give it a batch of one."),
+        (SettingError, lambda: scratch().generate(IDS, temperature=0),
+         "temperature is 0; it must be above 0."),
+        (SettingError, lambda: scratch().generate(IDS, top_k=0),
+         "top_k is 0; it must be at least 1, or None."),
     ],
     "generate()": [
         (ContextExceeded, lambda: module().generate(torch.ones(1, 256, dtype=torch.long)),
@@ -146,6 +211,16 @@ MESSAGES: dict[str, list[Entry]] = {
          "prefix_allowed_tokens_fn is 3; it must be a function."),
         (SettingError, lambda: module().generate(IDS, prefix_allowed_tokens_fn=lambda row, ids: []),
          "prefix_allowed_tokens_fn gave [] at step 0; it must give at least one token id, each below 256."),
+        (InputTypeError, lambda: module().generate(IDS, past_key_values=EncoderDecoderCache()),
+         "past_key_values is a EncoderDecoderCache; it must be a DynamicCache or a StaticCache of glassformer, as an "
+         "output has it."),
+        (SettingError, lambda: module().generate(IDS, assistant_model=pair_module()),
+         "assistant_model must have the same vocabulary and kind as the model: it is bart of 12 tokens, the model "
+         "llama of 256."),
+        (InputError, lambda: glassformer.AsyncTextIteratorStreamer(tokenizer()),
+         "an AsyncTextIteratorStreamer is made inside a running event loop."),
+        (InputError, lambda: pair_module().generate(IDS[:, :2], **of_another_source()),
+         "past_key_values hold a source of 3 tokens, and this one has 2. Give the same source again."),
     ],
     "configs and classes": [
         (ConfigError, lambda: setattr(AutoConfig.from_pretrained(path("gpt2")), "n_embd", "x"),
@@ -185,5 +260,71 @@ MESSAGES: dict[str, list[Entry]] = {
          "this model was not loaded from a checkpoint, which would have its tokenizer: pass one."),
         (ModelNotFound, lambda: glassformer.load(path("llama"), adapter=place() / "no-adapter"),
          "there is no file or folder '…/no-adapter'. Check the path."),
+    ],
+    "fields of a config": [
+        (ConfigError, lambda: llama(model_type="lama"),
+         "config field 'model_type' is 'lama', which is not a known family. Did you mean 'llama'? Known: …."),
+        (ConfigError, lambda: llama(model_type="mamba"),
+         "config field 'model_type' is 'mamba', which is not a known family. Known: …."),
+        (ConfigError, lambda: llama(hidden_act="silo"),
+         "config field 'hidden_act' is 'silo', which is not a known activation. Did you mean 'silu'? Known: …."),
+        (ConfigError, lambda: llama(hidden_size="wide"),
+         "config field 'hidden_size' is 'wide'; it must be int."),
+        (ConfigError, lambda: llama(num_hidden_layers=0),
+         "config field 'num_hidden_layers' is 0; it must be at least 1."),
+        (ConfigError, lambda: llama(num_key_value_heads=3),
+         "config field 'num_key_value_heads' is 3; it must divide the 4 attention heads."),
+        (ConfigError, lambda: llama(head_dim=7),
+         "config field 'head_dim' is 7; RoPE rotates pairs, so it must be even."),
+        (ConfigError, lambda: llama(rope_parameters={"rope_type": "lama3"}),
+         "config field 'rope_type' is 'lama3', which is not known. Did you mean 'llama3'? Known: default, linear, "
+         "dynamic, yarn, llama3, longrope."),
+        (ConfigError, lambda: llama(rope_parameters={"rope_type": "llama3"}),
+         "config field 'factor' is None; RoPE needs a positive number there."),
+        (ConfigError, lambda: llama(rope_parameters=[1]),
+         "config field 'rope_parameters' is [1]; it must be an object."),
+        (ConfigError, lambda: llama(rope_parameters={"rope_theta": 0.5}),
+         "config field 'rope_theta' is 0.5; it must be above 1."),
+        (ConfigError, lambda: llama(rope_parameters={"rope_type": "divisors"}),
+         "config field 'divisors' is None; it must be a list of numbers."),
+        (ConfigError, lambda: llama(rope_parameters={**LLAMA3_ROPE, "low_freq_factor": 4.0}),
+         "config field 'low_freq_factor' must be below 'high_freq_factor'."),
+        (ConfigError, lambda: llama(id2label={"a": "x"}),
+         "config field 'id2label' is {'a': 'x'}; its keys must be numbers."),
+        (ConfigError, lambda: llama(eos_token_id="two"),
+         "config field 'eos_token_id' is 'two'; it must be int | list[int] | None."),
+        (ConfigError, lambda: qwen3(layer_types=["full_attention", "odd", "full_attention"]),
+         "config field 'layer_types' has 'odd' for layer 1; known: full_attention, sliding_attention."),
+        (ConfigError, lambda: qwen3(layer_types=["full_attention"]),
+         "config field 'layer_types' lists 1 layers of 3."),
+        (ConfigError, lambda: qwen3(mlp_bias=True),
+         "config field 'mlp_bias' is True; in a qwen3 model it is False."),
+        (ConfigError, lambda: Scratch([("d_model", 24)]),
+         "h_params is a dictionary, not list."),
+        (ConfigError, lambda: Scratch({**H_PARAMS, "num_heads": 5}),
+         "config field 'num_heads' is 5, which does not divide the hidden size 24."),
+        (ConfigError, lambda: Scratch({**H_PARAMS, "dropout": None}),
+         "config field 'dropout' is None; it must be float."),
+        (ConfigError, lambda: Scratch({"d_model": 24}),
+         "h_params lack 'context_length'."),
+    ],
+    "collators": [
+        (InputError, lambda: collator(mlm_probability=1.5),
+         "mlm_probability is 1.5; it must be a share between 0 and 1."),
+        (InputError, lambda: collator(mask_replace_prob=0.8, random_replace_prob=0.5),
+         "mask_replace_prob and random_replace_prob are shares of one whole, and together exceed 1."),
+        (InputError, lambda: collator(mlm=False, whole_word_mask=True),
+         "whole_word_mask=True masks words, which mlm=False does not. Leave one of them out."),
+        (InputError, lambda: collator(whole_word_mask=True)([{"input_ids": [5, 6]}]),
+         "whole_word_mask needs to know the words: encode with return_offsets_mapping=True."),
+        (InputError, lambda: collator(tokenizer()),
+         "the tokenizer has no mask token, which mlm=True needs. Pass mlm=False to train on the next token."),
+        (InputError, lambda: collator(tokenizer(), mlm=False)([[5, 6], [7]]),
+         "the tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token."),
+        (InputError, lambda: collator(return_tensors="tf")([[5]]),
+         "return_tensors='tf' is not known. Use 'pt' or 'np'."),
+        (InputError, lambda: tokenizer().get_special_tokens_mask([5]),
+         "the mask is that of one text with its special tokens: pass already_has_special_tokens=True, or encode with "
+         "return_special_tokens_mask=True."),
     ],
 }  # fmt: skip

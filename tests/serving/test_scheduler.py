@@ -603,7 +603,7 @@ def test_jobs_that_wait_are_bounded(cpu_model: Model, client: Client) -> None:
     scheduler = scheduler_of(cpu_model, client, queued=2)
     released = threading.Event()
     jobs = [scheduler.call(lambda model: released.wait(LONGEST_WAIT)) for _ in range(2)]
-    with pytest.raises(QueueFull, match="2 jobs are waiting for .* already. Try again later"):
+    with pytest.raises(QueueFull, match="2 jobs"):
         scheduler.call(lambda model: None)
     released.set()
     assert all(job.result(LONGEST_WAIT) for job in jobs)

@@ -156,10 +156,6 @@ def test_recomputed_activations_reach_the_updates(tmp_path: Path) -> None:
 
 def test_names_of_projections_that_are_not_there_are_refused() -> None:
     model = tiny_model()
-    with pytest.raises(SettingError, match="'q_prok'"):
-        target_modules(model, "v_proj,q_prok")
-    with pytest.raises(SettingError, match="names no module"):
-        target_modules(model, " , ")
     assert target_modules(model, "layers.1.self_attn.q_proj") == ["model.layers.1.self_attn.q_proj"]
     add_lora(model, LoraSettings(rank=2, targets="q_proj"))
     assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == [
@@ -167,30 +163,8 @@ def test_names_of_projections_that_are_not_there_are_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"rank": 0}, "lora=0 is no rank"),
-        ({"rank": 2, "alpha": 0.0}, "lora_alpha=0.0 is not above 0"),
-        ({"rank": 2, "dropout": 1.0}, "lora_dropout=1.0 is no share"),
-    ],
-)
-def test_settings_have_bounds(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        LoraSettings(**fields)
-
-
 def test_an_adapter_is_no_base(tmp_path: Path) -> None:
     write_chat_model(tmp_path / "base")
     trained(request(tmp_path), tmp_path / "out")
     with pytest.raises(SettingError, match="is an adapter, and lora trains one beside a whole model. Give its base"):
         request(tmp_path, init=str(tmp_path / "out")).prepare(TrainingFolder(tmp_path / "second"), Ranks())
-
-
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="merge"):
-        request(tmp_path, lora=None, merge=True)
-    with pytest.raises(SettingError, match="merge"):
-        TextTraining(merge=True)
-    with pytest.raises(SettingError, match="init='MODEL'"):
-        TextTraining(lora={"rank": 2})

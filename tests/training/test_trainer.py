@@ -258,19 +258,6 @@ def test_another_model_or_other_settings_do_not_go_on(tmp_path: Path) -> None:
         folder.read_about()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("steps", 0), ("learning_rate", -1.0), ("beta1", 2.0), ("label_smoothing", 1.0)]
-)
-def test_settings_have_bounds(name: str, value: float) -> None:
-    with pytest.raises(SettingError, match=f"{name}={value} is not from"):
-        replace(SETTINGS, **{name: value})
-
-
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(SettingError, match="'float8'"):
-        replace(SETTINGS, precision="float8")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_processor_without_bfloat16_is_named(
     fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
