@@ -39,7 +39,7 @@ SECTIONS = {  # under each heading its verbs: a module of this package each, and
         "doctor": "Report what this machine has, what runs on it, and what could run better.",
     },
 }
-FIRST = ("look", "tokens", "trace")  # in their section
+FIRST = ("look", "tokens")  # in their section
 VERBS = {name: summary for verbs in SECTIONS.values() for name, summary in verbs.items()}
 
 MODULES = {"eval": "evaluate"}  # verbs whose name a function cannot have
@@ -78,10 +78,8 @@ class LazyVerbs(VerbGroup):
         for name, views in operation_verbs().items():
             (main,) = [view for view in views if view.section is not None]
             listed[main.section or ""][name] = main.verb_help
-        first = {name: place for place, name in enumerate(FIRST)}
         return {
-            heading: {name: verbs[name] for name in sorted(verbs, key=lambda name: first.get(name, len(first)))}
-            for heading, verbs in listed.items()
+            heading: dict(sorted(verbs.items(), key=lambda verb: verb[0] not in FIRST)) for heading, verbs in listed.items()
         }
 
     def suggestion(self, ctx: click.Context, word: str) -> str:

@@ -1,4 +1,4 @@
-"""`glass activations`: what many texts have at some sites, written to disk; or their statistics."""
+"""`glass activations`, `glass probe` and `glass lens --train`: what is kept or learned of the texts of a file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from glassformer.cli import bars, common
-from glassformer.cli.options import ChangeableModelGroup
+from glassformer.cli.options import ChangeableModelGroup, ModelGroup
+from glassformer.ground.errors import SettingError
 from glassformer.ground.files import prepared_target
 from glassformer.ground.operations import about, operation
 from glassformer.see.activation_statistics import ActivationStatistics
+from glassformer.see.lens import LensTraining
+from glassformer.see.probes import Probes
 from glassformer.see.readings import LengthArgument, Readings
 from glassformer.see.recorded_activations import ActivationFiles
 
@@ -70,7 +73,62 @@ def record(
         return readings.record(*site, folder=out, **settings, progress=progress).summary()
 
 
-def read_texts(model_options: ChangeableModelGroup, texts: Path, column: str | None, length: int | None) -> Readings:
+@operation(
+    section="Features and many texts",
+    example="glass probe --data reviews.csv   ·   "
+    'glass probe --data reviews.csv --site "blocks.*.mlp.update" --position mean --out probes.safetensors',
+    settings_of=Readings.probe,
+)
+def probe(
+    model_options: ChangeableModelGroup,
+    data: Annotated[Path | None, about("Labelled texts: .jsonl or .csv.", "--data", "-f", metavar="FILE")] = None,
+    site: Annotated[Sequence[str] | None, SITE] = None,
+    text_column: Annotated[str | None, about("The column of the texts; by default 'text'.")] = None,
+    label_column: Annotated[str | None, about("The column of the labels; by default 'label'.")] = None,
+    held_out: Annotated[int, about("Percent of the texts to measure on.", minimum=1, maximum=99)] = 25,
+    out: Annotated[Path | None, about("Write the probes' directions: .safetensors.", metavar="FILE")] = None,
+    length: LengthArgument = None,
+    **settings: Any,
+) -> Probes:
+    """Train a linear probe on labelled texts at each layer, and say how well it does on held-out ones."""
+    from glassformer.training.rows import LABEL, TEXT, read_rows
+
+    if data is None:
+        raise SettingError("which texts? Give --data FILE, with a text and a label in each row.")
+    common.check_suffix("--out", out)
+    with prepared_target(out):
+        texts = TEXT if text_column is None else (text_column,)
+        labels = LABEL if label_column is None else (label_column,)
+        rows = read_rows(data, [texts, labels])
+        examples = [row.text(texts) for row in rows], [str(row.get(labels)) for row in rows]
+        readings = model_options.load().read_many(examples[0], length=length)
+        with bars.counter_bar("reading texts") as progress:
+            probes = readings.probe(examples[1], *(site or ()), held_out=held_out / 100, **settings, progress=progress)
+        if out is not None:
+            probes.save(out)
+    assert probes.view is not None
+    return probes.view
+
+
+@operation(verb="lens", chosen_by=("train",), settings_of=Readings.train_lens)
+def train_lens(
+    model_options: ModelGroup,
+    train: Annotated[Path, about("Train a tuned lens on texts: one on each line, or of .jsonl or .csv.", metavar="FILE")],
+    out: Annotated[Path, about("Write the lens, .safetensors.", metavar="FILE")],
+    **settings: Any,
+) -> LensTraining:
+    """Train a tuned lens on the texts of a file."""
+    common.check_suffix("--out", out)
+    with prepared_target(out):
+        readings = read_texts(model_options, train)
+        with common.explained_interrupt("No lens was kept."), bars.counter_bar("training a lens") as progress:
+            trained = readings.train_lens(**settings, progress=progress)
+        trained.save(out)
+    assert trained.view is not None
+    return trained.view
+
+
+def read_texts(model_options: ModelGroup, texts: Path, column: str | None = None, length: int | None = None) -> Readings:
     """The texts of a file, for a model that is loaded after the file was found to be one."""
     from glassformer.cli.text_files import TextFile
 
