@@ -212,8 +212,6 @@ class TestBatches:
     @pytest.mark.parametrize(
         ("texts", "side", "said"),
         [
-            ([], None, "a batch has at least one text."),
-            (["a", ""], None, "text 2 is empty. Give at least one character."),
             (["a"], "up", "side='up' is not known. Use 'left' or 'right'."),
         ],
     )

@@ -316,23 +316,15 @@ def silent(width: int) -> FeatureDictionary:
     return FeatureDictionary(zeros, np.full(4, -1, np.float32), zeros.T.copy(), bias, SITE, SITE, "silent")
 
 
-def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(folder: Path) -> None:
     model = both("llama").model
     with pytest.raises(GlassError, match="is for 48 numbers at blocks.0.mlp.hidden"):
         model.dictionary(folder, "blocks.0.mlp.hidden")
     with pytest.raises(GlassError, match="no site matches"):
         model.dictionary(folder, "blocks.77.residual")
-    with pytest.raises(GlassError, match="'nowhere'"):
-        model.dictionary("nowhere")
     with pytest.raises(GlassError, match="at least 1"):
         model.read(TEXT).features(model.dictionary(folder), best=0)
     for steer, message in (
-        ({"feature": "resid-0"}, "needs a strength, or a value to clamp"),
-        ({"feature": "resid-0", "strength": 1.0}, "is named DICTIONARY/NUMBER"),
-        ({"feature": 3, "strength": 1.0}, "is named DICTIONARY/NUMBER"),
-        ({"feature": "x/1", "strength": 1.0, "clamp": 2.0}, "one of the two"),
-        ({"feature": "x/1", "name": "y", "clamp": 2.0}, "each in an entry of its own"),
-        ({"name": "y", "clamp": 2.0}, "a clamp is for a feature"),
         ({"feature": f"{folder}/96", "clamp": 2.0}, "has no feature 96"),
         ({"feature": f"{folder}/1", "clamp": float("inf")}, "must be finite"),
     ):

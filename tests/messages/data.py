@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import glassformer
 from glassformer.checkpoint import local_cache
+from glassformer.cli.chat import handle
 from glassformer.cli.chat.conversation import Conversation
+from glassformer.cli.chat.session import Session
 from glassformer.ground.errors import InputError, ModelNotFound, SettingError, TemplateError, UnknownArgument
 from glassformer.jobs import run_job
 from glassformer.jobs.job import open_input
@@ -59,6 +62,18 @@ def message_of(block: dict[str, Any]) -> Any:
 
 def preference(**fields: Any) -> Any:
     return read_preference(DataRow(fields, "chats.jsonl, row 3"))
+
+
+def said(*lines: str) -> None:
+    """What a person types into a chat, one line after the other."""
+    talk = Session(chat_model().with_prefix_cache(), Conversation("tiny", {"max_new_tokens": 2}), terminal=False)
+    for line in lines:
+        handle(talk, line) if line.startswith("/") else talk.send(line)
+
+
+def conversation_of(text: str = "", **fields: Any) -> Any:
+    whole = {"schema": "glassformer.chat/1", "model": "m", "messages": []}
+    return Conversation.load(write("talk.json", text or json.dumps({**whole, **fields})))
 
 
 MESSAGES: dict[str, list[Entry]] = {
@@ -241,5 +256,68 @@ MESSAGES: dict[str, list[Entry]] = {
          "plain text with --text."),
         (InputError, lambda: read_corpus(Path("/dev/null")),
          "/dev/null: is neither a file nor a folder. Give one with text."),
+    ],
+    "the chat": [
+        (UnknownArgument, lambda: said("/set temp 0.7"),
+         "there is no setting 'temp'. Did you mean 'temperature'?"),
+        (SettingError, lambda: said("/set =3"),
+         "/set '=3' is not NAME=VALUE, such as temperature=0.8."),
+        (SettingError, lambda: said("/set logprobs=2"),
+         "logprobs is printed as JSON only. Start with --json for that."),
+        (SettingError, lambda: said("/set use_cache=true"),
+         "the setting 'use_cache' changes nothing here. Leave it out."),
+        (InputError, lambda: said("/wy"),
+         "there is no command '/wy'. Did you mean '/why'? /help lists them; with a space before the slash it is a "
+         "message."),
+        (InputError, lambda: said("/clear all"),
+         "/clear takes no argument."),
+        (InputError, lambda: said("/save"),
+         "/save needs a file name, such as /save talk.json."),
+        (InputError, lambda: said("/load"),
+         "/load needs a file name, such as /load talk.json."),
+        (InputError, lambda: said("/save talk.json"),
+         "there is nothing to save yet. Say something first."),
+        (InputError, lambda: said("/continue"),
+         "there is no answer to continue. Say something first."),
+        (InputError, lambda: said("/retry"),
+         "there is no message to answer. Say something first."),
+        (InputError, lambda: said("/undo"),
+         "there is no message to take back."),
+        (InputError, lambda: said("/why"),
+         "there is no answer to look at. Say something first."),
+        (InputError, lambda: said("/shift maybe"),
+         "/shift is on or off, not 'maybe'."),
+        (SettingError, lambda: said("/seed seven"),
+         "seed is 'seven'; it must be a whole number from 0 to 2**64 - 1."),
+        (InputError, lambda: said("Hi", "/save talk.doc"),
+         "'talk.doc' has no known suffix. Use one of .json, .md, .txt, .html."),
+        (SettingError, lambda: said("Hi", "/retry"),
+         "the answer would be the same again: decoding is greedy. /set temperature=0.8 samples instead."),
+        (SettingError, lambda: said("/seed 7", "/set temperature=2", "Hi", "/retry"),
+         "the answer would be the same again: its seed is fixed. /seed 8 sets another, /seed - none."),
+        (InputError, lambda: conversation_of("{"),
+         "'…/talk.json' is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+        (InputError, lambda: conversation_of('[]'),
+         "'…/talk.json' is not a saved conversation: its schema must be 'glassformer.chat/1'."),
+        (InputError, lambda: conversation_of(model=3),
+         "'…/talk.json': its model must be a text."),
+        (InputError, lambda: conversation_of(messages={}),
+         "'…/talk.json': its messages must be a list."),
+        (InputError, lambda: conversation_of(settings=[]),
+         "'…/talk.json': its settings must be an object."),
+        (InputError, lambda: conversation_of(messages=[3]),
+         "'…/talk.json': message 1 must be an object with a role and a content."),
+        (InputError, lambda: conversation_of(messages=[{"role": "user"}]),
+         "'…/talk.json': message 1: its content must be a text."),
+        (InputError, lambda: conversation_of(messages=[{"role": "user", "content": "", "seed": "x"}]),
+         "'…/talk.json': message 1: its seed must be a whole number or null."),
+        (InputError, lambda: conversation_of(messages=[{"role": "judge", "content": ""}]),
+         "'…/talk.json': message 1 is by 'judge'; it must be by 'user' or 'assistant', or the first by 'system'."),
+        (InputError, lambda: conversation_of(messages=[{**USER}, {"role": "system", "content": ""}]),
+         "'…/talk.json': message 2 is by 'system'; it must be by 'user' or 'assistant', or the first by 'system'."),
+        (InputError, lambda: said("/tokens"),
+         "there is no answer to look at. Say something first."),
+        (InputError, lambda: said("Hi", "/why London"),
+         "no token of the last answer contains 'London'. /tokens lists them."),
     ],
 }  # fmt: skip

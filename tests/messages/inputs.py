@@ -57,4 +57,10 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: chat_model().render("Hi", raw=True, system="x"),
          "a raw prompt has no place for a system message. Leave one of the two out."),
     ],
+    "batches": [
+        (InputError, lambda: decoder().batch([]),
+         "a batch has at least one text."),
+        (InputError, lambda: decoder().batch(["a", ""]),
+         "text 2 is empty. Give at least one character."),
+    ],
 }  # fmt: skip
