@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 
 import glassformer
-from glassformer.see.explain.compute import Lead, PartSearch, ask, explain
+from glassformer.see.explain.compute import Lead, Part, PartSearch, ask, explain
 from glassformer.see.explain.texts import read_text
 from glassformer.see.patching.pair import TextPair, read_pairs
 
@@ -68,7 +68,7 @@ def main() -> None:
             )
             with read_pairs([TextPair(first, second, -1, aligned=True)], sites) as (pair,):
                 search = PartSearch(question, pair)
-                parts = [(part.block, part.head) for part in view.carried.parts]
+                parts = [Part(part.block, part.head) for part in view.carried.parts]
                 restored.append(search.restored(search.lead_with(parts)))
         used.append(len(parts))
         if options.show:

@@ -271,26 +271,39 @@ class TestCommands:
         assert answer.run is not None
         capsys.readouterr()
         handle(talk, "/why 2")
-        assert capsys.readouterr().out == str(answer.run.why(2))
+        assert " ".join(answer.run.explain(2).sentences) in " ".join(capsys.readouterr().out.split())
         handle(talk, "/why")
-        assert capsys.readouterr().out.startswith("token 0: ")
-        handle(talk, "/why -1")
-        assert capsys.readouterr().out.startswith("token 7: ")
+        assert " ".join(answer.run.explain().sentences) in " ".join(capsys.readouterr().out.split())
         with pytest.raises(InputError, match="token 8"):
             handle(talk, "/why 8")
 
-    def test_why_finds_a_token_by_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_rules(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        talk.send("Hi")
+        answer = talk.conversation.last_answer
+        assert answer is not None
+        assert answer.run is not None
+        capsys.readouterr()
+        handle(talk, "/rules 2")
+        assert capsys.readouterr().out == str(answer.run.why(2))
+        handle(talk, "/rules")
+        assert capsys.readouterr().out.startswith("token 0: ")
+        handle(talk, "/rules -1")
+        assert capsys.readouterr().out.startswith("token 7: ")
+        with pytest.raises(InputError, match="token 8"):
+            handle(talk, "/rules 8")
+
+    def test_a_token_is_found_by_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
         talk = session(load("smollm2"))
         talk.send("What is the capital of France?")
         capsys.readouterr()
         for word, number in (("France", 3), ("france", 3), ("capital of", 1), ("Fran", 3), ("is Par", 4)):
-            handle(talk, f"/why {word}")
+            handle(talk, f"/rules {word}")
             assert capsys.readouterr().out.startswith(f"token {number}: ")
-        handle(talk, "/why i")
+        handle(talk, "/rules i")
         found = capsys.readouterr()
         assert found.err.startswith("the first of ")
         with pytest.raises(InputError, match="'London'"):
-            handle(talk, "/why London")
+            handle(talk, "/rules London")
         handle(talk, "/tokens")
         shown = capsys.readouterr().out
         assert re.search(r"\b3 ␣France +\d+\.\d%", shown)
@@ -424,7 +437,7 @@ class TestCommands:
         assert [step.id for step in answer.run.steps] == [step.id for step in whole.steps]
         assert answer.run.prompt == whole.prompt
         assert contents(talk) == ["Hi", whole.text]
-        handle(talk, "/why 12")  # a token of the second part
+        handle(talk, "/rules 12")  # a token of the second part
 
     @pytest.mark.parametrize(
         ("message", "said"),

@@ -88,7 +88,14 @@ def print_page(session: Session, page: Page) -> None:
 
 @command("[N|WORD]")
 def why(session: Session, argument: str) -> None:
-    """why a token was chosen: number N, a WORD, or the first"""
+    """why a token was said: number N, a WORD, or the one that tells most"""
+    run = last_run(session)
+    common.show(run.explain(find_answer_token(run, argument) if argument else None), as_json=session.as_json)
+
+
+@command("[N|WORD]")
+def rules(session: Session, argument: str) -> None:
+    """what each rule did to a token and its rivals: number N, a WORD, or the first"""
     run = last_run(session)
     common.show(run.why(find_answer_token(run, argument) if argument else 0), as_json=session.as_json)
 

@@ -194,9 +194,10 @@ def explain_answer(
     if answer_ids is None:
         run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
         return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
-    if isinstance(prompt, str) or not all(isinstance(one, int) for one in prompt):
+    prompt_ids = [one for one in prompt if isinstance(one, int)]
+    if len(prompt_ids) < len(prompt):
         raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
-    reading = read_ids(model, prompt, answer_ids, contents)
+    reading = read_ids(model, prompt_ids, answer_ids, contents)
     return _explained_token(reading, None, token, against, quick, evidence, progress)
 
 
