@@ -36,87 +36,42 @@ def refusal(client: httpx.Client, view: str, **fields: Any) -> str:
     return str(response.json()["error"]["message"])
 
 
-VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
-    "tree": ("tree", {"prompt": TEXT, "width": 2, "depth": 2}, lambda model: model.tree(TEXT, width=2, depth=2)),
-    "trace": ("trace", {"prompt": TEXT, "raw": True}, lambda model: model.read(TEXT, raw=True).trace()),
-    "lens": ("lens", {"prompt": TEXT, "positions": [1]}, lambda model: model.read(TEXT).lens([1])),
-    "attention": (
-        "attention",
-        {"prompt": MESSAGES, "layer": 1, "head": 0},
-        lambda model: model.read(MESSAGES).attention(1, 0),
+VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {  # one for each way in which a request is read
+    "of a conversation": (
+        "attention", {"prompt": MESSAGES, "layer": 1, "head": 0}, lambda model: model.read(MESSAGES).attention(1, 0),
     ),
-    "a run's attention": (
-        "attention",
-        {"prompt": [5, 6, 7], "answer_ids": [8], "layer": 0, "kind": "self"},
-        lambda model: model.read_ids([5, 6, 7], [8]).attention(0),
-    ),
-    "a run's lens": (
+    "of a run": (
         "lens",
         {"prompt": [5, 6, 7], "answer_ids": [8], "positions": [2]},
-        lambda model: model.read_ids([5, 6, 7, 8]).lens([2]),
+        lambda model: model.read_ids([5, 6, 7], [8]).lens([2]),
     ),
-    "attention maps": (
-        "attention-maps",
-        {"prompt": TEXT, "raw": True, "first": 1},
-        lambda model: model.read(TEXT, raw=True).attention_maps(1),
-    ),
-    "inside": (
-        "inside",
-        {"prompt": TEXT, "raw": True, "path": "blocks.1.attention.heads.1.0", "position": 2},
-        lambda model: model.read(TEXT, raw=True).inside("blocks.1.attention.heads.1.0", 2),
-    ),
-    "inside a run": (
-        "inside",
-        {"prompt": [5, 6], "answer_ids": [7], "path": "blocks.1"},
-        lambda model: model.read_ids([5, 6], [7]).inside("blocks.1"),
-    ),
-    "compare": (
+    "of two texts": (
         "compare",
         {"first": TEXT, "second": OTHER, "raw": True},
         lambda model: glassformer.compare(model.read(TEXT, raw=True), model.read(OTHER, raw=True)),
     ),
-    "attribution": (
-        "attribution",
-        {"prompt": TEXT, "raw": True, "token": 3, "centred": True},
-        lambda model: model.read(TEXT, raw=True).attribution(-1, 3, centred=True),
-    ),
-    "graph": (
-        "graph",
-        {"prompt": TEXT, "raw": True, "position": 3, "token": 3, "against": 4, "threshold": 0.1},
-        lambda model: model.read(TEXT, raw=True).graph(3, 3, 4, threshold=0.1),
-    ),
-    "circuit": (
-        "circuit",
-        {"prompt": TEXT, "raw": True, "layer": 1, "head": 0},
-        lambda model: model.read(TEXT, raw=True).circuit(1, 0),
-    ),
-    "a circuit of tokens": (
-        "circuit",
-        {"tokens": [3, 4], "layer": 1, "head": 0, "best": 2},
-        lambda model: model.circuits.head(1, 0, [3, 4], best=2),
-    ),
-    "composition": ("composition", {"layer": 1}, lambda model: model.circuits.composition(1)),
-    "patch": (
-        "patch",
-        {"first": TEXT, "second": OTHER, "raw": True, "part": "attention"},
-        lambda model: model.patch(TEXT, OTHER, "attention", raw=True),
-    ),
-    "patch-pairs": (
+    "of pairs": (
         "patch-pairs",
         {"pairs": [{"first": TEXT, "second": OTHER, "answer": "#4", "against": 5}], "raw": True, "metric": "kl"},
         lambda model: model.patch_pairs([(TEXT, OTHER, 4, 5)], raw=True, metric="kl"),
     ),
-    "patch-path": (
-        "patch-path",
-        {"first": TEXT, "second": OTHER, "receivers": ["blocks.1.attention.query"], "answer": 4, "against": 5, "raw": True},
-        lambda model: model.patch_path(TEXT, OTHER, receivers="blocks.1.attention.query", answer=4, against=5, raw=True),
+    "of tokens alone": (
+        "circuit",
+        {"tokens": [3, 4], "layer": 1, "head": 0, "best": 2},
+        lambda model: model.circuits.head(1, 0, [3, 4], best=2),
     ),
-    "changed": (
+    "under a change": (
         "trace",
         {"prompt": TEXT, "raw": True, "change": {HEADS: {"scale": 0, "heads": [1]}}},
         lambda model: model.changed({HEADS: Change(scale=0, heads=[1])}).read(TEXT, raw=True).trace(),
     ),
-}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_the_one_that_python_gives(client: httpx.Client, model: Any, name: str) -> None:
+    route, fields, view = VIEWS[name]
+    assert see(client, route, **fields) == view(model).to_dict()
 
 
 def test_a_journey_fits_its_schema(client: httpx.Client) -> None:
