@@ -19,7 +19,7 @@ ENTRIES = [
     for error, call, sentence in entries
 ]
 PATTERN = re.compile(r"""\bmatch=r?("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
-WORDS = 5  # from so many on, a pattern is a sentence; with fewer it names what is wrong
+WORDS = 4  # from so many on, a pattern is a sentence; with fewer it names what is wrong
 
 
 @pytest.mark.usefixtures("one_thread")

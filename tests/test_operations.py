@@ -73,9 +73,9 @@ def test_an_operation_on_a_run_or_on_its_text_is_a_method_of_the_run() -> None:
     assert run.attribution(-1).position == run.reading.prompt_length
     assert run.trace == run.trace
     assert "one head, a layer's mean" in str(inspect.getdoc(Run.attention))
-    with pytest.raises(UnknownArgument, match=r"'knd'"):
+    with pytest.raises(UnknownArgument, match="'knd'"):
         run.heads(knd="self")
-    with pytest.raises(InputTypeError, match=r"step is '1'"):
+    with pytest.raises(InputTypeError, match="step is '1'"):
         run.sweep("temperature", [1.0], "1")
 
 

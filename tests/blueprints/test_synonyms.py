@@ -106,7 +106,7 @@ def test_names_without_a_counterpart(family: str, name: Any, message: str) -> No
 
 @pytest.mark.parametrize("watch", [[("resid_pre",)], [("resid_pre", True)], {("z", 1, 2): Change()}])
 def test_pairs_that_name_no_site(watch: Any) -> None:
-    with pytest.raises(SiteError, match="a watch names sites"):
+    with pytest.raises(SiteError, match="a watch names"):
         Watch.parse(watch, *described("gpt2").block_counts)
 
 

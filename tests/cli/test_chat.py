@@ -496,7 +496,7 @@ class TestCommands:
         assert talk.conversation.last_answer is not None
         file.write_text(json.dumps({**raw, "settings": {"temprature": 1}}))
         before = talk.conversation
-        with pytest.raises(GlassError, match="Did you mean 'temperature'"):
+        with pytest.raises(GlassError, match="'temperature'"):
             handle(talk, f"/load {file}")
         assert talk.conversation is before
 

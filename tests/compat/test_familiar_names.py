@@ -154,7 +154,7 @@ class TestModelParts:
         model.resize_token_embeddings(60, mean_resizing=False)
         assert torch.equal(model(ids).logits, before)
         assert len(model.generate(ids, max_new_tokens=2)[0]) == 5
-        with pytest.raises(InputError, match="at least one token"):
+        with pytest.raises(InputError, match="one token"):
             model.resize_token_embeddings(0)
 
     @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ class TestGeneration:
         assert torch.equal(doubled(ids, scores), torch.full((2, 4), 2.0))
         stops = glassformer.StoppingCriteriaList([lambda ids, scores: ids[:, -1] == 1, lambda ids, scores: False])
         assert stops(ids, None).tolist() == [True, False]
-        with pytest.raises(NotImplementedError, match="needs a method __call__"):
+        with pytest.raises(NotImplementedError, match="__call__"):
             glassformer.LogitsProcessor()(ids, scores)
 
     def test_a_seed_is_set_everywhere(self) -> None:

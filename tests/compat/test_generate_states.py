@@ -161,7 +161,7 @@ class TestWatch:
     def test_misuse_is_refused(self, llama: Any) -> None:
         with pytest.raises(SiteError, match="no site matches 'finale'"):
             llama.generate(IDS, watch="finale", return_dict_in_generate=True)
-        with pytest.raises(SettingError, match="states, attentions and sites"):
+        with pytest.raises(SettingError, match="states, attentions"):
             llama.generate(IDS, prompt_lookup_num_tokens=3, **ALL)
 
 

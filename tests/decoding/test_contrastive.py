@@ -105,7 +105,7 @@ def test_what_contrastive_search_does_not_go_with(llama: Any) -> None:
     for other in ({"do_sample": True}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}, {"guidance_scale": 2.0}):
         with pytest.raises(SettingError, match=f"penalty_alpha and {next(iter(other))}"):
             llama.generate(IDS, penalty_alpha=0.6, **other)
-    with pytest.raises(SettingError, match="states, attentions and sites"):
+    with pytest.raises(SettingError, match="states, attentions"):
         llama.generate(IDS, penalty_alpha=0.6, output_attentions=True, return_dict_in_generate=True)
 
 

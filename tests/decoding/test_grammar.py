@@ -265,7 +265,7 @@ def test_enormous_tokens_are_left_out() -> None:
 def test_llguidance_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     for setting, value in (("regex", "a"), ("json_schema", True), ("choices", ["a"]), ("grammar", 'start: "a"')):
-        with pytest.raises(MissingExtra, match=r"llguidance"):
+        with pytest.raises(MissingExtra, match="llguidance"):
             Grammar.compile(setting, value, Plain(b"a"))
 
 
@@ -407,7 +407,7 @@ def test_ids_that_the_model_does_not_score_are_left_out(smol: Tokenizer) -> None
     guide = Grammar.compile("regex", "[a-z]", smol, size=size, eos=[2, size + 5, -1]).guide()
     assert guide.allowed().size == size
     assert guide.allowed()[first_of(smol, "a")]
-    with pytest.raises(SettingError, match="does not allow token"):
+    with pytest.raises(SettingError, match="allow token"):
         guide.accept(size)
 
 

@@ -141,7 +141,7 @@ def test_empty_closed_and_foreign_rows(subject: Subject) -> None:
     keeping.close(row)
     keeping.close(fork)
     for act in (lambda: keeping.close(row), lambda: keeping.run([Feed(row, [1])]), lambda: keeping.fork(row)):
-        with pytest.raises(ExecutorError, match="the row is closed"):
+        with pytest.raises(ExecutorError, match="row is closed"):
             act()
     with pytest.raises(InputError, match="outside the vocabulary"):
         keeping.run([Feed(keeping.open(), [10**6])])

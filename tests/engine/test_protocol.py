@@ -85,7 +85,7 @@ def test_want_none_last_and_all(subject: Subject) -> None:
     ids = [4, 8, 15, 16, 23]
     row = executor.open()
     (nothing,) = executor.run([Feed(row, ids[:2], Want.NONE)])
-    with pytest.raises(ExecutorError, match="was fed with Want.NONE"):
+    with pytest.raises(ExecutorError, match="Want.NONE"):
         nothing.host()
     (everything,) = executor.run([Feed(row, ids[2:], Want.ALL)])
     for index in range(3):
@@ -174,7 +174,7 @@ class TestBadInput:
             lambda: executor.select([row], [0]),
             lambda: executor.run([Feed(object(), [1])]),  # type: ignore[arg-type]
         ):
-            with pytest.raises(ExecutorError, match="the row is closed"):
+            with pytest.raises(ExecutorError, match="row is closed"):
                 act()
 
     @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ class TestBadInput:
         executor = subject.executor()
         row = executor.open()
         executor.run([Feed(row, [1] * 250, Want.NONE)])
-        with pytest.raises(InputError, match="257 tokens do not"):
+        with pytest.raises(InputError, match="257 tokens"):
             executor.run([Feed(row, [1] * 7)])
         assert row.length == 250
 

@@ -393,7 +393,7 @@ class TestBadInput:
             lambda: executor.select([row], [0]),
             lambda: executor.close(row),
         ):
-            with pytest.raises(ExecutorError, match="the row is closed"):
+            with pytest.raises(ExecutorError, match="row is closed"):
                 act()
 
     def test_row_fed_twice_is_refused(self, subject: Subject) -> None:

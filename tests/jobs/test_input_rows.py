@@ -99,7 +99,7 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "in.jsonl")
-    with pytest.raises(InputError, match=r"is a pipe or a device, and is read more than once. Write it to a file first."):
+    with pytest.raises(InputError, match="is a pipe or a device, and is read more than once. Write it to a file first."):
         open_input(tmp_path / "in.jsonl")
 
 
@@ -119,6 +119,6 @@ def test_a_change_is_noticed(tmp_path: Path) -> None:
     source.check_unchanged()
     with (tmp_path / "in.jsonl").open("a") as file:
         file.write('"b"\n')
-    with pytest.raises(InputError, match=r"was changed while the job ran. Put it back as it was"):
+    with pytest.raises(InputError, match="was changed while the job ran. Put it back as it was"):
         source.check_unchanged()
     source.close()

@@ -122,7 +122,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.parquet").write_text("nonsense")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pyarrow"):
+    with pytest.raises(MissingExtra, match="pyarrow"):
         run_job(chat_model(), tmp_path / "in.parquet", tmp_path / "out.jsonl")
     path = write_rows(tmp_path / "in.jsonl", [{"prompt": "hi"}])
     with pytest.raises(MissingExtra, match="pyarrow"):  # before anything runs

@@ -202,7 +202,7 @@ class TestAttention:
         found = both("qwen3").reading().attention(0, 0)
         with pytest.raises(InputError, match="token 99"):
             found.of(99)
-        with pytest.raises(InputError, match="no token matches 'xyz'"):
+        with pytest.raises(InputError, match="'xyz'"):
             found.of("xyz")
         assert found.of("-1").position == len(found.queries) - 1
 
@@ -494,7 +494,7 @@ class TestActivations:
 
     def test_texts_longer_than_the_context_are_refused(self) -> None:
         model = both("gpt2").model
-        with pytest.raises(InputError, match="does not fit into"):
+        with pytest.raises(InputError, match="not fit into"):
             model.read("x" * (model.config.context + 1))
 
     def test_reading_sites_changes_no_score(self, pair: Both) -> None:

@@ -87,7 +87,7 @@ def test_without_a_readable_training_file_the_number_of_steps_is_not_known(tmp_p
 
 @pytest.mark.parametrize("lines", [[], ["no JSON"], [sample_line(1, "a")]], ids=["empty", "broken", "no-steps"])
 def test_a_file_without_a_step_is_refused_in_a_sentence(tmp_path: Path, lines: list[str]) -> None:
-    with pytest.raises(InputError, match=r"metrics.jsonl"):
+    with pytest.raises(InputError, match="metrics.jsonl"):
         read_training(training_folder(tmp_path, lines))
 
 

@@ -86,7 +86,7 @@ def test_a_file_is_kept_listed_read_and_deleted(client: openai.OpenAI) -> None:
     assert [each.id for each in client.files.list().data] == [file.id]
     assert client.files.content(file.id).read() == content
     assert client.files.delete(file.id).deleted
-    with pytest.raises(openai.NotFoundError, match="there is no file"):
+    with pytest.raises(openai.NotFoundError, match="no file"):
         client.files.retrieve(file.id)
 
 

@@ -42,7 +42,7 @@ def test_unknown_prompt_keyword_suggests_the_nearest(model: Any, method: str) ->
     call = partial(getattr(model, method), *CALLS[method])
     with pytest.raises(UnknownArgument, match=rf"^{method}\(\) .*'sytem'"):
         call(sytem="Be brief.")
-    with pytest.raises(UnknownArgument, match=r"'enable_thinking'"):
+    with pytest.raises(UnknownArgument, match="'enable_thinking'"):
         call(enable_thinking=True)
 
 

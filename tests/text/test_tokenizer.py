@@ -383,7 +383,7 @@ def test_set_special_tokens(tmp_path: Path) -> None:
     ours.pad_token = None
     assert ours.pad_token_id is None
     for name, value in (("pad_token", "<nowhere>"), ("pad_token", 5)):
-        with pytest.raises(InputError, match="not in the vocabulary"):
+        with pytest.raises(InputError, match="in the vocabulary"):
             setattr(ours, name, value)
     with pytest.raises(InputError, match="id 100000"):
         ours.pad_token_id = 100000
@@ -476,7 +476,7 @@ def test_text_pair_of_the_wrong_type_or_length(qwen: Tokenizer, given_: Any, err
 
 
 def test_only_second_that_cannot_reach_the_limit(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match=r"by cutting 0"):
+    with pytest.raises(InputError, match="by cutting 0"):
         qwen("one two three four", truncation="only_second", max_length=3)
 
 

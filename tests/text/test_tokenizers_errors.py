@@ -44,7 +44,7 @@ LOADING = {
 
 @pytest.mark.parametrize("parts", LOADING.values(), ids=LOADING)
 def test_library_errors_on_loading_name_the_file(parts: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a tokenizer file"):
+    with pytest.raises(CheckpointError, match="tokenizer file"):
         AutoTokenizer.from_pretrained(write(tmp_path, **parts))
 
 

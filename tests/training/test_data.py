@@ -84,10 +84,10 @@ def test_a_large_vocabulary_needs_32_bits(tmp_path: Path) -> None:
 def test_a_token_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     write_token_file(tmp_path, [[1, 2, 3]], 10, "x")
     (tmp_path / "tokens.bin").write_bytes(b"\1\0")
-    with pytest.raises(CheckpointError, match="damaged or not whole"):
+    with pytest.raises(CheckpointError, match="not whole"):
         read_token_file(tmp_path)
     (tmp_path / "tokens.bin").write_bytes(b"\1\0\2\0\7\0")  # one bit is another
-    with pytest.raises(CheckpointError, match="damaged or not whole"):
+    with pytest.raises(CheckpointError, match="not whole"):
         read_token_file(tmp_path)
     about = json.loads((tmp_path / "tokens.json").read_text())
     del about["crc32"]  # as older ones have none
@@ -146,7 +146,7 @@ def read_rows_of(folder: Path, *rows: object):  # type: ignore[no-untyped-def]
 
 def test_bad_fields_are_refused_with_their_row(tmp_path: Path) -> None:
     first, second = read_rows_of(tmp_path, {"words": "x"}, {"text": " "})
-    with pytest.raises(InputError, match=r"row 1: lacks 'text'"):
+    with pytest.raises(InputError, match=r"row 1: lacks"):
         first.text(TEXT)
     with pytest.raises(InputError, match="row 2"):
         second.text(TEXT)

@@ -241,12 +241,12 @@ class TestTheLibrary:
     ) -> None:
         path = Path(library.library()._name)
         monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES[:-1], library.NativeNorm))
-        with pytest.raises(ExecutorError, match="is of another version"):
+        with pytest.raises(ExecutorError, match="another version"):
             loading(path)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs the name of a library that is always there")
     def test_library_without_a_function_is_refused(self, loading: Callable[..., Any]) -> None:
-        with pytest.raises(ExecutorError, match="is of another version"):
+        with pytest.raises(ExecutorError, match="another version"):
             loading(Path("libc.so.6"))
 
     def test_file_that_is_no_library_is_refused(self, loading: Callable[..., Any], tmp_path: Path) -> None:

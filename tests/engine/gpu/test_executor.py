@@ -397,14 +397,14 @@ class TestGreedySteps:
         row = executor.open()
         assert executor.capabilities.sampler.best([], [], 3).shape == (0, 3)
         assert executor.capabilities.sampler.best([row], [5], 0).shape == (1, 0)
-        with pytest.raises(InputError, match="id 999 is outside"):
+        with pytest.raises(InputError, match="id 999"):
             executor.capabilities.sampler.best([row], [999], 2)
-        with pytest.raises(InputError, match="tokens do not fit"):
+        with pytest.raises(InputError, match="do not fit"):
             executor.capabilities.sampler.best([row], [5], 10**6)
         with pytest.raises(ExecutorError, match="fed twice"):
             executor.capabilities.sampler.best([row, row], [5, 6], 2)
         executor.close(row)
-        with pytest.raises(ExecutorError, match="the row is closed"):
+        with pytest.raises(ExecutorError, match="row is closed"):
             executor.capabilities.sampler.best([row], [5], 2)
 
     def test_steps_without_memory_leave_rows_as_they_were(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

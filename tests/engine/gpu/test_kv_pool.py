@@ -90,7 +90,7 @@ def test_a_pool_that_cannot_grow_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     pages.reserve(0, 2 * PAGE)
     full.device = torch.device("cuda")
     monkeypatch.setattr(kv_pool, "free_memory", lambda device: 3 * FORMAT.bytes + FORMAT.bytes // 2)
-    with pytest.raises(ExecutorError, match=r"lacks memory for more keys and values than those of 192 tokens. Close rows"):
+    with pytest.raises(ExecutorError, match="lacks memory for more keys and values than those of 192 tokens. Close rows"):
         pages.reserve(2 * PAGE, 3 * PAGE)
     assert len(pages.pages) == full.used == 2
 

@@ -145,7 +145,7 @@ def test_a_copy_of_the_weights_needs_memory(executor: GpuExecutor) -> None:
     layout = executor._single_row
     assert layout is not None
     with pytest.raises(
-        ExecutorError, match=r"needs 0.0 GB for a copy of the weights, and 0.0 GB of the GPU's memory are free"
+        ExecutorError, match="needs 0.0 GB for a copy of the weights, and 0.0 GB of the GPU's memory are free"
     ):
         PersistentDecoder(
             layout.shape, decoder_weights(layout, executor._weights, 64), card=replace(CARD, free_bytes=1000)
@@ -191,7 +191,7 @@ class TestModelsThatDoNotFit:
             fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
 
     def test_an_older_card(self, subject: Subject) -> None:
-        with pytest.raises(ExecutorError, match=r"needs a GPU of compute capability 9.0 or later, unlike an A100"):
+        with pytest.raises(ExecutorError, match="needs a GPU of compute capability 9.0 or later, unlike an A100"):
             fitting_layout(
                 subject.blueprint, on_cpu(subject)._weights, "bf16", replace(CARD, name="an A100", capability=(8, 0))
             )
