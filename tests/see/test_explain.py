@@ -270,12 +270,12 @@ class TestSentences:
         carried = Carried("France", "Italy", " Rome", ROME, 9.0, -5.0, parts, 24, 26)
         said = sentences(" Paris", " Lyon", 3.1, None, (FRANCE, CAPITAL), 1, carried)
         assert said == (
-            "Paris led Lyon by 3.1 bits.",
+            "“Paris” led “Lyon” by 3.1 bits.",
             "“France” decides it: with another word in place of that word the lead is gone (-5.0). With “Italy” instead the "
-            "model says Rome.",
+            "model says “Rome”.",
             "It is brought to the last token mostly by head 4 of block 23, which looks at “France” with 40.0% "
-            "(alone it restores 61% of the lead over Rome; 2 parts together 93%), and the answer is there from block 24 on "
-            "(the lens reads it from block 26 on).",
+            "(alone it restores 61% of the lead over “Rome”; 2 parts together 93%), and the answer is there from block 24 "
+            "on (the lens reads it from block 26 on).",
         )
 
     def test_words_that_decide_together(self) -> None:
@@ -306,15 +306,15 @@ class TestSentences:
         assert said[1].endswith("leaving “hot” out changes it most (-1.8).")
 
     def test_a_near_tie_comes_first_and_so_does_a_draw(self) -> None:
-        assert sentences("a", "b", 0.2, None, (), 0, None)[0] == "It was nearly a tie: a led b by only 0.2 bits."
-        best = "The model's own best was c with 41.0%; "
+        assert sentences("a", "b", 0.2, None, (), 0, None)[0] == "It was nearly a tie: “a” led “b” by only 0.2 bits."
+        best = "The model's own best was “c” with 41.0%; "
         for draw, said in {
-            Draw("c", 0.41, 3, 0.09, "draw", False): "the draw took a, its third with 9.0%.",
-            Draw("c", 0.41, 12, 0.09, None, False): "a was its choice number 12 with 9.0%.",
-            Draw("c", 0.41, 2, 0.09, "grammar", True): "grammar ruled that out, and a was taken, its second with 9.0%.",
+            Draw("c", 0.41, 3, 0.09, "draw", False): "the draw took “a”, its third with 9.0%.",
+            Draw("c", 0.41, 12, 0.09, None, False): "“a” was its choice number 12 with 9.0%.",
+            Draw("c", 0.41, 2, 0.09, "grammar", True): "grammar ruled that out, and “a” was taken, its second with 9.0%.",
             Draw(
                 "c", 0.41, 2, 0.09, "logit_bias", False
-            ): "logit_bias put a before it, and a was taken, its second with 9.0%.",
+            ): "logit_bias put “a” before it, and “a” was taken, its second with 9.0%.",
         }.items():
             assert sentences("a", "b", -1.0, draw, (), 0, None)[0] == best + said
 

@@ -74,25 +74,25 @@ class TestWhatPutATokenFirst:
     def test_nothing(self) -> None:
         said, draw = self.first_sentence()
         assert draw is None
-        assert said.startswith("Paris led ")
+        assert said.startswith("“Paris” led ")
 
     def test_a_draw(self) -> None:
         found = [self.first_sentence(do_sample=True, temperature=20.0, seed=seed) for seed in range(4)]
         said, draw = next((said, draw) for said, draw in found if draw is not None)
         assert draw.by == "draw"
-        assert re.match(r"The model's own best was Paris with [\d.]+%; the draw took .*, its .* with ", said)
+        assert re.match(r"The model's own best was “Paris” with [\d.]+%; the draw took .*, its .* with ", said)
 
     def test_a_grammar(self) -> None:
         """A grammar needs a tokenizer with letters, so this model's own best is anything."""
         why = both("qwen3", "cpu").model.watch("the cat", raw=True, max_new_tokens=1, regex="[xyz]").explain(0)
         assert why.draw.ruled_out
-        assert re.match(r"The model's own best was .*; regex ruled that out, and [xyz] was taken, its ", why.sentences[0])
+        assert re.match(r"The model's own best was .*; regex ruled that out, and “[xyz]” was taken, its ", why.sentences[0])
 
     def test_a_penalty(self) -> None:
         paris = planted.Planting.id("Paris")
         said, draw = self.first_sentence(sequence_bias=[[[paris], -50.0]])
         assert (draw.by, draw.ruled_out) == ("sequence_bias", False)
-        assert re.match(r"The model's own best was Paris with .*%; sequence_bias put .* before it", said)
+        assert re.match(r"The model's own best was “Paris” with .*%; sequence_bias put .* before it", said)
 
     def test_a_token_that_is_forbidden(self) -> None:
         _, draw = self.first_sentence(suppress_tokens=[planted.Planting.id("Paris")])

@@ -233,7 +233,7 @@ class Explanation(View):
             for part in shown
         )  # fmt: skip
         note = (
-            f"{carried.word} exchanged for {carried.instead}: the lead over {spoken(carried.against.text)} falls from "
+            f"{carried.word} exchanged for {carried.instead}: the lead over {quoted(carried.against.text)} falls from "
             f"{carried.lead:+.1f} to {carried.lead_instead:+.1f} bits;"
         )
         return [
@@ -272,6 +272,11 @@ def spoken(token: str) -> str:
     ('Paris', '␣')
     """
     return visible(token.strip() or token)
+
+
+def quoted(token: str) -> str:
+    """The same where it could be read as a word of the sentence: “and” led “+”."""
+    return f"“{spoken(token)}”"
 
 
 def quoted_list(texts: Sequence[str]) -> str:
@@ -316,7 +321,7 @@ def sentences(
 
 
 def _lead(answer: str, against: str, lead: float, draw: Draw | None) -> tuple[str, ...]:
-    token, rival = spoken(answer), spoken(against)
+    token, rival = quoted(answer), quoted(against)
     if draw is not None:
         return (_drawn(token, draw),)
     if abs(lead) < NEAR_TIE:
@@ -325,7 +330,7 @@ def _lead(answer: str, against: str, lead: float, draw: Draw | None) -> tuple[st
 
 
 def _drawn(token: str, draw: Draw) -> str:
-    best = f"The model's own best was {spoken(draw.best)} with {format_percent(draw.best_probability)}"
+    best = f"The model's own best was {quoted(draw.best)} with {format_percent(draw.best_probability)}"
     place = f"its {ORDINALS[draw.rank]}" if draw.rank in ORDINALS else f"its choice number {draw.rank}"
     share = f"{place} with {format_percent(draw.probability)}"
     if draw.by is None:
@@ -358,7 +363,7 @@ def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
     says = "still says" if best.outcome == "unchanged" else "says"
     return (
         f"{names} decide{'s' if named == 1 else ''} it: with another word in place of {_that_word(named)} {loss} "
-        f"({_changes(chosen)}). With {instead} the model {says} {spoken(best.answer)}."
+        f"({_changes(chosen)}). With {instead} the model {says} {quoted(best.answer)}."
     )
 
 
@@ -386,7 +391,7 @@ def _carrying(carried: Carried | None) -> tuple[str, ...]:
     best, last = carried.parts[0], carried.parts[-1]
     looking = "" if best.attention is None else f", which looks at “{carried.word}” with {format_percent(best.attention)}"
     if best.restored >= SLIGHT:
-        share = f"alone it restores {best.restored:.0%} of the lead over {spoken(carried.against.text)}"
+        share = f"alone it restores {best.restored:.0%} of the lead over {quoted(carried.against.text)}"
         text = f"It is brought to {carried.to} mostly by {best.name}{looking} ({share}"
     else:
         text = f"No single part brings it to {carried.to}: the best, {best.name}, restores {best.restored:.0%} of the lead ("
