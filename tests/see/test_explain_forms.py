@@ -86,7 +86,9 @@ class TestWhatPutATokenFirst:
         """A grammar needs a tokenizer with letters, so this model's own best is anything."""
         why = both("qwen3", "cpu").model.watch("the cat", raw=True, max_new_tokens=1, regex="[xyz]").explain(0)
         assert why.draw.ruled_out
-        assert re.match(r"The model's own best was .*; regex ruled that out, and “[xyz]” was taken, its ", why.sentences[0])
+        assert re.match(
+            r"The model's own best was .*; regex ruled that out, and “[xyz]” .*was taken, its ", why.sentences[0]
+        )
 
     def test_a_penalty(self) -> None:
         paris = planted.Planting.id("Paris")
@@ -101,3 +103,12 @@ class TestWhatPutATokenFirst:
     def test_beams(self) -> None:
         _, draw = self.first_sentence(num_beams=3)
         assert draw is None or draw.by == "beams"
+
+
+def test_a_piece_of_a_word_is_said_to_be_one() -> None:
+    model = both("qwen3", "cpu").model  # whose tokens are letters
+    reading = model.read_ids(model.tokenizer("the cat")["input_ids"], model.tokenizer(" sat on")["input_ids"])
+    position = reading.prompt_length + 1  # of the "s" of "sat"
+    assert "“a” (of “sat”)" in reading.explain(position, token="a").sentences[0]
+    assert "(of" not in reading.explain(position, token="o").sentences[0]  # which was not written there
+    assert "(of" not in reading.explain().sentences[0]

@@ -46,7 +46,7 @@ from glassformer.see.explain.explanation import (
 )
 from glassformer.see.explain.telling import telling_token
 from glassformer.see.explain.texts import ReadText, ReadWhole, best_tokens, read_again, read_text
-from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without
+from glassformer.see.explain.words import Word, alike, exchanged, exchanges, spelled_places, without
 from glassformer.see.metrics import answer_position, find_label
 from glassformer.see.passes import encoder_pass
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
@@ -64,6 +64,7 @@ SPECIFIC = 2.0  # times likelier than elsewhere in the text: a token that is no 
 STAGES = 3  # that the progress counts: the words, what carries them, the checks
 ENOUGH = 0.9  # of the lead's way back
 LITTLE = 0.02  # of it: a part that adds less to those before it is left out
+MOST_PIECES = 8  # of a word, that are looked for after its first
 LENS_BLOCKS = 8  # that the lens reads at a time, from the last one backwards
 
 
@@ -353,13 +354,34 @@ def explained(
         shares = float(probabilities[best]), rank, float(probabilities[question.token])
         draw = Draw(question.text.answer(best), *shares, *(by or (None, False)))
     answer, rival = (AnswerToken(chosen, question.text.answer(chosen)) for chosen in (question.token, question.lead.against))
-    said = sentences(answer.text, rival.text, question.whole, draw, measured, named, carried[0] if carried else None)
+    said = sentences(
+        answer.text,
+        rival.text,
+        question.whole,
+        draw,
+        measured,
+        named,
+        carried[0] if carried else None,
+        written_word(question),
+    )
     return Explanation(
         reading.model.name, question.position, question.text.texts_with_words, answer,
         float(probabilities[question.token]), rival, question.whole, draw, measured, named,
         carried[0] if carried else None, checks, said,
         evidence_for(question, answer, rival, measured[:named], carried[0] if carried else None) if evidence else (),
     )  # fmt: skip
+
+
+def written_word(question: Question) -> str | None:
+    """The word or number that the token was written as a piece of; None in scripts that put no blanks between words."""
+    reading, index = question.reading, question.position + 1
+    if not reading.model.writes or reading.ids[index : index + 1] != (question.token,):
+        return None
+    texts = reading.texts
+    word = next((place for place in spelled_places(texts[: index + MOST_PIECES]) if index in place), ())
+    written = "".join(texts[place] for place in word).strip()
+    spaced = all(letter.isdigit() or letter.lower() != letter.upper() for letter in written)
+    return written if len(word) > 1 and spaced else None
 
 
 def drawn(run: RunLike, index: int) -> tuple[str, bool] | None:

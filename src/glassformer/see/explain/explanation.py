@@ -315,13 +315,15 @@ def sentences(
     words: Sequence[WordEffect],
     named: int,
     carried: Carried | None,
+    word: str | None = None,
 ) -> tuple[str, ...]:
-    """The answer to "why?": the lead, what decides it, and what carries it."""
-    return (*_lead(answer, against, lead, draw), _deciding(words, named, lead), *_carrying(carried))
+    """The answer to "why?": the lead, what decides it, and what carries it. `word`: that the answer is a piece of."""
+    return (*_lead(answer, against, lead, draw, word), _deciding(words, named, lead), *_carrying(carried))
 
 
-def _lead(answer: str, against: str, lead: float, draw: Draw | None) -> tuple[str, ...]:
+def _lead(answer: str, against: str, lead: float, draw: Draw | None, word: str | None) -> tuple[str, ...]:
     token, rival = quoted(answer), quoted(against)
+    token += "" if word is None else f" (of “{word}”)"
     if draw is not None:
         return (_drawn(token, draw),)
     if abs(lead) < NEAR_TIE:

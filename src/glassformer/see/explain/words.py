@@ -86,6 +86,11 @@ def _spans(whole: str, contents: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
+def spelled_places(texts: Sequence[str]) -> Iterable[tuple[int, ...]]:
+    """The positions of each word of a text that is all of one origin."""
+    return _spelled(texts, ["answer"] * len(texts))
+
+
 def _spelled(texts: Sequence[str], origins: Sequence[Origin]) -> Iterable[tuple[int, ...]]:
     """The positions of each word: tokens that are spelled together, without punctuation and blanks."""
     word: list[int] = []
