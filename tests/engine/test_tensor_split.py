@@ -106,11 +106,6 @@ def test_every_divided_site_has_heads_or_neurons() -> None:
     assert all(plan.sites[site][split.axis] == split.size for site, split in sites.items())
 
 
-def test_more_ranks_than_heads_are_refused() -> None:
-    with pytest.raises(ExecutorError, match=r"tensor_parallel=5, but the model has 4 attention heads.*Take at most 4"):
-        split_model(tiny_blueprint("llama"), 5)
-
-
 def test_a_family_with_a_projection_for_each_head_is_refused() -> None:
     config = read_config({"model_type": "scratch", "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2})
     with pytest.raises(ExecutorError, match="a scratch model cannot be split among ranks: each head has a projection"):
@@ -133,5 +128,5 @@ def test_a_norm_over_divided_values_is_refused() -> None:
 
 def test_a_model_that_writes_nothing_is_refused() -> None:
     config = read_config(reference.config("llama").to_dict())
-    with pytest.raises(ExecutorError, match="models that write text, and this one has a base head"):
+    with pytest.raises(ExecutorError, match="base head"):
         split_model(blueprint(config, "base"), 2)

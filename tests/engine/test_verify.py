@@ -138,7 +138,7 @@ class TestVerify:
 
     @pytest.mark.parametrize("prompts", [[], [[]], [[4], []]])
     def test_nothing_to_compare_on(self, prompts: Any, tiny: Tiny) -> None:
-        with pytest.raises(InputError, match="nothing to compare executors on. Give at least one prompt"):
+        with pytest.raises(InputError, match="nothing to compare"):
             verify(tiny("llama").plain(), tiny("llama").cpu(), prompts, 3)
 
     def test_rows_are_given_back_when_something_fails(self, tiny: Tiny) -> None:

@@ -204,5 +204,5 @@ def test_a_resumed_batch_is_the_same(tmp_path: Path) -> None:
 
 def test_parquet_is_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "in.jsonl", [request("a")])
-    with pytest.raises(InputError, match="OpenAI's batch format is lines of JSON. Choose an output file that ends in"):
+    with pytest.raises(InputError, match="OpenAI's batch format"):
         run_job(chat_model(), path, tmp_path / "out.parquet")

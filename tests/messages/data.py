@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ from glassformer.training.lora import LoraSettings, target_modules
 from glassformer.training.rows import TEXT as TEXT_FIELD
 from glassformer.training.rows import DataRow, read_rows
 from glassformer.training.settings import TrainingSettings
+from glassformer.training.sharding import Ranks
 from glassformer.training.text_training import TextTraining
+from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.jobs.models import chat_model
 from tests.messages.calls import USER, Entry, decoder, job, module, place, tokenizer, write
 from tests.see.models import TEXT, encoder
 from tests.training.folders import training_folder
+from tests.training.models import SETTINGS, language_model, tiny_model
 
 
 def snapshots_of(*readings: Any) -> Any:
@@ -76,6 +80,14 @@ def conversation_of(text: str = "", **fields: Any) -> Any:
     return Conversation.load(write("talk.json", text or json.dumps({**whole, **fields})))
 
 
+def batch_rows() -> Path:
+    """Rows in OpenAI's batch format."""
+    body = {"model": "tiny", "messages": [USER]}
+    return write(
+        "batch.jsonl", json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    )
+
+
 MESSAGES: dict[str, list[Entry]] = {
     "jobs": [
         (InputError, lambda: job("out.csv"),
@@ -98,6 +110,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "a task has its own options. Make it with them: pipeline(…, top_k=…)."),
         (InputError, lambda: run_job(chat_model(), write("broken.parquet", "x"), place() / "out.jsonl"),
          "…/broken.parquet is no Parquet file that can be read: …."),
+        (InputError, lambda: run_job(chat_model(), batch_rows(), place() / "out.parquet"),
+         "OpenAI's batch format is lines of JSON. Choose an output file that ends in .jsonl."),
     ],
     "texts to train on": [
         (InputError, lambda: read_corpus(place() / "nowhere"),
@@ -155,6 +169,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "beta1=2.0 is not from 0 to 1."),
         (SettingError, lambda: TrainingSettings(steps=1, label_smoothing=1.0),
          "label_smoothing=1.0 is not from 0 to 0.99."),
+        (SettingError, lambda: Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True)),
+         "shard splits a model among processes, and there is one. Start several with torchrun, or leave it out."),
+        (SettingError, lambda: Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True), ranks=Ranks(count=4)),
+         "batch_size=6 is no multiple of 4, the number of processes, which shard needs. Give one."),
     ],
     "servers": [
         (SettingError, lambda: Security(host="0.0.0.0"),

@@ -11,7 +11,9 @@ from bench.reference import compare_with_transformers
 
 import glassformer
 from glassformer import Change, Watch, compare
+from glassformer.engine.cpu.library import Engine, FileKind, packed_size
 from glassformer.engine.protocol import Feed, Want
+from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.ground.errors import (
     ContextExceeded,
     ExecutorError,
@@ -30,6 +32,7 @@ from glassformer.see.explain.texts import ReadWhole
 from glassformer.see.parameters import parameters
 from glassformer.see.receipt import SCHEMA
 from glassformer.see.recorded_activations import RecordedActivations
+from glassformer.see.verification import verify
 from tests.messages.calls import (
     IDS,
     Entry,
@@ -355,5 +358,19 @@ MESSAGES: dict[str, list[Entry]] = {
     "parameters": [
         (InputError, lambda: parameters(open_model(without_weights()), stats=True),
          "…/bare: its weights are not here, and a config has no numbers to look at. Fetch them."),
+    ],
+    "executors": [
+        (ExecutorError, lambda: split_model(both("qwen3_moe").model.blueprint, 2),
+         "a qwen3_moe model cannot be split among ranks: it has experts. Leave tensor_parallel out."),
+        (ExecutorError, lambda: split_model(decoder().blueprint, 5),
+         "tensor_parallel=5, but the model has 4 attention heads, of which each rank needs one. Take at most 4."),
+        (ExecutorError, lambda: split_model(encoder("bert", "base").model.blueprint, 2),
+         "tensor_parallel is for models that write text, and this one has a base head. Leave it out."),
+        (ExecutorError, lambda: Engine("warp", 2),
+         "the CPU engine cannot start 2 threads on level 'warp'."),
+        (ExecutorError, lambda: packed_size(FileKind.Q8_0, 2**31, 32),
+         "the CPU engine cannot run rows=2147483648, which does not fit 32 bits. Use executor='plain'."),
+        (InputError, lambda: verify(decoder().executor, decoder().executor, [[]], 3),
+         "there is nothing to compare executors on. Give at least one prompt, each of at least one token."),
     ],
 }  # fmt: skip

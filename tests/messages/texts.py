@@ -8,9 +8,10 @@ from typing import Any
 from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError, InputError, InputTypeError, TemplateError, UnknownArgument
 from glassformer.text import ChatTemplate, Tokenizer
-from glassformer.text.chat.tool_calls import template_messages
+from glassformer.text.chat.tool_calls import ToolCallFormat, template_messages
 from tests.messages.calls import USER, Entry, chat_tokenizer, decoder, path, place, tokenizer, write
 from tests.see.models import TEXT, encoder
+from tests.text.tool_templates import GEMMA, HERMES
 
 RAGGED = [{"input_ids": [5, 6], "labels": [1]}, {"input_ids": [7], "labels": [2, 3]}]
 
@@ -43,6 +44,15 @@ def go_on(source: str, last: Any, which: bool | str = True) -> Any:
 
 def nested(levels: int) -> Any:
     return [nested(levels - 1)] if levels else "x"
+
+
+TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def tool_format(template: str) -> Any:
+    found = ToolCallFormat.of_template(template)
+    assert found is not None
+    return found
 
 
 MESSAGES: dict[str, list[Entry]] = {
@@ -167,5 +177,9 @@ MESSAGES: dict[str, list[Entry]] = {
          lambda: template_messages(
              [{"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": "3"}}]}]),
          "the arguments of the call to 'weather' are no object. Send an object."),
+        (InputError, lambda: tool_format(HERMES).settings(chat_tokenizer(), TOOLS, "wether"),
+         "tool_choice names 'wether', which is none of the tools. Did you mean 'weather'?"),
+        (InputError, lambda: tool_format(GEMMA).settings(chat_tokenizer(), TOOLS, "required"),
+         "this model's calls are no JSON, so none can be forced. Use tool_choice 'auto'."),
     ],
 }  # fmt: skip

@@ -376,7 +376,7 @@ def test_a_special_token_stands_in_a_grammar_by_its_id(qwen: Tokenizer) -> None:
 
 
 def test_a_choice_that_cannot_be_forced_is_refused(qwen: Tokenizer) -> None:
-    with pytest.raises(InputError, match="tool_choice names 'wether', which is none of the tools. Did you mean 'weather'?"):
+    with pytest.raises(InputError, match="'wether'"):
         format_of(HERMES).settings(qwen, TOOLS, "wether")
-    with pytest.raises(InputError, match="this model's calls are no JSON, so none can be forced. Use tool_choice 'auto'."):
+    with pytest.raises(InputError, match="'auto'"):
         format_of(GEMMA).settings(qwen, TOOLS, "required")

@@ -9,15 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
-from glassformer.ground.errors import SettingError
 from glassformer.training.events import Evaluated, StepDone
-from glassformer.training.sharding import Ranks
 from glassformer.training.trainer import Trainer
 from tests.patience import patience
 from tests.training.models import SETTINGS, language_model, tiny_model
@@ -60,13 +57,6 @@ def test_two_processes_have_the_losses_of_one(mode: str, trained_by_two: Path) -
         assert weights.keys() == parameters.keys()
         for name, value in weights.items():
             assert value == pytest.approx(parameters[name].detach().numpy(), abs=1e-4)
-
-
-def test_a_model_is_split_among_several_processes_only() -> None:
-    with pytest.raises(SettingError, match="shard splits a model among processes, and there is one"):
-        Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True))
-    with pytest.raises(SettingError, match="batch_size=6 is no multiple of 4, the number of processes, which shard needs"):
-        Trainer(tiny_model(), language_model(), replace(SETTINGS, shard=True), ranks=Ranks(count=4))
 
 
 def glass_train(*arguments: str) -> subprocess.Popen[str]:

@@ -116,5 +116,5 @@ def test_other_engines_refuse_experts(subject: Subject) -> None:
         ExecutorError, match=r"cannot run a model that has experts\. Use executor='cpu' or executor='plain'\."
     ):
         subject.gpu()
-    with pytest.raises(ExecutorError, match="cannot be split among ranks: it has experts. Leave tensor_parallel out"):
+    with pytest.raises(ExecutorError, match="experts"):
         split_model(subject.blueprint, 2)

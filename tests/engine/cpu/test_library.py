@@ -56,7 +56,7 @@ class TestLevels:
         assert message in str(caught.value)
 
     def test_level_that_this_processor_lacks_is_refused(self) -> None:
-        with pytest.raises(ExecutorError, match="cannot start 2 threads on level 'warp'"):
+        with pytest.raises(ExecutorError, match="'warp'"):
             Engine("warp", 2)
 
 
@@ -215,7 +215,7 @@ class TestTheLibrary:
             assert getattr(structure(**{name: 2**31 - 1}), name) == 2**31 - 1
 
     def test_packing_refuses_rows_that_do_not_fit(self) -> None:
-        with pytest.raises(ExecutorError, match="rows=2147483648, which does not fit 32 bits"):
+        with pytest.raises(ExecutorError, match="rows=2147483648"):
             library.packed_size(library.FileKind.Q8_0, 2**31, 32)
 
     @pytest.mark.parametrize("size", [1, 7, 50, 4097])
