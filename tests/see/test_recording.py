@@ -114,7 +114,7 @@ def test_a_recording_with_views_holds_the_pages_that_a_model_is_needed_for() -> 
     result = pages["explain"].result("explain")
     assert result["page"]["title"] == result["title"] == run.explain().page().title
     assert result["page"]["parts"][1]["text"] == "\n".join(run.explain().sentences)
-    assert record("t5")[0].record(views=True).pages.keys() == {"tree"}
+    assert record("t5")[0].record(views=True).pages.keys() == {"explain", "tree"}, "patches of a source are another view's"
 
 
 def test_the_saved_patch_is_of_the_word_that_decides() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.arguments import checked_class
-from glassformer.ground.errors import InputError, SiteError
+from glassformer.ground.errors import InputError, SiteError, check_context
 from glassformer.ground.files import atomic_file, write_error
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import ENCODER, SiteName, Watch, axes, expand
@@ -75,6 +75,23 @@ class Activations:
         if model.decoder_start_token is None:
             return cls(model, (*run.prompt_ids, *ids), None, len(run.prompt_ids), run.contents)
         return cls(model, (model.decoder_start_token, *ids), run.prompt_ids, 1, run.contents)
+
+    @classmethod
+    def of_ids(
+        cls, model: ModelLike, prompt_ids: Sequence[int], answer_ids: Sequence[int], contents: Sequence[str] | None
+    ) -> Self:
+        """Of a prompt and an answer, exactly as their ids say."""
+        texts = None if contents is None else tuple(contents)
+        if not prompt_ids:
+            raise InputError("the prompt has no tokens. Say something.")
+        for token_id in (*prompt_ids, *answer_ids):
+            if not 0 <= token_id < model.config.vocab_size:
+                raise InputError(f"{token_id} is no token id; {model.name} has {model.config.vocab_size}.")
+        if model.decoder_start_token is None:
+            check_context(len(prompt_ids) + len(answer_ids), model.config.context)
+            return cls(model, (*prompt_ids, *answer_ids), None, len(prompt_ids), texts)
+        check_context(len(prompt_ids), model.config.context)
+        return cls(model, (model.decoder_start_token, *answer_ids), tuple(prompt_ids), 1, texts)
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:

@@ -40,14 +40,4 @@ def read_ids(
 
     `contents`: the texts in the prompt, around which its chat template stands; None: there is none.
     """
-    texts = None if contents is None else tuple(contents)
-    if not prompt_ids:
-        raise InputError("the prompt has no tokens. Say something.")
-    for token_id in (*prompt_ids, *answer_ids):
-        if not 0 <= token_id < model.config.vocab_size:
-            raise InputError(f"{token_id} is no token id; {model.name} has {model.config.vocab_size}.")
-    if model.decoder_start_token is None:
-        check_context(len(prompt_ids) + len(answer_ids), model.config.context)
-        return Reading(model, (*prompt_ids, *answer_ids), None, len(prompt_ids), texts)
-    check_context(len(prompt_ids), model.config.context)
-    return Reading(model, (model.decoder_start_token, *answer_ids), tuple(prompt_ids), 1, texts)
+    return Reading.of_ids(model, prompt_ids, answer_ids, contents)

@@ -219,9 +219,9 @@ def record_pages(run: RunLike) -> dict[str, RecordedPage]:
 
 def counterpart(run: RunLike, why: Explanation) -> TextPair | None:
     """The text before an explained token, and the same with the word exchanged that decides most."""
-    if not why.named or (exchange := why.words[0].best_exchange) is None:
-        return None
     whole = Activations.of_run(run)
+    if whole.source is not None or not why.named or (exchange := why.words[0].best_exchange) is None:
+        return None
     first = replace(whole, ids=whole.ids[: why.position + 1])
     word = next(word for word in words_of(first, len(first), run.contents) if word.positions == why.words[0].positions)
     second = replace(first, ids=exchanged(first.ids, {word: exchange.id}, run.model.tokenizer))

@@ -52,7 +52,6 @@ from glassformer.see.passes import encoder_pass
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.protocols import ModelLike, RunLike
-from glassformer.see.reading import read_ids
 from glassformer.see.tokens import find_token, token_text
 from glassformer.see.view import Floats
 from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions
@@ -198,7 +197,7 @@ def explain_answer(
     prompt_ids = [one for one in prompt if isinstance(one, int)]
     if len(prompt_ids) < len(prompt):
         raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
-    reading = read_ids(model, prompt_ids, answer_ids, contents)
+    reading = Activations.of_ids(model, prompt_ids, answer_ids, contents)
     return _explained_token(reading, None, token, against, quick, evidence, progress)
 
 
