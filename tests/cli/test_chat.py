@@ -676,12 +676,12 @@ class TestPiped:
         assert (raw["settings"]["seed"], len(raw["messages"]), raw["messages"][0]["content"]) == (8, 5, "Go on.")
 
     def test_json_lines(self, tiny: Path) -> None:
-        stdin = "Hi\n/why\n/tokens\n/set\n/help\n/system\n/nothing\nAnd?\n/quit\nnever"
+        stdin = "Hi\n/why\n/rules\n/tokens\n/set\n/help\n/system\n/nothing\nAnd?\n/quit\nnever"
         done = glass("chat", "-m", str(tiny), "-n", "3", "--json", "-o", "logprobs=2", stdin=stdin)
         assert done.returncode == 1
-        first, why, tokens, error, second = [json.loads(line) for line in done.stdout.splitlines()]
+        first, why, rules, tokens, error, second = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(first["ids"]) == len(first["logprobs"]) == 3
-        assert why["schema"] == "glassformer.why/1"
+        assert (why["schema"], rules["schema"]) == ("glassformer.explanation/1", "glassformer.why/1")
         assert [one["id"] for one in tokens] == first["ids"]
         assert tokens[0]["probability"] == pytest.approx(np.exp(first["logprobs"][0]["logprob"]))
         assert error["error"].startswith("there is no command '/nothing'")

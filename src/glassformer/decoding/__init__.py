@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step, StepDetail
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
@@ -49,6 +48,8 @@ def generate(
     """
     settings = policies[0].settings
     if runs_in_loop(settings):
+        from glassformer.decoding.loop import loop
+
         return loop(executor, policies, watch)
     if settings.num_beams > 1:
         from glassformer.decoding.beams import beams

@@ -116,7 +116,8 @@ class Recording(View):
     layers: tuple[str, ...]  # of the lens: 'embedding', then the blocks by index
     tail_width: float  # of a bin of the tails, in units of score
     stages: tuple[Stage, ...]  # the prompt's journey to its first token
-    contents: tuple[str, ...] | None = None  # the texts in the prompt, around which its template stands; None: no template
+    # The texts in the prompt, around which its template stands; None: no template, or an older recording
+    contents: tuple[str, ...] | None = field(default=None, metadata={"added": True})
     # What its page holds besides, by the names that the studio has for it:
     slices: Mapping[str, View] = field(default_factory=dict, repr=False, metadata={"stored": False})
     pages: Mapping[str, RecordedPage] = field(default_factory=dict, repr=False, metadata={"stored": False})

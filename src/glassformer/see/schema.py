@@ -41,13 +41,16 @@ def schema(view: type[View]) -> dict[str, Any]:
 
 
 def object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a dataclass; those that it holds are put among the definitions."""
+    """The schema of a dataclass; those that it holds are put among the definitions.
+
+    A field that was `added` later is not required: what was stored before lacks it.
+    """
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if field.metadata.get("stored", True)]
+    stored = [field for field in fields(kind) if field.metadata.get("stored", True)]
     return {
         "type": "object",
-        "properties": {name: _value(hints[name], definitions) for name in names},
-        "required": names,
+        "properties": {field.name: _value(hints[field.name], definitions) for field in stored},
+        "required": [field.name for field in stored if not field.metadata.get("added")],
         "additionalProperties": False,
     }
 

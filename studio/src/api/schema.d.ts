@@ -4528,7 +4528,7 @@ export interface components {
         };
         /** glassformer.recording/1 */
         RecordingJson: {
-            contents: string[] | null;
+            contents?: string[] | null;
             executor: string;
             layers: string[];
             model: string;
