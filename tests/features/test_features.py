@@ -15,7 +15,6 @@ from glassformer import Change, GlassError
 from glassformer.engine.protocol import BlockInput, Feed
 from glassformer.features.dictionary import FeatureDictionary
 from glassformer.ground.sites import Watch
-from glassformer.see.features import known_dictionaries
 from glassformer.see.schema import schema
 from glassformer.see.tokens import describe_tokens
 from glassformer.steering.library import Library
@@ -337,7 +336,7 @@ def test_the_dictionaries_of_a_library(folder: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "wide", "standard", random_tensors(width=8, out=8))
     write_folder(tmp_path / "broken", "topk", k=0)
     library = Library(features=tmp_path)
-    listed = {each.name: each.problem for each in known_dictionaries(model.with_library(library)).dictionaries}
+    listed = {each.name: each.problem for each in model.with_library(library).feature_dictionaries().dictionaries}
     assert listed["resid-0"] is None
     assert "is for 8 numbers" in (listed["wide"] or "")
     assert listed["broken"] == "the dictionary of features 'broken' cannot be opened; the server's log says why."

@@ -13,7 +13,6 @@ import pytest
 from glassformer import GlassError
 from glassformer.features.dictionary import FeatureLabel
 from glassformer.features.files import read_dictionary, read_labels, write_labels
-from glassformer.see.features import known_dictionaries
 from glassformer.see.lens import Translator, TunedLens
 from glassformer.steering import library
 from tests.features.dictionaries import SIZE, write_folder
@@ -63,7 +62,7 @@ def test_features_are_read_by_name_and_by_default_with_their_labels(model: Any) 
     first = view.features[0]
     assert (first.label, first.context) == (f"cat {first.feature}", f"the ⟦cat {first.feature}⟧")
     assert f" {first.feature} cat {first.feature} (" in str(view)
-    assert [known.name for known in known_dictionaries(model).dictionaries] == ["early", "late"]
+    assert [known.name for known in model.feature_dictionaries().dictionaries] == ["early", "late"]
     assert model.dictionary("early").label(3) == "cat 3"
     assert model.steered({"late/3": 2.0}).changes
 

@@ -14,7 +14,6 @@ import torch
 from safetensors.numpy import save_file
 
 from glassformer import Change, GlassError
-from glassformer.see.steering import known_vectors
 from glassformer.steering.library import Library
 from glassformer.steering.vector import SteeringVector, read_vector
 from tests.see.models import EXECUTORS, both, encoder
@@ -141,10 +140,10 @@ def test_names_lead_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.Monke
     model.steering(PAIRS, SITE).save(tmp_path / "steering" / "formal.safetensors")
     other = both("gpt2").model.steering(PAIRS, "blocks.0.residual").save(tmp_path / "steering" / "other.safetensors")
     assert model.steered({"formal": 1.0}).changes.keys() == {SITE}
-    listed = known_vectors(model)
+    listed = model.steering_vectors()
     assert [(each.name, each.problem is None) for each in listed.vectors] == [("formal", True), ("other", False)]
     os.truncate(other, 20)
-    assert "damaged" in (known_vectors(model).vectors[1].problem or "")
+    assert "damaged" in (model.steering_vectors().vectors[1].problem or "")
 
 
 def test_several_vectors_at_one_site_and_a_change_before_them() -> None:

@@ -23,7 +23,7 @@ def list_features(model_options: ModelGroup) -> features.FeatureDictionaries:
     """List the autoencoders in GLASS_HOME/features, and whether they fit the model."""
     model = model_options.load()
     common.note_after(f"Looked in {local_library().features}; one that is elsewhere is named by its path: --sae DIR.")
-    return features.known_dictionaries(model)
+    return model.feature_dictionaries()
 
 
 @operation(

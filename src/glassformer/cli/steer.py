@@ -52,11 +52,10 @@ def make(
 
 def list_vectors(model_options: ModelGroup, output: OutputGroup) -> None:
     """List the steering vectors in GLASS_HOME/steering, and whether they fit the model."""
-    from glassformer.see.steering import known_vectors
     from glassformer.steering.library import local_library
 
     model = model_options.load()
-    output.show(known_vectors(model))
+    output.show(model.steering_vectors())
     common.note(f"Looked in {local_library().steering}; a vector that is elsewhere is named by its path: --steer ./FILE=1.")
 
 

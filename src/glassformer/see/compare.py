@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -20,15 +20,18 @@ from glassformer.engine.protocol import common_prefix
 from glassformer.ground.arguments import checked
 from glassformer.ground.candidates import kl_divergence, log_softmax, top
 from glassformer.ground.errors import InputError, InputTypeError
+from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table
 from glassformer.page.format import abbreviate_list, format_percent, pluralize, visible
 from glassformer.see.activations import Activations
 from glassformer.see.compare_models import ModelComparison, compare_models, compare_readings
-from glassformer.see.protocols import RunLike
+from glassformer.see.protocols import ModelLike, RunLike
+from glassformer.see.reading import read
 from glassformer.see.tokens import Candidate, candidates, find_token, token_text
 from glassformer.see.trace import trace_run
 from glassformer.see.view import Floats, View
+from glassformer.text.prompt import Prompt, PromptKeywords, PromptOptions
 
 MAX_CANDIDATES = 10  # unless everything is shown
 LEGEND = "model: probability under the model · prob.: after the rules"
@@ -270,6 +273,23 @@ def _refuse_unused(compared: str, **arguments: Any) -> None:
 
 
 # Two texts -------------------------------------------------------------------------------------------------------
+
+
+@operation(name="compare", route="compare")
+def compare_prompts(
+    model: ModelLike,
+    first: Annotated[Prompt, about("A text.", served=str)],
+    second: Annotated[Prompt, about("The text that it is held against.", served=str)],
+    *,
+    token: Annotated[
+        int | str | None,
+        about("The token to compare, by text or position; by default the last that both have.", served_minimum=0),
+    ] = None,
+    **prompt_options: Unpack[PromptKeywords],
+) -> TextComparison:
+    """Show where two texts part in one model, and what the same token is in each."""
+    PromptOptions.of(prompt_options, compare_prompts)
+    return compare_texts(read(model, first, **prompt_options), read(model, second, **prompt_options), token)
 
 
 def compare_texts(first: Activations, second: Activations, token: int | str | None = None) -> TextComparison:

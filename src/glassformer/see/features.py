@@ -343,8 +343,9 @@ def features(
     )
 
 
-def known_dictionaries(model: ModelLike) -> FeatureDictionaries:
-    """The dictionaries of its library, and whether each fits the model."""
+@operation(route="feature-dictionaries", passes=False)
+def feature_dictionaries(model: ModelLike) -> FeatureDictionaries:
+    """List the dictionaries of features that can be named, and whether each fits the model."""
     library = model.library
     return FeatureDictionaries(model.name, tuple(_known(model, library, name) for name in sorted(library.dictionaries())))
 

@@ -12,10 +12,12 @@ from glassformer.see.attribution_graph import graph as _reading_graph
 from glassformer.see.caching import caching as _run_caching
 from glassformer.see.circuits import Circuits
 from glassformer.see.circuits import circuit as _reading_circuit
+from glassformer.see.compare import compare_prompts as _model_compare
 from glassformer.see.experts import experts as _reading_experts
 from glassformer.see.explain.compute import explain_answer as _model_explain
 from glassformer.see.explain.compute import explain_run as _run_explain
 from glassformer.see.features import dictionary as _model_dictionary
+from glassformer.see.features import feature_dictionaries as _model_feature_dictionaries
 from glassformer.see.features import features as _reading_features
 from glassformer.see.features import train_features as _model_train_features
 from glassformer.see.inside.compute import inside as _reading_inside
@@ -41,6 +43,7 @@ from glassformer.see.run import page as _run_page
 from glassformer.see.saliency import gradients as _reading_gradients
 from glassformer.see.saliency import saliency as _reading_saliency
 from glassformer.see.steering import steering as _model_steering
+from glassformer.see.steering import steering_vectors as _model_steering_vectors
 from glassformer.see.sweep import model_strategies as _model_strategies
 from glassformer.see.sweep import sweep as _run_sweep
 from glassformer.see.tokens import VocabularySizes
@@ -65,8 +68,10 @@ class ModelOperations:
     batch = _model_batch
     @property
     def circuits(self) -> Circuits: ...
+    compare = _model_compare
     dictionary = _model_dictionary
     explain = _model_explain
+    feature_dictionaries = _model_feature_dictionaries
     load_lens = _model_load_lens
     load_probes = _model_load_probes
     look = _model_look
@@ -80,6 +85,7 @@ class ModelOperations:
     @property
     def sites(self) -> SiteNames: ...
     steering = _model_steering
+    steering_vectors = _model_steering_vectors
     strategies = _model_strategies
     tokens = _model_tokens
     train_features = _model_train_features

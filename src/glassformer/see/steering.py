@@ -216,8 +216,9 @@ def steering(
     return MadeSteeringVector(model.name, method, tokens, tuple(infos), rows, vector)
 
 
-def known_vectors(model: ModelLike) -> SteeringVectors:
-    """The steering vectors of its library, and whether each fits the model."""
+@operation(route="steering", passes=False)
+def steering_vectors(model: ModelLike) -> SteeringVectors:
+    """List the steering vectors that can be named, and whether each fits the model."""
     library = model.library
     return SteeringVectors(model.name, tuple(_known_vector(model, library, name) for name in sorted(library.vectors())))
 

@@ -418,10 +418,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Compare Texts
-         * @description Where two texts part in one model, and what the same token is in each.
+         * Compare
+         * @description Show where two texts part in one model, and what the same token is in each.
          */
-        post: operations["compare_texts_glass_compare_post"];
+        post: operations["compare_glass_compare_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -499,7 +499,7 @@ export interface paths {
         put?: never;
         /**
          * Feature Dictionaries
-         * @description The autoencoders of the folder that the operator named, and whether each fits the model.
+         * @description List the dictionaries of features that can be named, and whether each fits the model.
          */
         post: operations["feature_dictionaries_glass_feature_dictionaries_post"];
         delete?: never;
@@ -839,7 +839,7 @@ export interface paths {
         put?: never;
         /**
          * Steering
-         * @description The steering vectors of the folder that the operator named, and whether each fits the model.
+         * @description List the steering vectors that can be named, and whether each fits the model.
          */
         post: operations["steering_glass_steering_post"];
         delete?: never;
@@ -2255,7 +2255,7 @@ export interface components {
         };
         /**
          * CompareRequest
-         * @description POST /glass/compare: two texts in one model.
+         * @description POST /glass/compare
          */
         CompareRequest: {
             /**
@@ -2269,7 +2269,10 @@ export interface components {
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
-            /** First */
+            /**
+             * First
+             * @description A text.
+             */
             first: string;
             /** Model */
             model?: string | null;
@@ -2278,7 +2281,10 @@ export interface components {
              * @default false
              */
             raw: boolean;
-            /** Second */
+            /**
+             * Second
+             * @description The text that it is held against.
+             */
             second: string;
             /**
              * Steer
@@ -2287,7 +2293,10 @@ export interface components {
             steer: components["schemas"]["Steer"] | components["schemas"]["Steer"][];
             /** System */
             system?: string | null;
-            /** Token */
+            /**
+             * Token
+             * @description The token to compare, by text or position; by default the last that both have.
+             */
             token?: number | string | null;
         };
         /**
@@ -2786,6 +2795,14 @@ export interface components {
             model: string;
             /** @constant */
             schema: "glassformer.feature-dictionaries/1";
+        };
+        /**
+         * FeatureDictionariesRequest
+         * @description POST /glass/feature-dictionaries
+         */
+        FeatureDictionariesRequest: {
+            /** Model */
+            model?: string | null;
         };
         FeatureSummary: {
             active_tokens: number;
@@ -5053,6 +5070,14 @@ export interface components {
             positive: string;
             projections: (number | null)[];
         };
+        /**
+         * SteeringRequest
+         * @description POST /glass/steering
+         */
+        SteeringRequest: {
+            /** Model */
+            model?: string | null;
+        };
         /** glassformer.steering-vectors/1 */
         SteeringVectorsJson: {
             model: string;
@@ -6649,7 +6674,7 @@ export interface operations {
             };
         };
     };
-    compare_texts_glass_compare_post: {
+    compare_glass_compare_post: {
         parameters: {
             query?: never;
             header?: never;
@@ -6886,7 +6911,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DescriptionRequest"];
+                "application/json": components["schemas"]["FeatureDictionariesRequest"];
             };
         };
         responses: {
@@ -7860,7 +7885,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DescriptionRequest"];
+                "application/json": components["schemas"]["SteeringRequest"];
             };
         };
         responses: {

@@ -15,13 +15,10 @@ from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.see.circuits import BEST, MAX_TOKENS, HeadCircuit
-from glassformer.see.compare import TextComparison, compare
-from glassformer.see.features import FeatureDictionaries, known_dictionaries
 from glassformer.see.model_description import ModelDescription
 from glassformer.see.reading import Reading
 from glassformer.see.receipt import Receipt
 from glassformer.see.recording import CANDIDATES, Recording
-from glassformer.see.steering import SteeringVectors, known_vectors
 from glassformer.see.trace import Trace
 from glassformer.see.why import Whys
 from glassformer.serving.http.answers import check_conversation
@@ -146,14 +143,6 @@ class RunRequest(TextRequest):
     candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
 
 
-class CompareRequest(ModelRequest):
-    """POST /glass/compare: two texts in one model."""
-
-    first: str
-    second: str
-    token: Number | str | None = None
-
-
 class CircuitRequest(ModelRequest):
     """POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most."""
 
@@ -260,18 +249,6 @@ async def record(request: Request, body: RecordRequest) -> Response:
     return await respond_with_view(request, body, compute)
 
 
-@router.post("/compare", responses=view_response(TextComparison))
-async def compare_texts(request: Request, body: CompareRequest) -> Json:
-    """Where two texts part in one model, and what the same token is in each."""
-
-    def compute(model: Model) -> Any:
-        first, second = (model.read(text, **body.prompt_options) for text in (body.first, body.second))
-        return compare(first, second, token=body.token)
-
-    python = f"glassformer.compare(model.read(first, {OPTIONS}), model.read(second, {OPTIONS}), token=token)"
-    return await respond_with_view(request, body, compute, python)
-
-
 @router.post("/circuit", responses=view_response(HeadCircuit))
 async def circuit(request: Request, body: CircuitRequest) -> Json:
     """What an attention head looks for and what it writes, in tokens."""
@@ -302,18 +279,6 @@ async def describe(request: Request, body: DescriptionRequest) -> Json:
         return replace(described, settings={**described.settings, **length})
 
     return await respond_with_view(request, body, compute)
-
-
-@router.post("/feature-dictionaries", responses=view_response(FeatureDictionaries))
-async def feature_dictionaries(request: Request, body: DescriptionRequest) -> Json:
-    """The autoencoders of the folder that the operator named, and whether each fits the model."""
-    return await respond_with_view(request, body, lambda model: known_dictionaries(model))
-
-
-@router.post("/steering", responses=view_response(SteeringVectors))
-async def steering(request: Request, body: DescriptionRequest) -> Json:
-    """The steering vectors of the folder that the operator named, and whether each fits the model."""
-    return await respond_with_view(request, body, lambda model: known_vectors(model))
 
 
 @router.post("/task/{task}", responses=schema_answer(TASK_ANSWER))
