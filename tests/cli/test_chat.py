@@ -710,10 +710,12 @@ class TestPiped:
 
     def test_chat_does_not_import_torch(self, smollm2: Path) -> None:
         code = "import sys, io; sys.argv = ['glass', 'chat', '-n', '2']\n"
-        code += "sys.stdin = io.TextIOWrapper(io.BytesIO(b'Hi\\n/why\\n/tokens\\n'))\nfrom glassformer.cli import main\n"
+        code += "sys.stdin = io.TextIOWrapper(io.BytesIO(b'Hi\\n/why\\n/rules\\n/tokens\\n'))\n"
+        code += "from glassformer.cli import main\n"
         code += "try: main()\nexcept SystemExit as left: assert not left.code\nassert 'torch' not in sys.modules"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        assert "smollm2: why " in done.stdout
         assert "token 0: " in done.stdout
 
     def test_smollm2_remembers_the_conversation(self, smollm2: Path) -> None:
@@ -902,8 +904,8 @@ class TestTerminal:
         it.type("\x04")
         it.see('glass: the text after """ has no end.')
         it.see("> ")
-        it.type("/wh\t2\r")
-        it.see("/why 2")
+        it.type("/ru\t2\r")
+        it.see("/rules 2")
         it.see("token 2: ")
         it.see("> ")
         it.type("/undo\r")

@@ -53,7 +53,7 @@ def test_the_widget_carries_the_recording(run: Run) -> None:
     shown = run.widget(height=500)
     state = shown.get_state()
     assert state["recording"] == run.recording.to_dict()
-    assert state["slices"].keys() == {"attention-maps/self", "lens"}
+    assert state["slices"].keys() == {"attention-maps/self", "experiments", "lens"}
     assert state["height"] == 500
     assert shown._esm == script()
 
