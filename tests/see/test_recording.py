@@ -125,3 +125,18 @@ def test_the_saved_patch_is_of_the_word_that_decides() -> None:
         if pair is not None:
             differing = {at for at, ids in enumerate(zip(pair.first.ids, pair.second.ids, strict=True)) if ids[0] != ids[1]}
             assert differing == {*why.words[0].positions}
+
+
+def test_pages_that_would_take_minutes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = record("gpt2")[0]
+    monkeypatch.setattr("glassformer.see.recording.PAGE_WORK", run.model.blueprint.parameters)
+    assert run.record(views=True).pages == {}
+
+
+def test_an_answer_follows_a_prompt_of_ids_alone() -> None:
+    model = both("llama").model
+    run = model.watch(TEXT, max_new_tokens=3)
+    given = {"answer_ids": run.ids, "contents": run.contents, "token": 1}
+    assert model.explain(run.prompt_ids, **given).words == run.explain(1).words
+    with pytest.raises(InputError, match="answer_ids follow a prompt that is token ids"):
+        model.explain(TEXT, answer_ids=run.ids)

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 import glassformer
 from glassformer.page.format import visible
 from glassformer.runtime.run import Run
+from glassformer.see.recording import Recording
 from tests.studio.browser import OpenPage
 
 
@@ -50,3 +51,12 @@ def test_a_saved_page_holds_why_a_patch_and_a_tree(open_page: OpenPage, run: Run
         expect(row).to_contain_text("" if word.left_out is None else f"{word.left_out:+.1f}")
     page.page.get_by_role("navigation", name="Views").get_by_role("button", name="Tree", exact=True).click()
     expect(article.get_by_role("heading").first).to_contain_text("nodes after")
+
+
+def test_a_page_that_was_saved_without_an_explanation_says_how_to_get_one(
+    open_page: OpenPage, recording: Recording, tmp_path: Path
+) -> None:
+    page = open_page()
+    page.show_file(recording.save(tmp_path / "run.html"), "view=why&token=1")
+    expect(page.page.get_by_text("This page has no model, and was saved without an explanation.")).to_be_visible()
+    expect(page.page.get_by_text("run.explain(1, evidence=True)")).to_be_visible()

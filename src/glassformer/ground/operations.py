@@ -30,11 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from glassformer.ground.arguments import argument_types, checked
 
 F = TypeVar("F", bound=Callable[..., Any])
-MODEL, READING, RUN = (
-    "model",
-    "reading",
-    "run",
-)  # first parameters: of operations on a model, on a text that it read or wrote
+MODEL, READING, RUN = "model", "reading", "run"  # first parameters: of operations on a model, on a text it read or wrote
 COMMAND = "model_options"  # that of a view which the command makes by itself: how a model is loaded
 ON_TEXT = (READING, "command.reading")  # owners of operations on a text; the second: of those that the command alone has
 PROGRESS = "progress"  # a parameter that is told how far the work is

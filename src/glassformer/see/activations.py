@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +57,14 @@ class Cost:
 
     def summary(self, tokens: int) -> str:
         return f"{len(self.sites)} sites of {tokens:,} tokens: {self.bytes / 1e6:,.1f} MB"
+
+
+def token_ids(prompt: Iterable[Any]) -> list[int]:
+    """A prompt that is ids, after which an answer's ids can follow."""
+    parts = list(prompt)
+    if not parts or not all(isinstance(part, int) for part in parts):
+        raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
+    return parts
 
 
 @checked_class

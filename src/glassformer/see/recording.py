@@ -155,6 +155,7 @@ CANDIDATES = 64  # of a step that are recorded one by one; a run is watched with
 PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
 PATCHED = 8  # positions at the end that a saved patch shows
+PAGE_WORK = 10**11  # parameters × tokens of a run whose pages are made, at most
 STREAM = PartPlaces("residual")
 
 
@@ -205,8 +206,13 @@ def record_slices(reading: Activations) -> dict[str, View]:
 
 
 def record_pages(run: RunLike) -> dict[str, RecordedPage]:
-    """Why the token came that tells most, where in the model that passes, and how the answer could have gone."""
+    """Why the token came that tells most, where in the model that passes, and how the answer could have gone.
+
+    These read the text dozens of times: where that would take minutes, a page is saved without them.
+    """
     pages: dict[str, RecordedPage] = {}
+    if run.model.blueprint.parameters * (len(run.prompt_ids) + len(run.steps)) > PAGE_WORK:
+        return pages
     with suppress(GlassError):
         pages["tree"] = RecordedPage(tree(run.model, run.prompt_ids), f"model.tree({[*run.prompt_ids]})")
     with suppress(GlassError):

@@ -27,7 +27,7 @@ from glassformer.ground.errors import InputError
 from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch
-from glassformer.see.activations import Activations
+from glassformer.see.activations import Activations, token_ids
 from glassformer.see.attribution import AgainstArgument, PositionArgument, TokenArgument, resolve_token_id, runner_up
 from glassformer.see.explain.explanation import (
     Carried,
@@ -194,10 +194,7 @@ def explain_answer(
     if answer_ids is None:
         run = model.watch(prompt, max_new_tokens=tokens, **prompt_options)
         return explain_run(run, token, against, quick=quick, evidence=evidence, progress=progress)
-    prompt_ids = [one for one in prompt if isinstance(one, int)]
-    if len(prompt_ids) < len(prompt):
-        raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
-    reading = Activations.of_ids(model, prompt_ids, answer_ids, contents)
+    reading = Activations.of_ids(model, token_ids(prompt), answer_ids, contents)
     return _explained_token(reading, None, token, against, quick, evidence, progress)
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.see.activations import token_ids
 from glassformer.see.circuits import BEST, MAX_TOKENS, HeadCircuit
 from glassformer.see.model_description import ModelDescription
 from glassformer.see.reading import Reading
@@ -113,10 +114,7 @@ class ReadingRequest(PromptRequest):
             return model.read(self.prompt_of(model), self.target, **self.prompt_options)
         if self.target is not None:
             raise InputError("target and answer_ids are the same text twice: give one of them.")
-        ids = [token for token in self.prompt if isinstance(token, int)]
-        if not ids:
-            raise InputError("answer_ids follow a prompt that is token ids. After a text, leave them out.")
-        return model.read_ids(ids, self.answer_ids)
+        return model.read_ids(token_ids(self.prompt), self.answer_ids)
 
 
 class TextRequest(PromptRequest):
