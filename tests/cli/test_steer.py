@@ -122,6 +122,7 @@ def test_an_interrupted_training_of_features_leaves_nothing(model: str, monkeypa
         (("run", "x", "--steer", "=4"), "is not NAME=STRENGTH, such as formal=1."),
         (("run", "x", "--clamp", "sae/3=much"), "--clamp 'sae/3=much' is not SAE/NUMBER=VALUE"),
         (("run", "x", "--steer", "nowhere=4"), "there is no steering vector 'nowhere'"),
+        (("features", "x", "--site", "blocks.0.residual"), "--site goes with --sae. Give --sae too, or leave --site out."),
         (("features", "x"), "no dictionary of features comes with the package for"),
         (("features", "x", "--sae", "nowhere"), "there is no dictionary of features 'nowhere'"),
         (("steer", "make", "--pairs", "pairs.jsonl", "--site", "blocks.0.residual", "--out", "a/b"), "neither a name nor"),

@@ -285,6 +285,7 @@ def features_of_rows(
 @operation(
     route="features",
     chosen_by=("dictionary", "prompt"),
+    needs={"site": "dictionary", "site_out": "dictionary"},
     section="Features and many texts",
     example='glass features --sae ./resid-8 --raw "The capital of France is"   ·   '
     'glass features --sae params.npz --site blocks.20.residual "how are you?"',
