@@ -48,8 +48,8 @@ PLACES = (
     *("Cuba", "Kenya", "Norway", "Sweden", "Ireland", "Iran", "Peru", "Thailand", "Vietnam", "Hungary", "Finland"),
     *("Turkey", "Paris", "Rome", "Madrid", "Berlin", "Tokyo", "London", "Moscow", "Cairo"),
 )
-PROMPTS, WRITTEN = 9000, 96  # of each kind half; tokens of an answer
-SPEECHES = 600_000  # tokens
+PROMPTS, WRITTEN = 7000, 96  # of each kind half; tokens of an answer
+SPEECHES = 450_000  # tokens
 LENGTH = 128  # tokens of a text that are read
 HELD_OUT = 20  # every so many-th text
 STREAM = (8, 15, 23)  # blocks whose residual stream has an autoencoder
@@ -86,7 +86,7 @@ def main() -> None:
     sites = [site for pair in places.values() for site in pair if site is not None]
     folder = chosen.scratch / "activations"
     if not folder.exists():
-        recorded = model.read_many(train, length=LENGTH).record(*sites, folder=folder)
+        recorded = model.read_many(train, length=LENGTH).record(*sites, folder=folder, dtype="float16")
         say(f"recorded {recorded.tokens:,} tokens at {len(sites)} sites")
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
         jobs = {name: pool.submit(learn, folder, chosen.model, name, *pair) for name, pair in places.items()}
@@ -236,7 +236,8 @@ def measure(model: Model, folder: Path, texts: Sequence[str]) -> dict[str, float
     dictionary = model.dictionary(folder)
     found = [model.read(text, raw=True).features(dictionary).reconstruction for text in texts[:MEASURED]]
     fields = ("later_explained_variance", "active", "loss_recovered")
-    return {name: round(float(np.mean([getattr(each, name) for each in found])), 4) for name in fields}
+    known = {name: [value for each in found if (value := getattr(each, name)) is not None] for name in fields}
+    return {name: round(float(np.mean(values)), 4) for name, values in known.items()}
 
 
 if __name__ == "__main__":
