@@ -1,10 +1,11 @@
 """Make what comes with the package to see inside SmolLM2: a tuned lens, sparse autoencoders and transcoders.
 
-    python tools/shipped_sight.py [--model smollm2] [--sotu DIR] [--scratch DIR] [--workers 4]
+    python tools/shipped_sight.py [--model smollm2] [--sotu DIR] [--scratch DIR] [--target DIR] [--workers 4]
+    python tools/shipped_sight.py --measure
 
 The corpus is half what the model itself writes, as answers and as texts, at temperature 1 from a seed, and half speeches of
-the catalogue (`glass models pull sotu`). Every twentieth text is held out; `sight.json` says what was measured on those.
-On a GPU it takes about ten minutes; with CPU cores alone, some hours.
+the catalogue (`glass models pull sotu`). Every twentieth text is held out; `--measure` adds to `sight.json` what is found on
+those. On a GPU it takes about ten minutes; with CPU cores alone, some hours. What lies in the scratch folder is used again.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import os
 import random
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import glassformer
 from glassformer.checkpoint.locate import locate
@@ -32,6 +35,7 @@ from glassformer.features.files import read_dictionary, write_dictionary, write_
 from glassformer.jobs import run_job
 from glassformer.runtime.model import Model
 from glassformer.see.activation_rows import RecordedRows
+from glassformer.see.fit_features import FeatureTrainingSettings, train_features
 from glassformer.see.recorded_activations import RecordedActivations
 from glassformer.text import Tokenizer
 
@@ -56,7 +60,7 @@ STREAM = (8, 15, 23)  # blocks whose residual stream has an autoencoder
 DEFAULT = 15  # of those, the one that is read where none is named
 MLPS = (0, 4, 12, 18, 23, 26, 29)  # blocks whose MLP has a transcoder
 FEATURES, ACTIVE, STEPS = 1024, 32, 8000
-RANK, LENS_TOKENS, LENS_STEPS = 128, 60_000, 1500
+RANK, LENS_TOKENS, LENS_STEPS = 128, 60_000, 1000
 CONTEXTS, AROUND = 10, 6  # of each feature; tokens before the one where it is active
 MEASURED = 60  # held-out texts
 
@@ -66,7 +70,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--sotu", type=Path, help="the folder of speeches")
     parser.add_argument("--scratch", type=Path, default=Path("build/sight"))
+    parser.add_argument("--target", type=Path, default=TARGET)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--measure", action="store_true", help="measure what is there on the texts that were held out")
     chosen = parser.parse_args()
     model = glassformer.load(chosen.model).with_name("smollm2")
     chosen.scratch.mkdir(parents=True, exist_ok=True)
@@ -76,11 +82,23 @@ def main() -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {what}", flush=True)
 
     texts = corpus(model, speeches(chosen.sotu), chosen.scratch)
-    train = [text for index, text in enumerate(texts) if index % HELD_OUT != HELD_OUT - 1]
     held_out = texts[HELD_OUT - 1 :: HELD_OUT]
     say(f"{len(texts):,} texts, {len(held_out):,} of them held out")
-    shutil.rmtree(TARGET, ignore_errors=True)
-    TARGET.mkdir(parents=True)
+    if chosen.measure:
+        facts = json.loads((chosen.target / "sight.json").read_text("utf-8"))
+        for name, known in facts["dictionaries"].items():
+            known |= measure(model, chosen.target / "features" / name, held_out)
+            say(f"{name}: {json.dumps(known)}")
+        facts["lens"] |= {"held_out_bits": lens_divergence(model, chosen.target, held_out)}
+        say(f"lens: {json.dumps(facts['lens'])}")
+    else:
+        train = [text for index, text in enumerate(texts) if index % HELD_OUT != HELD_OUT - 1]
+        facts = {"texts": len(texts), "held_out": len(held_out), **make(model, train, chosen, say)}
+    (chosen.target / "sight.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+
+
+def make(model: Model, train: Sequence[str], chosen: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+    """Train the lens and the dictionaries; what is known of them."""
     places = {f"stream-{block}": (f"blocks.{block}.residual", None) for block in STREAM}
     places |= {f"mlp-{block}": (f"blocks.{block}.mlp.input", f"blocks.{block}.mlp.update") for block in MLPS}
     sites = [site for pair in places.values() for site in pair if site is not None]
@@ -88,23 +106,21 @@ def main() -> None:
     if not folder.exists():
         recorded = model.read_many(train, length=LENGTH).record(*sites, folder=folder, dtype="float16")
         say(f"recorded {recorded.tokens:,} tokens at {len(sites)} sites")
+    shutil.rmtree(chosen.target, ignore_errors=True)
+    chosen.target.mkdir(parents=True)
+    torch.set_num_threads(max(1, torch.get_num_threads() - chosen.workers))
+    os.environ["OMP_NUM_THREADS"] = "1"  # of each worker
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
-        jobs = {name: pool.submit(learn, folder, chosen.model, name, *pair) for name, pair in places.items()}
-        lens = train_lens(model, train, say)
+        jobs = {name: pool.submit(learn, folder, chosen, name, *pair) for name, pair in places.items()}
+        for name, job in jobs.items():
+            job.add_done_callback(lambda job, name=name: say(f"{name}: {job.exception() or job.result()}"))
+        lens = train_lens(model, train, chosen.target, say)
         trained = {name: job.result() for name, job in jobs.items()}
-    say("the dictionaries are trained")
-    facts: dict[str, Any] = {
+    return {
         "model": model.name, "weights": model.weights_digest, "sizes": [model.config.hidden_size, model.blueprint.blocks],
-        "default_dictionary": f"stream-{DEFAULT}", "texts": len(texts), "held_out": len(held_out),
-        "tokens": RecordedActivations(folder).tokens, "lens": lens, "dictionaries": {},
+        "default_dictionary": f"stream-{DEFAULT}", "tokens": RecordedActivations(folder).tokens,
+        "lens": lens, "dictionaries": trained,
     }  # fmt: skip
-    for name in places:
-        measured = measure(model, TARGET / "features" / name, held_out)
-        facts["dictionaries"][name] = {**trained[name], **measured}
-        say(f"{name}: {json.dumps(facts['dictionaries'][name])}")
-    facts["lens"] |= {"held_out_bits": lens_divergence(model, held_out)}
-    (TARGET / "sight.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
-    say(f"lens: {json.dumps(facts['lens'])}")
 
 
 # The corpus -----------------------------------------------------------------------------------------------------
@@ -147,7 +163,8 @@ def write(model: Model, speech: str, scratch: Path) -> Iterator[str]:
         rows.append({"prompt": form.format(w=word, W=word.capitalize()), "raw": raw, "seed": index})
     source, target = scratch / "prompts.jsonl", scratch / "written.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    run_job(model, source, target, batch_size=384, do_sample=True, temperature=1.0, max_new_tokens=WRITTEN)
+    if not target.exists():
+        run_job(model, source, target, batch_size=384, do_sample=True, temperature=1.0, max_new_tokens=WRITTEN)
     for row, line in zip(rows, target.read_text("utf-8").splitlines(), strict=True):
         prompt = model.render(row["prompt"], raw=row["raw"])
         if (answer := json.loads(line).get("text")) is not None:
@@ -157,23 +174,18 @@ def write(model: Model, speech: str, scratch: Path) -> Iterator[str]:
 # What is learned ------------------------------------------------------------------------------------------------
 
 
-def learn(folder: Path, model: str, name: str, site: str, site_out: str | None) -> dict[str, Any]:
+def learn(folder: Path, chosen: argparse.Namespace, name: str, site: str, site_out: str | None) -> dict[str, Any]:
     """Train one dictionary on what was recorded, label its features, and write both."""
-    import torch
-
-    from glassformer.see.fit_features import FeatureTrainingSettings, train_features
-
-    torch.set_num_threads(3)
+    target = chosen.target / "features" / name
     recorded = RecordedActivations(folder)
     rows = RecordedRows(recorded, site, site_out)
     settings = FeatureTrainingSettings(features=FEATURES, kind="batchtopk", k=ACTIVE, steps=STEPS)
     dictionary, view = train_features(
         rows, settings, site=site, site_out=site_out or "", predicted=rows.predicted, model="smollm2", name=name
     )
-    write_dictionary(dictionary, TARGET / "features" / name, {"tokens": recorded.tokens}, packed=True)
-    tokenizer = glassformer.AutoTokenizer.from_pretrained(model)
-    labels = label(read_dictionary(TARGET / "features" / name), recorded, tokenizer)
-    write_labels(TARGET / "features" / name, labels)
+    write_dictionary(dictionary, target, {"tokens": recorded.tokens}, packed=True)
+    tokenizer = glassformer.AutoTokenizer.from_pretrained(chosen.model)
+    write_labels(target, label(read_dictionary(target), recorded, tokenizer))
     last = view.points[-1]
     return {"site": site, "site_out": site_out or site, "steps": STEPS, "dead": last.dead}
 
@@ -207,9 +219,9 @@ def describe(found: Sequence[tuple[float, int, int]], recorded: RecordedActivati
     return FeatureLabel(" · ".join(common), " ".join(f"{before}⟦{tokens[0]}⟧".split()))
 
 
-def train_lens(model: Model, texts: Sequence[str], say: Any) -> dict[str, Any]:
+def train_lens(model: Model, texts: Sequence[str], target: Path, say: Callable[[str], None]) -> dict[str, Any]:
     trained = model.read_many(texts, length=LENGTH).train_lens(rank=RANK, tokens=LENS_TOKENS, steps=LENS_STEPS)
-    trained.save(TARGET / "lens.safetensors", packed=True)
+    trained.save(target / "lens.safetensors", packed=True)
     view = trained.view
     assert view is not None
     say(f"{view!r}")
@@ -219,9 +231,9 @@ def train_lens(model: Model, texts: Sequence[str], say: Any) -> dict[str, Any]:
 # What is measured -----------------------------------------------------------------------------------------------
 
 
-def lens_divergence(model: Model, texts: Sequence[str]) -> dict[str, list[float]]:
+def lens_divergence(model: Model, target: Path, texts: Sequence[str]) -> dict[str, list[float]]:
     """The mean divergence of each layer's prediction from the last one's, without the tuned lens and with it, in bits."""
-    lenses = {"logit lens": None, "tuned lens": model.load_lens(TARGET / "lens.safetensors")}
+    lenses = {"logit lens": None, "tuned lens": model.load_lens(target / "lens.safetensors")}
     found: dict[str, list[Any]] = {name: [] for name in lenses}
     for text in texts[:MEASURED]:
         reading = model.read(text, raw=True)

@@ -11,6 +11,11 @@ import torch
 from glassformer.ground.progress import Progress
 
 
+def fit_device() -> torch.device:
+    """Where a fit's parameters lie whose rows are taken from files: a GPU, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def fit(
     optimizer: torch.optim.Optimizer,
     losses: Callable[[int], Iterable[torch.Tensor]],

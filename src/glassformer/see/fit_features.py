@@ -30,7 +30,7 @@ from glassformer.ground.errors import InputError, SettingError, did_you_mean
 from glassformer.ground.progress import NamedProgress
 from glassformer.ground.typecheck import brief
 from glassformer.see.feature_training import FeatureKind, FeatureTraining, FeatureTrainingPoint
-from glassformer.see.fit import fit
+from glassformer.see.fit import fit, fit_device
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 POINTS = 50  # of the curves
@@ -182,6 +182,7 @@ class _FeatureFit:
         self.revive_after = {round(0.75 * steps * index / REVIVALS) for index in range(1, REVIVALS + 1)} - {0}
         self.batches = _Batches(rows, settings, steps + len(self.revive_after), progress)
         self.generator = torch.Generator().manual_seed(settings.seed)
+        self.device = fit_device()
         self.scales = (1.0, 1.0)  # of what is read, and of what is predicted
         inputs, targets = self.split(self.batches.held_out)
         self.scales = (_scale(inputs), _scale(targets))
@@ -189,11 +190,11 @@ class _FeatureFit:
         self.decoder = self._directions(targets.shape[1]).requires_grad_()
         first = self._directions(inputs.shape[1]) if predicted else self.decoder.detach()
         self.encoder = first.T.clone().requires_grad_()
-        self.encoder_bias = torch.zeros(settings.features, requires_grad=True)
+        self.encoder_bias = torch.zeros(settings.features, device=self.device, requires_grad=True)
         self.decoder_bias = targets.mean(0).requires_grad_()
         self.parameters = (self.encoder, self.encoder_bias, self.decoder, self.decoder_bias)
         self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=(0.9, 0.999))
-        self.idle = torch.zeros(settings.features, dtype=torch.int64)  # rows since each feature was last active
+        self.idle = torch.zeros_like(self.encoder_bias, dtype=torch.int64)  # rows since each feature was last active
         self.rows = self.revived = 0
         self.points: list[FeatureTrainingPoint] = []
         self.recent: list[float] = []  # losses since the last of them
@@ -201,11 +202,11 @@ class _FeatureFit:
 
     def _directions(self, width: int) -> torch.Tensor:
         """A random row of the length 1 for each feature."""
-        return _unit_rows(torch.randn(self.settings.features, width, generator=self.generator))
+        return _unit_rows(torch.randn(self.settings.features, width, generator=self.generator)).to(self.device)
 
     def split(self, rows: Floats) -> tuple[torch.Tensor, torch.Tensor]:
         """What is read and what it should predict: an autoencoder, the same."""
-        width, whole = rows.shape[1] - self.predicted, torch.from_numpy(rows)
+        width, whole = rows.shape[1] - self.predicted, torch.from_numpy(rows).to(self.device)
         inputs = whole[:, :width] * self.scales[0]
         return inputs, whole[:, width:] * self.scales[1] if self.predicted else inputs
 
@@ -279,12 +280,12 @@ class _FeatureFit:
             return
         errors = targets - self.activations(inputs) @ self.decoder - self.decoder_bias
         chances = errors.pow(2).sum(1) + 1e-12
-        drawn = torch.multinomial(chances, len(dead), replacement=True, generator=self.generator)
+        drawn = torch.multinomial(chances.cpu(), len(dead), replacement=True, generator=self.generator).to(self.device)
         directions = _unit_rows(errors[drawn])
         read = _unit_rows(inputs[drawn] - inputs.mean(0)) if self.predicted else directions
-        alive = torch.ones(self.settings.features, dtype=torch.bool)
+        alive = torch.ones(self.settings.features, dtype=torch.bool, device=self.device)
         alive[dead] = False
-        length = self.encoder[:, alive].norm(dim=0).mean() if alive.any() else torch.tensor(1.0)
+        length = self.encoder[:, alive].norm(dim=0).mean() if alive.any() else 1.0
         self.decoder[dead] = directions
         self.encoder[:, dead] = read.T * length
         self.encoder_bias[dead] = 0
@@ -312,7 +313,8 @@ class _FeatureFit:
         read, written = self.scales
         scales = (written / read, written, 1.0, written)
         encoder, encoder_bias, decoder, decoder_bias = (
-            np.array((parameter.detach() / scale).numpy()) for parameter, scale in zip(self.parameters, scales, strict=True)
+            np.array((parameter.detach() / scale).numpy(force=True))
+            for parameter, scale in zip(self.parameters, scales, strict=True)
         )
         settings, threshold = self.settings, np.float32(self.threshold / written)
         return FeatureDictionary(
