@@ -15,7 +15,9 @@ import time
 from dataclasses import replace
 
 import glassformer
-from glassformer.see.explain.compute import Lead, Part, PartSearch, ask, explain
+from glassformer.see.explain.operations import explain
+from glassformer.see.explain.parts import Part, PartSearch
+from glassformer.see.explain.question import Lead, ask
 from glassformer.see.explain.texts import read_text
 from glassformer.see.patching.pair import TextPair, read_pairs
 

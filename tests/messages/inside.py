@@ -27,7 +27,8 @@ from glassformer.ground.errors import (
 from glassformer.model_files import open_model
 from glassformer.runtime.model import Model
 from glassformer.see.evaluation import likelihood
-from glassformer.see.explain.compute import ask, explain
+from glassformer.see.explain.operations import explain
+from glassformer.see.explain.question import ask
 from glassformer.see.explain.texts import ReadWhole
 from glassformer.see.parameters import parameters
 from glassformer.see.receipt import SCHEMA

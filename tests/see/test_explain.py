@@ -18,10 +18,13 @@ from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import Activations
-from glassformer.see.explain.compute import Lead, PartSearch, Question, ask, carried_by, explain, read_answer, word_effects
 from glassformer.see.explain.explanation import Carried, Draw, Exchange, PartEffect, WordEffect, by_worth, sentences
+from glassformer.see.explain.operations import explain
+from glassformer.see.explain.parts import PartSearch, carried_by
+from glassformer.see.explain.question import Lead, Question, ask, read_answer
 from glassformer.see.explain.telling import owed_to_prompt, telling_token
 from glassformer.see.explain.texts import probability, read_text
+from glassformer.see.explain.word_effects import word_effects
 from glassformer.see.explain.words import exchanged, exchanges, without, words_of
 from glassformer.see.passes import encoder_pass, open_row
 from glassformer.see.patching.pair import TextPair, read_pairs

@@ -14,8 +14,8 @@ from glassformer.see.circuits import Circuits
 from glassformer.see.circuits import circuit as _reading_circuit
 from glassformer.see.compare import compare_prompts as _model_compare
 from glassformer.see.experts import experts as _reading_experts
-from glassformer.see.explain.compute import explain_answer as _model_explain
-from glassformer.see.explain.compute import explain_run as _run_explain
+from glassformer.see.explain.operations import explain_answer as _model_explain
+from glassformer.see.explain.operations import explain_run as _run_explain
 from glassformer.see.features import dictionary as _model_dictionary
 from glassformer.see.features import feature_dictionaries as _model_feature_dictionaries
 from glassformer.see.features import features as _reading_features

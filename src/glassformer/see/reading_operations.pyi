@@ -7,7 +7,7 @@ from glassformer.see.attribution import attribution as _reading_attribution
 from glassformer.see.attribution_graph import graph as _reading_graph
 from glassformer.see.circuits import circuit as _reading_circuit
 from glassformer.see.experts import experts as _reading_experts
-from glassformer.see.explain.compute import explain as _reading_explain
+from glassformer.see.explain.operations import explain as _reading_explain
 from glassformer.see.features import features as _reading_features
 from glassformer.see.inside.compute import inside as _reading_inside
 from glassformer.see.lens import lens as _reading_lens

@@ -23,8 +23,8 @@ from glassformer.page.document import Page, Paragraph, TokenStrip
 from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations, residual_sites
 from glassformer.see.attention import attention_maps
-from glassformer.see.explain.compute import explain_run
 from glassformer.see.explain.explanation import Explanation
+from glassformer.see.explain.operations import explain_run
 from glassformer.see.explain.words import exchanged, words_of
 from glassformer.see.journey.compute import prompt_stages
 from glassformer.see.journey.view import Stage

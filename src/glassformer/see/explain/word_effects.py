@@ -1,0 +1,110 @@
+"""What each word is worth to a lead: what the lead loses without it, and with others in its place.
+
+Shapes: logits (vocabulary,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glassformer.ground.candidates import log_softmax
+from glassformer.see.explain.explanation import Check, Exchange, Outcome, WordEffect, quoted_list
+from glassformer.see.explain.question import Question
+from glassformer.see.explain.texts import best_tokens
+from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without
+from glassformer.see.tokens import token_text
+from glassformer.see.view import Floats
+
+MAX_WORDS = 64  # that are taken away one by one; of more, the later ones are
+
+
+def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
+    """What each word is worth: all are left out and exchanged once, and those that matter most a few times more."""
+    tokenizer, effort = question.reading.model.tokenizer, question.effort
+    words = question.text.words()[-MAX_WORDS:]
+    words = [word for word in words if len(without(question.ids, [word])) > 0]
+    others = instead(question, words)
+    texts = [without(question.ids, [word]) for word in words if effort.leave_out or word not in others]
+    texts += [exchanged(question.ids, {word: found[0]}, tokenizer) for word, found in others.items()]
+    logits = question.text.after(texts)
+    left_out = {
+        word: question.lead.of(next(logits)) - question.whole for word in words if effort.leave_out or word not in others
+    }
+    tried = {word: [_exchange(question, found[0], next(logits))] for word, found in others.items()}
+    strongest = sorted(tried, key=lambda word: min(left_out.get(word, 0.0), tried[word][0].change))[: effort.words]
+    more = [(word, token) for word in strongest for token in others[word][1:]]
+    texts = [exchanged(question.ids, {word: token}, tokenizer) for word, token in more]
+    for (word, token), scores in zip(more, question.text.after(texts), strict=True):
+        tried[word].append(_exchange(question, token, scores))
+    return [
+        (word, WordEffect(word.text, word.origin, word.positions, left_out.get(word), tuple(tried.get(word, ()))))
+        for word in words
+    ]
+
+
+def instead(question: Question, words: Sequence[Word]) -> dict[Word, list[int]]:
+    """For each word that can be exchanged, the tokens to put in its place.
+
+    They are among what the model expects there. Where nothing stands before a word, or its first token is but a piece of it,
+    that says little; then what the model lists beside it is looked at first: "Paris, Paris," goes on with other cities.
+    """
+    text, tokenizer = question.text, question.reading.model.tokenizer
+    begin = next((word.first for word in words if word.origin != "template"), 0)
+    listed = [word for word in words if word.origin != "template" and (word.first == begin or len(word.places[0]) > 1)]
+    if not question.reading.model.writes or question.reading.source is not None:
+        listed = []
+    special = question.ids[: next((at for at, token in enumerate(question.reading.tokens) if not token.special), 0)]
+    lists = [(*special, *tokenizer.encode(f"{word.text}, {word.text},", add_special_tokens=False)) for word in listed]
+    beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
+    found = {
+        word: exchanges(
+            word,
+            [*beside.get(word, ()), *_with_blank_of(question, word)],
+            question.reading,
+            question.ids,
+            question.effort.exchanges,
+        )
+        for word in words
+        if word.origin != "template"
+    }
+    return {word: tokens for word, tokens in found.items() if tokens}
+
+
+def _with_blank_of(question: Question, word: Word) -> list[int]:
+    """What is expected in a word's place, with a blank before it as the word has."""
+    tokenizer = question.reading.model.tokenizer
+    blank = token_text(tokenizer, question.ids[word.first])[:1].isspace()
+    return [token for token in question.text.expected(word) if token_text(tokenizer, token)[:1].isspace() == blank]
+
+
+def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
+    tokenizer, best = question.reading.model.tokenizer, int(logits.argmax())
+    outcome: Outcome = "another kind"
+    if best == question.token:
+        outcome = "unchanged"
+    elif alike(question.text.answer(best), question.text.answer(question.token)):
+        outcome = "another"
+    return Exchange(
+        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole, question.text.answer(best),
+        best, float(np.exp(log_softmax(logits)[best])), outcome,
+    )  # fmt: skip
+
+
+def word_checks(question: Question, words: Sequence[Word], named: int) -> tuple[Check, ...]:
+    """Whether the named words keep the answer ahead among other words, and whether it falls behind without them."""
+    chosen, tokenizer = words[:named], question.reading.model.tokenizer
+    if not chosen:
+        return ()
+    others = {word: tokens[0] for word, tokens in instead(question, words[named:]).items()}
+    names = quoted_list([word.text for word in chosen])
+    texts = [without(question.ids, chosen) or question.ids[-1:]]
+    if others:
+        texts.append(exchanged(question.ids, others, tokenizer))
+    leads = [question.lead.of(logits) for logits in question.text.after(texts)]
+    checks = [Check(f"without {names}, the answer falls behind", leads[0], leads[0] <= 0)]
+    if others:
+        put = ", ".join(f"{word.text} → {token_text(tokenizer, other).strip()}" for word, other in others.items())
+        checks.append(Check(f"with other words around {names} ({put}), it stays ahead", leads[1], leads[1] > 0))
+    return tuple(checks)
