@@ -1,55 +1,88 @@
-"""Which token of an answer is worth explaining: the first thing it says that it owes to what it was told.
+"""Which token of an answer is worth explaining: of its first sentence, the one that owes most to the words of the prompt.
 
 "The capital of France is Paris": nobody asks why "The". Nor does anybody ask why "century" follows "in the 17th": the
-answer's own words suffice for that. So the prompt's words are left out wherever they stand, and a token tells something if
-the model expected it with them and hardly does without; and if the prompt did not have it.
+answer's own words suffice for that. So words of the prompt are exchanged, each wherever it stands, and a token tells
+something if the model expected it with them and hardly does with others; and if the prompt did not have it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from glassformer.ground.errors import InputError
 from glassformer.see.explain.texts import ReadText, probability
-from glassformer.see.explain.words import without, words_of
+from glassformer.see.explain.word_effects import instead
+from glassformer.see.explain.words import LIKELY, Word, exchanged, spelled_places
 
-CLAUSE_ENDS = ".!?,;:\n。！？，"
+CLAUSE_ENDS, SENTENCE_ENDS = ".!?,;:\n。！？，", ".!?\n。！？"
+EXCHANGED = 6  # words of the prompt: those that the model expected least
+TOLD, LATER = 0.1, 0.5  # what a word counts that the prompt has, too, and one after the first clause
 
 
-def telling_token(read: ReadText) -> int:
-    """The index of the answer's token that tells most, in its first clause."""
-    first, ids = read.reading.prompt_length, read.reading.ids
-    if len(ids) == first:
+def telling_token(text: ReadText) -> int:
+    """The index of the answer's token that tells most."""
+    reading, first = text.reading, text.reading.prompt_length
+    if len(text.ids) == first:
         raise InputError("there is no answer in which a token could be explained. Write at least one token.")
-    texts = read.reading.texts
-    answer, told = texts[first:], {text.strip().casefold() for text in texts[:first]}
-    fresh = [index for index, text in enumerate(answer) if text.strip().isalnum() and text.strip().casefold() not in told]
-    end = next((index for index, text in enumerate(answer) if any(map(text.__contains__, CLAUSE_ENDS))), len(answer))
-    words = [index for index, text in enumerate(answer) if text.strip().isalnum()]
-    candidates = [index for index in fresh if index < end] or [index for index in words if index < end] or fresh or [0]
-    if len(candidates) == 1:
-        return candidates[0]
-    owed = owed_to_prompt(read, [first + index for index in candidates])
-    return max(zip(owed, candidates, strict=True), key=lambda pair: (pair[0], -pair[1]))[1]
+    texts = reading.texts
+    answer = _sentence(text)
+    words = list(spelled_places(answer))
+    if not words:
+        return 0
+    told = {_spelling(texts, place) for place in spelled_places(texts[:first])}
+    clause = next((index for index, piece in enumerate(answer) if any(map(piece.__contains__, CLAUSE_ENDS))), len(answer))
+    owed = dict(zip(range(len(answer)), owed_to_words(text, [first + index for index in range(len(answer))]), strict=True))
+
+    def worth(word: Sequence[int]) -> float:
+        whole = sum(owed[index] for index in word) * (TOLD if _spelling(answer, word) in told else 1)
+        return whole if word[0] < clause else whole * LATER
+
+    return max(max(words, key=worth), key=lambda index: owed[index])
 
 
-def owed_to_prompt(read: ReadText, positions: list[int]) -> list[float]:
-    """How much likelier the prompt's words make the tokens at some positions: bits, times their probability."""
-    reading = read.reading
-    if reading.source is not None:
-        gone, words, rest = set[int](), [], without(reading.source, read.words()) or reading.source[-1:]
-    else:
-        words = [word for word in words_of(reading, len(read.ids), reading.contents) if word.origin == "prompt"]
-        gone, rest = {position for word in words for position in word.positions}, None
-    left = [sum(position not in gone for position in range(end)) for end in positions]  # tokens before each
-    start = max(0, min(left) - 1)
-    logits = read.after_each(without(read.ids[: max(positions)], words), start, rest) if max(left) else []
-    owed = []
-    for position, count in zip(positions, left, strict=True):
-        token = reading.ids[position]
-        here = read.probability(position - 1, token)
-        there = read.elsewhere(position - 1, token)
-        if count and position not in gone:
-            there = max(there, probability(logits[count - 1 - start], token))
-        owed.append(here * float(np.log2(max(here, 1e-12) / max(there, 1e-12))))
+def owed_to_words(text: ReadText, positions: Sequence[int]) -> list[float]:
+    """How many bits tokens lose, times their probability, when words of the prompt are exchanged, one after the other."""
+    tokenizer, causal = text.reading.model.tokenizer, text.reading.source is None
+    ids = text.ids[: max(positions)] if causal else text.ids_with_words
+    chosen = list(least_expected(text).items())
+    others = [exchanged(ids, {word: token}, tokenizer) for word, token in chosen]
+    before = [
+        [len(exchanged(ids[:position], {word: token}, tokenizer)) - 1 if causal else position - 1 for position in positions]
+        for word, token in chosen
+    ]
+    owed = [0.0] * len(positions)
+    for other, places, logits in zip(others, before, text.after_tokens(others, before), strict=True):
+        for index, position in enumerate(positions):
+            token = text.ids[position]
+            here = text.probability(position - 1, token)
+            there = max(probability(logits[index], token), text.elsewhere(position - 1, token))
+            owed[index] += max(0.0, here * float(np.log2(max(here, 1e-12) / max(there, 1e-12))))
+            if causal:
+                text.known[tuple(other[: places[index] + 1])] = logits[index]
     return owed
+
+
+def least_expected(text: ReadText) -> dict[Word, int]:
+    """Words of the prompt that the model expected least, each with a token to put in its place."""
+    first = text.reading.prompt_length if text.reading.source is None else len(text.reading.source)
+    words = [word for word in text.words() if word.origin == "prompt" and word.first < first]
+    words = [word for word, _ in zip(sorted(words, key=lambda word: -_rank(text, word)), range(EXCHANGED), strict=False)]
+    return {word: tokens[0] for word, tokens in instead(text, words, 1).items()}
+
+
+def _rank(text: ReadText, word: Word) -> int:
+    likely, token = text.expected(word), text.ids_with_words[word.first]
+    return likely.index(token) if token in likely else LIKELY
+
+
+def _sentence(text: ReadText) -> Sequence[str]:
+    """The texts of the answer's tokens, up to the end of its first sentence."""
+    tokens = text.reading.tokens[text.reading.prompt_length : len(text.ids)]
+    ends = (index for index, token in enumerate(tokens) if token.special or any(map(token.text.__contains__, SENTENCE_ENDS)))
+    return [token.text for token in tokens[: next((end for end in ends if end), len(tokens))]]
+
+
+def _spelling(texts: Sequence[str], place: Sequence[int]) -> str:
+    return "".join(texts[position] for position in place).strip().casefold()

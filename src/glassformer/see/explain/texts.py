@@ -40,6 +40,7 @@ class ReadText(NotCopied):
         self.first_kept = kept
         self.kept: list[Floats] = []
         self.likely: list[list[int]] = [[]]  # in the place of each token
+        self.known: dict[tuple[int, ...], Floats] = {}  # the logits after other texts, as far as they were read before
         self.row = self.executor.open(reading.source)
         self.sum: LogProbabilities = np.zeros(1)  # of the probabilities after all tokens
 
@@ -103,6 +104,12 @@ class ReadText(NotCopied):
         if self.reading.source is not None:
             yield from self._behind(texts)
             return
+        found = self._read_after([text for text in texts if tuple(text) not in self.known])
+        for text in texts:
+            known = self.known.get(tuple(text))
+            yield next(found) if known is None else known
+
+    def _read_after(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         for batch in grouped(texts, lambda text: len(text) - self._shared(text), BATCH_TOKENS):
             shared = list(map(self._shared, batch))
             feeds = [
@@ -125,15 +132,28 @@ class ReadText(NotCopied):
                 for feed in feeds:
                     self.executor.close(feed.row)
 
-    def after_each(self, text: Sequence[int], first: int, source: Sequence[int] | None = None) -> list[Floats]:
-        """The logits after each token of another text, or behind another source, from a position on."""
-        shared = min(self._shared(text), first) if source is None else 0
-        row = self.executor.fork(self.row, shared) if source is None else self.executor.open(tuple(source))
-        try:
-            (output,) = self.executor.run([Feed(row, text[shared:], Want.ALL)])
-            return [output.host(index).copy() for index in range(first - shared, len(text) - shared)]
-        finally:
-            self.executor.close(row)
+    def after_tokens(self, texts: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> Iterator[list[Floats]]:
+        """The logits after some tokens of other texts; of an encoder-decoder after this target's, behind other sources."""
+        for batch in grouped([*zip(texts, positions, strict=True)], lambda one: len(one[0]), BATCH_TOKENS):
+            rows, heads, tails = list[Row](), list[Feed](), list[Feed]()
+            for text, places in batch:
+                first, last = min(places), max(places) + 1
+                if self.reading.source is None:
+                    shared, read = min(self._shared(text), first), text
+                    rows.append(self.executor.fork(self.row, shared))
+                else:
+                    shared, read = 0, self.ids
+                    rows.append(self.executor.open(tuple(text)))
+                heads += [Feed(rows[-1], read[shared:first], Want.NONE)] if shared < first else []
+                tails.append(Feed(rows[-1], read[first:last], Want.ALL))
+            try:
+                if heads:
+                    self.executor.run(heads)
+                for output, (_, places) in zip(self.executor.run(tails), batch, strict=True):
+                    yield [output.host(place - min(places)).copy() for place in places]
+            finally:
+                for row in rows:
+                    self.executor.close(row)
 
     def _shared(self, text: Sequence[int]) -> int:
         return min(common_prefix(self.ids, text), len(text) - 1)

@@ -12,7 +12,7 @@ import numpy as np
 from glassformer.ground.candidates import log_softmax
 from glassformer.see.explain.explanation import Check, Exchange, Outcome, WordEffect, quoted_list
 from glassformer.see.explain.question import Question
-from glassformer.see.explain.texts import best_tokens
+from glassformer.see.explain.texts import ReadText, best_tokens
 from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without
 from glassformer.see.tokens import token_text
 from glassformer.see.view import Floats
@@ -25,7 +25,7 @@ def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     tokenizer, effort = question.reading.model.tokenizer, question.effort
     words = question.text.words()[-MAX_WORDS:]
     words = [word for word in words if len(without(question.ids, [word])) > 0]
-    others = instead(question, words)
+    others = instead(question.text, words, effort.exchanges)
     texts = [without(question.ids, [word]) for word in words if effort.leave_out or word not in others]
     texts += [exchanged(question.ids, {word: found[0]}, tokenizer) for word, found in others.items()]
     logits = question.text.after(texts)
@@ -44,39 +44,32 @@ def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     ]
 
 
-def instead(question: Question, words: Sequence[Word]) -> dict[Word, list[int]]:
-    """For each word that can be exchanged, the tokens to put in its place.
+def instead(text: ReadText, words: Sequence[Word], count: int) -> dict[Word, list[int]]:
+    """For each word that can be exchanged, at most `count` tokens to put in its place.
 
     They are among what the model expects there. Where nothing stands before a word, or its first token is but a piece of it,
     that says little; then what the model lists beside it is looked at first: "Paris, Paris," goes on with other cities.
     """
-    text, tokenizer = question.text, question.reading.model.tokenizer
-    begin = next((word.first for word in words if word.origin != "template"), 0)
-    listed = [word for word in words if word.origin != "template" and (word.first == begin or len(word.places[0]) > 1)]
-    if not question.reading.model.writes or question.reading.source is not None:
+    reading, ids, tokenizer = text.reading, text.ids_with_words, text.reading.model.tokenizer
+    words = [word for word in words if word.origin != "template"]
+    begin = min((word.first for word in text.words() if word.origin != "template"), default=0)
+    listed = [word for word in words if word.first == begin or len(word.places[0]) > 1]
+    if not reading.model.writes or reading.source is not None:
         listed = []
-    special = question.ids[: next((at for at, token in enumerate(question.reading.tokens) if not token.special), 0)]
+    special = ids[: next((at for at, token in enumerate(reading.tokens) if not token.special), 0)]
     lists = [(*special, *tokenizer.encode(f"{word.text}, {word.text},", add_special_tokens=False)) for word in listed]
     beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
     found = {
-        word: exchanges(
-            word,
-            [*beside.get(word, ()), *_with_blank_of(question, word)],
-            question.reading,
-            question.ids,
-            question.effort.exchanges,
-        )
-        for word in words
-        if word.origin != "template"
+        word: exchanges(word, [*beside.get(word, ()), *_with_blank_of(text, word)], reading, ids, count) for word in words
     }
     return {word: tokens for word, tokens in found.items() if tokens}
 
 
-def _with_blank_of(question: Question, word: Word) -> list[int]:
+def _with_blank_of(text: ReadText, word: Word) -> list[int]:
     """What is expected in a word's place, with a blank before it as the word has."""
-    tokenizer = question.reading.model.tokenizer
-    blank = token_text(tokenizer, question.ids[word.first])[:1].isspace()
-    return [token for token in question.text.expected(word) if token_text(tokenizer, token)[:1].isspace() == blank]
+    tokenizer = text.reading.model.tokenizer
+    blank = token_text(tokenizer, text.ids_with_words[word.first])[:1].isspace()
+    return [token for token in text.expected(word) if token_text(tokenizer, token)[:1].isspace() == blank]
 
 
 def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
@@ -97,7 +90,7 @@ def word_checks(question: Question, words: Sequence[Word], named: int) -> tuple[
     chosen, tokenizer = words[:named], question.reading.model.tokenizer
     if not chosen:
         return ()
-    others = {word: tokens[0] for word, tokens in instead(question, words[named:]).items()}
+    others = {word: tokens[0] for word, tokens in instead(question.text, words[named:], 1).items()}
     names = quoted_list([word.text for word in chosen])
     texts = [without(question.ids, chosen) or question.ids[-1:]]
     if others:
