@@ -35,9 +35,9 @@ def telling_token(text: ReadText) -> int:
     clause = next((index for index, piece in enumerate(answer) if any(map(piece.__contains__, CLAUSE_ENDS))), len(answer))
     owed = dict(zip(range(len(answer)), owed_to_words(text, [first + index for index in range(len(answer))]), strict=True))
 
-    def worth(word: Sequence[int]) -> float:
-        whole = sum(owed[index] for index in word) * (TOLD if _spelling(answer, word) in told else 1)
-        return whole if word[0] < clause else whole * LATER
+    def worth(word: Sequence[int]) -> tuple[float, bool]:
+        new = _spelling(answer, word) not in told
+        return sum(owed[index] for index in word) * (1 if new else TOLD) * (1 if word[0] < clause else LATER), new
 
     return max(max(words, key=worth), key=lambda index: owed[index])
 
