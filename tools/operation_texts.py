@@ -11,6 +11,7 @@ from pathlib import Path
 from glassformer import see
 from glassformer.ground.operations import MODEL, OPERATIONS, READING, RUN, Operation, import_operations, operations_on
 from glassformer.see import model_operations, reading_operations
+from glassformer.serving.http.operation_routes import served_at
 
 import_operations(see.__name__)
 MODULES = {model_operations: (MODEL, RUN), reading_operations: (READING,)}  # what the operations of their classes are on
@@ -71,21 +72,23 @@ def _method(operation: Operation) -> str:
 
 def page(text: str) -> str:
     """docs/serving.md with a row for each operation that is served, after that of `/glass/record`."""
-    rows = {_start(operation): _row(operation) for operation in OPERATIONS.values() if operation.route is not None}
+    routes = {operation.route for operation in OPERATIONS.values() if operation.route is not None}
+    rows = {_start(route): _row(route) for route in routes}
     lines = [line for line in text.split("\n") if not line.startswith(tuple(rows))]
     place = next(number for number, line in enumerate(lines, 1) if line.startswith(BEFORE))
     return "\n".join([*lines[:place], *(rows[start] for start in sorted(rows)), *lines[place:]])
 
 
-def _start(operation: Operation) -> str:
-    return f"| `POST /glass/{operation.route}` |"
+def _start(route: str) -> str:
+    return f"| `POST /glass/{route}` |"
 
 
-def _row(operation: Operation) -> str:
-    fields = [argument.name for argument in operation.served_arguments()]
-    fields = ["prompt", *fields] if operation.on_text or operation.takes_prompt else fields
-    summary = operation.summary.removeprefix("Show ").removesuffix(".")
-    return f"{_start(operation)} `{{{', '.join(fields)}}}` → {summary[0].lower()}{summary[1:]} |"
+def _row(route: str) -> str:
+    operations = served_at(route)
+    fields = [argument.name for operation in operations for argument in operation.served_arguments]
+    prompt = ["prompt"] if any(operation.on_text or operation.takes_prompt for operation in operations) else []
+    summary = operations[0].summary.removeprefix("Show ").removesuffix(".")
+    return f"{_start(route)} `{{{', '.join(dict.fromkeys(prompt + fields))}}}` → {summary[0].lower()}{summary[1:]} |"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Views of many texts over HTTP: the same data as in Python, and requests that are too large are refused."""
+"""Views of many texts over HTTP: requests that are too large are refused."""
 
 from __future__ import annotations
 
@@ -6,28 +6,13 @@ from typing import Any
 
 import httpx
 
-from tests.serving.test_views import refusal, see
-
-TEXTS = [f"{'the' if number % 2 else 'a'} cat sat on mat {number}" for number in range(12)]
-LABELS = [text.split()[0] for text in TEXTS]
+from tests.serving.test_views import LABELS, TEXTS, refusal
 
 
 def rejected(client: httpx.Client, view: str, **fields: Any) -> str:
     response = client.post(f"/glass/{view}", json={"model": "tiny", **fields})
     assert response.status_code in (400, 422), response.text
     return response.text
-
-
-def test_a_probe_is_the_models_own(client: httpx.Client, model: Any) -> None:
-    answer = see(client, "probe", texts=TEXTS, labels=LABELS, position="mean", sites=["blocks.*.residual"])
-    own = model.read_many(TEXTS).probe(LABELS, "blocks.*.residual", position="mean").view.to_dict()
-    assert {**answer, "model": ""} == {**own, "model": ""}
-
-
-def test_statistics_are_the_models_own(client: httpx.Client, model: Any) -> None:
-    answer = see(client, "activations", texts=TEXTS, sites=["blocks.0.mlp.hidden"], neurons=[3], examples=2, length=8)
-    own = model.read_many(TEXTS, length=8).statistics("blocks.0.mlp.hidden", examples=2).view([3]).to_dict()
-    assert {**answer, "model": ""} == {**own, "model": ""}
 
 
 def test_bad_requests_are_refused(client: httpx.Client) -> None:
@@ -46,5 +31,5 @@ def test_bad_requests_are_refused(client: httpx.Client) -> None:
 
 
 def test_more_sites_than_allowed_are_refused(client: httpx.Client, monkeypatch: Any) -> None:
-    monkeypatch.setattr("glassformer.serving.http.text_views.MAX_SITES", 1)
+    monkeypatch.setattr("glassformer.serving.http.operation_routes.MAX_SITES", 1)
     assert "more than 1 sites" in refusal(client, "activations", texts=["a"], sites=["blocks.*.residual"])

@@ -36,6 +36,8 @@ def refusal(client: httpx.Client, view: str, **fields: Any) -> str:
     return str(response.json()["error"]["message"])
 
 
+TEXTS = [f"{'the' if number % 2 else 'a'} cat sat on mat {number}" for number in range(12)]
+LABELS = [text.split()[0] for text in TEXTS]
 VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {  # one for each way in which a request is read
     "of a conversation": (
         "attention", {"prompt": MESSAGES, "layer": 1, "head": 0}, lambda model: model.read(MESSAGES).attention(1, 0),
@@ -59,6 +61,19 @@ VIEWS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {  # one fo
         "circuit",
         {"tokens": [3, 4], "layer": 1, "head": 0, "best": 2},
         lambda model: model.circuits.head(1, 0, [3, 4], best=2),
+    ),
+    "probe": (
+        "probe",
+        {"texts": TEXTS, "labels": LABELS, "position": "mean", "sites": ["blocks.*.residual", "embedding"], "length": 8},
+        lambda model: model.read_many(TEXTS, length=8).probe(LABELS, "blocks.*.residual", "embedding", position="mean").view,
+    ),
+    "probe by default": (
+        "probe", {"texts": TEXTS, "labels": LABELS}, lambda model: model.read_many(TEXTS).probe(LABELS).view
+    ),
+    "activations": (
+        "activations",
+        {"texts": TEXTS, "sites": ["blocks.0.mlp.hidden"], "neurons": [3], "examples": 2, "length": 8},
+        lambda model: model.read_many(TEXTS, length=8).statistics("blocks.0.mlp.hidden", examples=2).view([3]),
     ),
     "under a change": (
         "trace",
@@ -132,7 +147,7 @@ def test_tasks_answer_each_input(client: httpx.Client, tiny_encoder: Path) -> No
         ),
         ("patch-path", {"first": TEXT, "second": "the cat", "raw": True}, "as many tokens (POST /glass/tokens shows them)."),
         ("graph", {"prompt": TEXT, "threshold": 0}, "threshold"),
-        ("circuit", {"prompt": TEXT, "tokens": [3], "layer": 0, "head": 0}, "give one of them"),
+        ("circuit", {"prompt": TEXT, "tokens": [3], "layer": 0, "head": 0}, "tokens has no use beside a prompt"),
         ("circuit", {"tokens": [3] * 300, "layer": 0, "head": 0}, "tokens"),
         ("circuit", {"layer": 99, "head": 0}, "there is no layer 99"),
         ("composition", {"layer": 99}, "there is no layer 99"),

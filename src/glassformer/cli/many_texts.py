@@ -13,7 +13,7 @@ from glassformer.ground.files import prepared_target
 from glassformer.ground.operations import about, operation
 from glassformer.see.activation_statistics import ActivationStatistics
 from glassformer.see.lens import LensTraining
-from glassformer.see.probes import Probes
+from glassformer.see.probes import Probes, measured_probes
 from glassformer.see.readings import LengthArgument, Readings
 from glassformer.see.recorded_activations import ActivationFiles
 
@@ -106,8 +106,7 @@ def probe(
             probes = readings.probe(examples[1], *(site or ()), held_out=held_out / 100, **settings, progress=progress)
         if out is not None:
             probes.save(out)
-    assert probes.view is not None
-    return probes.view
+    return measured_probes(probes)
 
 
 @operation(verb="lens", chosen_by=("train",), settings_of=Readings.train_lens)

@@ -21,6 +21,7 @@ import functools
 import importlib
 import inspect
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +87,11 @@ class OperationArgument:
     info: ArgumentInfo
     default: Any  # `inspect.Parameter.empty`: it is required
     by_name: bool  # whether Python takes it by its name alone
+    several: bool  # whether it is several arguments of Python: *sites
 
     @property
     def required(self) -> bool:
-        return self.default is inspect.Parameter.empty
+        return self.default is inspect.Parameter.empty and self.info.served_default is None
 
     def named(self) -> tuple[str, ...]:
         """As it is typed."""
@@ -173,14 +175,15 @@ class Operation:
 
     @functools.cached_property
     def own_arguments(self) -> tuple[OperationArgument, ...]:
-        settings = {} if self.settings_of is None else {one.name: one for one in _arguments(self.settings_of)}
-        own = {one.name: one for one in _arguments(self.function)}
+        settings = {} if self.settings_of is None else {one.name: one for one in arguments_of(self.settings_of)}
+        own = {one.name: one for one in arguments_of(self.function)}
         own = {name: one if one.info.help else settings.get(name, one) for name, one in own.items()}
         passed_on = {name: one for name, one in settings.items() if one.info.help and one.info.typed is not False}
         return tuple({**own, **passed_on, **own}.values())
 
-    def served_arguments(self) -> Iterator[OperationArgument]:
-        return (argument for argument in self.arguments if argument.info.served)
+    @property
+    def served_arguments(self) -> list[OperationArgument]:
+        return [argument for argument in self.arguments if argument.info.served]
 
     def call(self, owner: Any, values: Mapping[str, Any]) -> Any:
         """What it gives of a model or of a text; `values`: by name, also those for the operations that lead to it."""
@@ -191,7 +194,13 @@ class Operation:
         if self.owner.startswith("command."):
             return self.function(owner, **values)
         member = getattr(owner, self.name)
-        return member if self.is_property else member(**values)
+        if self.is_property:
+            return member
+        several = {argument.name: values.get(argument.name) or () for argument in self.own_arguments if argument.several}
+        if not several:
+            return member(**values)
+        bound = inspect.BoundArguments(inspect.signature(member), OrderedDict({**values, **several}))
+        return member(*bound.args, **bound.kwargs)
 
     def method(self, through: str = "") -> Any:
         """The function as a method or a property, with its checks and all of its help.
@@ -337,7 +346,7 @@ def full_help(function: Callable[..., Any]) -> str:
     text = inspect.getdoc(function) or ""
     described = [
         fill(f"{argument.name}: {argument.info.help}", WIDTH, initial_indent="    ", subsequent_indent="        ")
-        for argument in _arguments(function)
+        for argument in arguments_of(function)
         if argument.info.help
     ]
     return "\n".join([text.partition("\n\nArgs:")[0], "", "Args:", *described]) if described else text
@@ -349,12 +358,15 @@ def described(function: F) -> F:
     return function
 
 
-def _arguments(function: Callable[..., Any]) -> Iterator[OperationArgument]:
+def arguments_of(function: Callable[..., Any]) -> Iterator[OperationArgument]:
     """Those that a function takes by name, but for the first one, the prompt and the progress."""
     hints = argument_types(function)
     for p in list(inspect.signature(function).parameters.values())[1:]:
-        if p.name not in ("prompt", PROGRESS) and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-            yield OperationArgument(p.name, *_split(hints[p.name]), p.default, p.kind is p.KEYWORD_ONLY)
+        if p.name not in ("prompt", PROGRESS) and p.kind is not p.VAR_KEYWORD:
+            several = p.kind is p.VAR_POSITIONAL
+            argument = OperationArgument(p.name, *_split(hints[p.name]), p.default, p.kind is p.KEYWORD_ONLY, several)
+            if argument.info.help or not several:
+                yield argument
 
 
 def _split(hint: Any) -> tuple[Any, ArgumentInfo]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.errors import InputError
+from glassformer.ground.operations import about, described, operation
 from glassformer.ground.progress import Progress
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import pluralize, reveal_line, visible
@@ -205,8 +206,16 @@ class TextStatistics:
         save_tensors(path, arrays, model_metadata(self.model, FORMAT, rows=str(count)))
         return path
 
-    def view(self, neurons: Sequence[int] | None = None) -> ActivationStatistics:
-        """The neurons of each site that stand out most, or those that are named, with their strongest examples."""
+    @operation(owner="model.read_many.statistics", route="activations")
+    @described
+    def view(
+        self,
+        neurons: Annotated[
+            Sequence[int] | None,
+            about("These of each site; by default those that stand out most.", served_minimum=0, served_items=(0, 64)),
+        ] = None,
+    ) -> ActivationStatistics:
+        """Show what texts have in common at some sites: means, deviations, and where neurons are strongest."""
         sites = tuple(self._site(site, neurons) for site in self.moments)
         return ActivationStatistics(self.model.name, len(self.ids), sum(map(len, self.ids)), sites)
 

@@ -333,6 +333,10 @@ COPIED = 12  # tokens, if none are named
 MAX_TOKENS = 256
 LayerArgument = Annotated[int, about("The head's layer.", minimum=0)]
 HeadArgument = Annotated[int, about("The head.", minimum=0)]
+OF_TOKENS = "Instead of a text: a token, by text or #id; repeatable."
+TokensArgument = Annotated[
+    Sequence[int | str] | None, about(OF_TOKENS, "--token", "-t", served_minimum=0, served_items=(1, MAX_TOKENS))
+]
 MAX_BYTES = 1_000_000_000  # of values: of a text, or of what earlier heads write, if all layers are compared
 DistanceArgument = Annotated[int, about("How many tokens back keys stand, with RoPE; 0: no positions.", minimum=0)]
 BestArgument = Annotated[int, about("How many tokens to list.", minimum=1, served_maximum=20)]
@@ -345,14 +349,12 @@ class Circuits:
 
     model: ModelLike
 
-    @operation(owner="model.circuits", verb="circuit", passes=False)
+    @operation(owner="model.circuits", route="circuit", verb="circuit", passes=False)
     def head(
         self,
         layer: LayerArgument,
         head: HeadArgument,
-        tokens: Annotated[
-            Sequence[int | str] | None, about("Instead of a text: a token, by text or #id; repeatable.", "--token", "-t")
-        ] = None,
+        tokens: TokensArgument = None,
         *,
         distance: DistanceArgument = 0,
         best: BestArgument = BEST,
@@ -418,6 +420,7 @@ def head_circuit(
 
 
 @operation(
+    route="circuit",
     chosen_by=("prompt",),
     example='glass circuit --layer 23 --head 4 --raw "The capital of France is"   ·   '
     "glass circuit --layer 23 --composition --baseline",

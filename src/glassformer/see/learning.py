@@ -162,11 +162,17 @@ def learning(
     *,
     position: Annotated[
         int | str,
-        about("Predict after this token: its position or text; by default the last.", "--token", "-t", default_shown=False),
+        about(
+            "Predict after this token: its position or text; by default the last.",
+            "--token",
+            "-t",
+            default_shown=False,
+            served_length=200,
+        ),
     ] = -1,
     layer: Annotated[int, about("Of the attention that is shown; by default the last.", default_shown=False)] = -1,
     head: Annotated[int, about("Of that layer.")] = 0,
-    best: Annotated[int, about("Candidates after each token.", typed=False)] = BEST,
+    best: Annotated[int, about("Candidates after each token.", typed=False, served=False)] = BEST,
     progress: Progress | None = None,
 ) -> Learning:
     """What each snapshot in a training's folder makes of one text: its loss, predictions, lens, and a head's attention.

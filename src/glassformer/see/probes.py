@@ -209,6 +209,13 @@ class TrainedProbes:
         return save_maps(path, maps, model_metadata(self.model, FORMAT, **more))
 
 
+@operation(owner="model.read_many.probe", route="probe", name="view", is_property=True)
+def measured_probes(probes: TrainedProbes) -> Probes:
+    """Train a linear probe of labelled texts at each of some sites, and measure it on held-out ones."""
+    assert probes.view is not None
+    return probes.view
+
+
 @operation()
 def load_probes(model: ModelLike, path: str | os.PathLike[str]) -> TrainedProbes:
     """Linear probes of this model that were saved."""

@@ -23,7 +23,11 @@ from glassformer.see.probes import Pooling, TrainedProbes, train_probes
 from glassformer.see.protocols import ModelLike
 from glassformer.see.recorded_activations import Kept, RecordedActivations, StoredDtype
 
-LengthArgument = Annotated[int | None, about("Tokens of a text that are read, at most.", minimum=1)]
+LengthArgument = Annotated[
+    int | None,
+    about("Tokens of a text that are read, at most.", minimum=1, served=int, served_maximum=256, served_default=256),
+]
+OR_STREAM = "Where: names or patterns; by default the residual stream after each block."
 
 
 @checked_class
@@ -48,7 +52,7 @@ class Readings:
     @described
     def record(
         self,
-        *patterns: str,
+        *sites: str,
         folder: str | os.PathLike[str],
         dtype: Annotated[StoredDtype, about("float32, or float16 for half of the room.", "--stored-dtype")] = "float32",
         positions: Annotated[Kept, about("All, or of each text the last token alone.")] = "all",
@@ -63,33 +67,37 @@ class Readings:
         """
         target = Path(folder).expanduser()
         write_activations(
-            self.model, self.texts, patterns, target, length=self.length, dtype=dtype, positions=positions, resume=resume,
+            self.model, self.texts, sites, target, length=self.length, dtype=dtype, positions=positions, resume=resume,
             progress=progress,
         )  # fmt: skip
         return RecordedActivations(target)
 
+    @operation(owner="model.read_many")
     @described
     def statistics(
         self,
-        *patterns: str,
-        examples: Annotated[int, about("Strongest examples of a neuron.", minimum=1, maximum=100)] = 5,
-        covariance: Annotated[bool, about("Accumulate whole covariance matrices, not variances alone.")] = False,
+        *sites: Annotated[str, about("Where: names or patterns, such as blocks.*.residual.", served="sites", typed=False)],
+        examples: Annotated[int, about("Strongest examples of a neuron.", minimum=1, maximum=100, served_maximum=20)] = 5,
+        covariance: Annotated[
+            bool, about("Accumulate whole covariance matrices, not variances alone.", served=False)
+        ] = False,
         progress: Progress | None = None,
     ) -> TextStatistics:
         """Means, deviations and each neuron's strongest examples at some sites, in one pass; nothing else is kept."""
         return text_statistics(
-            self.model, self.texts, patterns, length=self.length, examples=examples, covariance=covariance, progress=progress
+            self.model, self.texts, sites, length=self.length, examples=examples, covariance=covariance, progress=progress
         )
 
+    @operation(owner="model.read_many")
     @described
     def probe(
         self,
-        labels: Annotated[Sequence[str], OWN_CHECK],
-        *patterns: str,
+        labels: Annotated[Sequence[str], OWN_CHECK, about("One for each text.", served="labels", typed=False)],
+        *sites: Annotated[str, about(OR_STREAM, served="optional sites", served_default=(), typed=False)],
         position: Annotated[Pooling, about("A text's vector: its last token's, or the mean of all.")] = "last",
-        held_out: Annotated[float, about("The share of the texts that is measured on.")] = 0.25,
-        penalty: Annotated[float, about("On the squares of the weights.")] = 1.0,
-        seed: Annotated[int, about("Which texts are held out, and the control's labels.", minimum=0)] = 0,
+        held_out: Annotated[float, about("The share of the texts that is measured on.", served=False)] = 0.25,
+        penalty: Annotated[float, about("On the squares of the weights.", served=False)] = 1.0,
+        seed: Annotated[int, about("Which texts are held out, and the control's labels.", minimum=0, served=False)] = 0,
         progress: Progress | None = None,
     ) -> TrainedProbes:
         """A linear probe at each of some sites, trained on the texts' labels, one for each, and measured on held-out ones.
@@ -98,7 +106,7 @@ class Readings:
         """
         default = "encoder.blocks.*.residual" if self.model.decoder_start_token is not None else "blocks.*.residual"
         return train_probes(
-            self.model, self.texts, labels, patterns or (default,), length=self.length, position=position,
+            self.model, self.texts, labels, sites or (default,), length=self.length, position=position,
             held_out=held_out, penalty=penalty, seed=seed, progress=progress,
         )  # fmt: skip
 
@@ -125,6 +133,11 @@ class Readings:
 
 
 @operation()
-def read_many(model: ModelLike, texts: Annotated[Iterable[str], OWN_CHECK], *, length: LengthArgument = None) -> Readings:
+def read_many(
+    model: ModelLike,
+    texts: Annotated[Iterable[str], OWN_CHECK, about("The texts, each as it is.", served="texts")],
+    *,
+    length: LengthArgument = None,
+) -> Readings:
     """Many texts under the glass, each as it is: their activations on disk, statistics, probes and a tuned lens."""
     return Readings(model, texts, length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 from glassformer.ground.errors import CheckpointError, GlassError, Unavailable
 from glassformer.runtime.model import load
@@ -28,11 +29,8 @@ class FollowedTraining:
         with self._reading:
             return self._log.read()
 
-    def learning(
-        self, prompt: str, target: str | None, stop: threading.Event, *, position: int | str = -1, layer: int = -1,
-        head: int = 0,
-    ) -> Learning:  # fmt: skip
-        """What each snapshot makes of a text; ends early when it is told to stop."""
+    def learning(self, prompt: str, target: str | None, stop: threading.Event, **options: Any) -> Learning:
+        """What each snapshot makes of a text (`see.learning`); ends early when it is told to stop."""
 
         def read(path: Path) -> Reading:
             if stop.is_set():
@@ -45,4 +43,4 @@ class FollowedTraining:
             return model.with_name(self.folder.resolve().name).read(prompt, target, raw=True)
 
         with self._learning:
-            return learning(self.folder, read, position=position, layer=layer, head=head)
+            return learning(self.folder, read, **options)

@@ -299,7 +299,7 @@ export interface paths {
         put?: never;
         /**
          * Activations
-         * @description What texts have in common at some sites: means, deviations, and where neurons are strongest.
+         * @description Show what texts have in common at some sites: means, deviations, and where neurons are strongest.
          */
         post: operations["activations_glass_activations_post"];
         delete?: never;
@@ -399,7 +399,7 @@ export interface paths {
         put?: never;
         /**
          * Circuit
-         * @description What an attention head looks for and what it writes, in tokens.
+         * @description Show what a head looks for and what it writes: of some tokens, or of those that it copies most.
          */
         post: operations["circuit_glass_circuit_post"];
         delete?: never;
@@ -739,7 +739,7 @@ export interface paths {
         put?: never;
         /**
          * Probe
-         * @description A linear probe of labelled texts at each of some sites, and its accuracy on held-out ones.
+         * @description Train a linear probe of labelled texts at each of some sites, and measure it on held-out ones.
          */
         post: operations["probe_glass_probe_post"];
         delete?: never;
@@ -1521,6 +1521,41 @@ export interface components {
             texts: number;
             tokens: number;
         };
+        /**
+         * ActivationsRequest
+         * @description POST /glass/activations
+         */
+        ActivationsRequest: {
+            /**
+             * Examples
+             * @description Strongest examples of a neuron.
+             * @default 5
+             */
+            examples: number;
+            /**
+             * Length
+             * @description Tokens of a text that are read, at most.
+             * @default 256
+             */
+            length: number;
+            /** Model */
+            model?: string | null;
+            /**
+             * Neurons
+             * @description These of each site; by default those that stand out most.
+             */
+            neurons?: number[] | null;
+            /**
+             * Sites
+             * @description Where: names or patterns, such as blocks.*.residual.
+             */
+            sites: string[];
+            /**
+             * Texts
+             * @description The texts, each as it is.
+             */
+            texts: string[];
+        };
         Agreement: {
             correlation: (number | null) | null;
             tokens: number;
@@ -2188,11 +2223,17 @@ export interface components {
         };
         /**
          * CircuitRequest
-         * @description POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most.
+         * @description POST /glass/circuit
          */
         CircuitRequest: {
             /**
+             * Answer Ids
+             * @default []
+             */
+            answer_ids: number[];
+            /**
              * Best
+             * @description How many tokens to list.
              * @default 5
              */
             best: number;
@@ -2209,12 +2250,19 @@ export interface components {
             } | null;
             /**
              * Distance
+             * @description How many tokens back keys stand, with RoPE; 0: no positions.
              * @default 0
              */
             distance: number;
-            /** Head */
+            /**
+             * Head
+             * @description The head.
+             */
             head: number;
-            /** Layer */
+            /**
+             * Layer
+             * @description The head's layer.
+             */
             layer: number;
             /** Model */
             model?: string | null;
@@ -2234,7 +2282,10 @@ export interface components {
             system?: string | null;
             /** Target */
             target?: string | null;
-            /** Tokens */
+            /**
+             * Tokens
+             * @description Instead of a text: a token, by text or #id; repeatable.
+             */
             tokens?: (number | string)[] | null;
         };
         /** glassformer.classification/1 */
@@ -3381,16 +3432,19 @@ export interface components {
         LearningRequest: {
             /**
              * Head
+             * @description Of that layer.
              * @default 0
              */
             head: number;
             /**
              * Layer
+             * @description Of the attention that is shown; by default the last.
              * @default -1
              */
             layer: number;
             /**
              * Position
+             * @description Predict after this token: its position or text; by default the last.
              * @default -1
              */
             position: number | string;
@@ -4337,13 +4391,17 @@ export interface components {
         };
         /**
          * ProbeRequest
-         * @description POST /glass/probe: one label for each text.
+         * @description POST /glass/probe
          */
         ProbeRequest: {
-            /** Labels */
+            /**
+             * Labels
+             * @description One for each text.
+             */
             labels: string[];
             /**
              * Length
+             * @description Tokens of a text that are read, at most.
              * @default 256
              */
             length: number;
@@ -4351,13 +4409,21 @@ export interface components {
             model?: string | null;
             /**
              * Position
+             * @description A text's vector: its last token's, or the mean of all.
              * @default last
              * @enum {string}
              */
             position: "last" | "mean";
-            /** Sites */
-            sites?: string[] | null;
-            /** Texts */
+            /**
+             * Sites
+             * @description Where: names or patterns; by default the residual stream after each block.
+             * @default []
+             */
+            sites: string[] | null;
+            /**
+             * Texts
+             * @description The texts, each as it is.
+             */
             texts: string[];
         };
         /** glassformer.probes/1 */
@@ -5017,30 +5083,6 @@ export interface components {
             nans: number;
             outliers: number | null;
             zeros: number | null;
-        };
-        /**
-         * StatisticsRequest
-         * @description POST /glass/activations
-         */
-        StatisticsRequest: {
-            /**
-             * Examples
-             * @default 5
-             */
-            examples: number;
-            /**
-             * Length
-             * @default 256
-             */
-            length: number;
-            /** Model */
-            model?: string | null;
-            /** Neurons */
-            neurons?: number[] | null;
-            /** Sites */
-            sites: string[];
-            /** Texts */
-            texts: string[];
         };
         /**
          * Steer
@@ -6341,7 +6383,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["StatisticsRequest"];
+                "application/json": components["schemas"]["ActivationsRequest"];
             };
         };
         responses: {

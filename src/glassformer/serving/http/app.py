@@ -25,7 +25,6 @@ from glassformer.ground.errors import GlassError, Unavailable
 from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http import (
     operation_routes,
-    text_views,
     view_list,
     views,
 )
@@ -54,7 +53,7 @@ HEADERS = {
 FOREVER = "public, max-age=31536000, immutable"  # a name holds the hash of its content
 monitoring, studio = APIRouter(tags=["monitoring"]), APIRouter(tags=["studio"])
 ROUTERS = (
-    *DIALECT_ROUTERS, views.router, operation_routes.router, text_views.router, view_list.router, training_routes.router,
+    *DIALECT_ROUTERS, views.router, operation_routes.router, view_list.router, training_routes.router,
     monitoring, studio,
 )  # fmt: skip
 

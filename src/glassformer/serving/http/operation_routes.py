@@ -21,6 +21,7 @@ from glassformer.ground.operations import (
 )
 from glassformer.runtime.model import Model
 from glassformer.see.activations import Activations
+from glassformer.see.text_batches import token_sites
 from glassformer.serving.http.answers import check_listed
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
@@ -30,6 +31,7 @@ from glassformer.serving.http.views import (
     DescriptionRequest,
     ModelRequest,
     Number,
+    Prompt,
     PromptRequest,
     ReadingRequest,
     respond_with_view,
@@ -38,6 +40,16 @@ from glassformer.serving.http.views import (
 router = APIRouter(tags=["glass"], prefix="/glass")
 NAME_LENGTH = 200  # of something that is opened by its name
 MAX_TOKENS = 4096  # of a text that a request has differentiated
+MAX_TEXTS = 256
+MAX_CHARACTERS = 20_000  # of one of many texts
+MAX_SITES = 64
+MAX_LABELS = 16
+
+
+class OptionalTextRequest(ReadingRequest):
+    """A model, or a text to look into."""
+
+    prompt: Prompt | None = None  # type: ignore[assignment]
 
 
 class PairOfTexts(BaseModel):
@@ -51,7 +63,19 @@ class PairOfTexts(BaseModel):
     against: Number | str | None = None
 
 
-TYPES: dict[str, Any] = {"pairs": Annotated[list[PairOfTexts], Field(min_length=1)]}  # that arguments name
+def _strings(most: int, longest: int, fewest: int | None = None) -> Any:
+    """A list of texts, each of at least and at most so many characters."""
+    text = Annotated[str, Field(min_length=fewest, max_length=longest)]
+    return Annotated[list[text], Field(min_length=1, max_length=most)]
+
+
+TYPES: dict[str, Any] = {  # that arguments name
+    "pairs": Annotated[list[PairOfTexts], Field(min_length=1)],
+    "texts": _strings(MAX_TEXTS, MAX_CHARACTERS, 1),
+    "labels": _strings(MAX_TEXTS, NAME_LENGTH),
+    "sites": (SITES := _strings(MAX_SITES, NAME_LENGTH)),
+    "optional sites": SITES | None,
+}
 
 
 def check_tokens(request: Request, model: Model, body: Any) -> None:
@@ -84,8 +108,21 @@ def check_first(request: Request, model: Model, body: Any) -> None:
     check_length(request, model.read(body.first, **body.prompt_options), body)
 
 
+def check_sites(request: Request, model: Model, body: Any) -> None:
+    if body.sites and len(token_sites(model, body.sites)) > MAX_SITES:
+        raise InputError(f"these are more than {MAX_SITES} sites. Name fewer.")
+
+
+def check_probe(request: Request, model: Model, body: Any) -> None:
+    check_sites(request, model, body)
+    if len(set(body.labels)) > MAX_LABELS:
+        raise InputError(f"these are more than {MAX_LABELS} different labels. Give fewer.")
+
+
 LIMITS: dict[str, Callable[[Request, Any, Any], None]] = {  # what this server refuses, beyond the bounds of arguments
     "tokens": check_tokens,
+    "probe": check_probe,
+    "activations": check_sites,
     "parameters": check_values,
     "saliency": check_length,
     "attribution-patch": check_first,
@@ -93,9 +130,15 @@ LIMITS: dict[str, Callable[[Request, Any, Any], None]] = {  # what this server r
 }
 
 
-def request_model(operation: Operation) -> type[BaseModel]:
-    """The class of the requests for an operation."""
+def served_at(route: str) -> list[Operation]:
+    """The operations of a route."""
+    return [operation for operation in OPERATIONS.values() if operation.route == route]
+
+
+def request_model(operation: Operation, *others: Operation) -> type[BaseModel]:
+    """The class of the requests for an operation, or for one on the model alone and others on a text, with one route."""
     kinds: tuple[tuple[bool, type[BaseModel]], ...] = (
+        (bool(others), OptionalTextRequest),
         (operation.on_text, ReadingRequest),
         (operation.takes_prompt, PromptRequest),
         (operation.makes_prompts, ModelRequest),
@@ -103,11 +146,12 @@ def request_model(operation: Operation) -> type[BaseModel]:
     )
     base = next(kind for fits, kind in kinds if fits)
     name = "".join(word.capitalize() for word in str(operation.route).split("-"))
-    fields: dict[str, Any] = {argument.name: _field(argument) for argument in operation.served_arguments()}
+    arguments = (argument for one in (operation, *others) for argument in one.served_arguments)
+    fields: dict[str, Any] = {argument.name: request_field(argument) for argument in arguments}
     return create_model(f"{name}Request", __base__=base, __doc__=f"POST /glass/{operation.route}", **fields)
 
 
-def _field(argument: OperationArgument) -> tuple[Any, Any]:
+def request_field(argument: OperationArgument) -> tuple[Any, Any]:
     info = argument.info
     hint = argument.hint if info.served is True else TYPES.get(info.served, info.served)
     if info.opened_by is not None:
@@ -138,20 +182,24 @@ def _bounded(hint: Any, info: ArgumentInfo) -> Any:
 def python_template(operation: Operation, reading: str) -> str:
     """The call in Python, with the request's fields by their names; `reading`: what gives the text's reading."""
     owner = reading if operation.on_text else operation.owner
+    if operation.subject is not None:
+        owner = python_template(operation.subject, reading)
     if operation.is_property:
         return f"{owner}.{operation.name}"
-    named = [
-        (argument, argument.name if (opener := argument.info.opened_by) is None else f"model.{opener}({argument.name})")
-        for argument in operation.served_arguments()
-    ]
-    given = [f"{argument.name}={value}" if argument.by_name else value for argument, value in named]
+    given = [_given(argument) for argument in operation.own_arguments if argument.info.served]
     given = [*(["prompt"] if operation.takes_prompt else []), *given, *([OPTIONS] if operation.makes_prompts else [])]
     return f"{owner}.{operation.name}({', '.join(given)})"
 
 
+def _given(argument: OperationArgument) -> str:
+    """An argument in a call in Python."""
+    value = argument.name if (opener := argument.info.opened_by) is None else f"model.{opener}({argument.name})"
+    return f"*{value}" if argument.several else f"{argument.name}={value}" if argument.by_name else value
+
+
 def _arguments(operation: Operation, body: BaseModel, model: Model) -> dict[str, Any]:
     """An operation's arguments as a request has them; what it names is opened."""
-    values = ((argument, _plain(getattr(body, argument.name))) for argument in operation.served_arguments())
+    values = ((argument, _plain(getattr(body, argument.name))) for argument in operation.served_arguments)
     return {argument.name: argument.open(value, model) for argument, value in values}
 
 
@@ -162,10 +210,24 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if isinstance(value, BaseModel) else value
 
 
-def endpoint(operation: Operation) -> Callable[..., Any]:
-    """The function behind an operation's route."""
+def chosen(operations: Sequence[Operation], body: Any) -> Operation:
+    """The operation of a route that a request asks for: of several the one on a text, if it has a text."""
+    if len(operations) == 1:
+        return operations[0]
+    on_text = body.prompt is not None
+    found = next(one for one in operations if one.on_text == on_text)
+    known = {*(ReadingRequest if on_text else ModelRequest).model_fields, *(one.name for one in found.arguments)}
+    if unused := [name for name in sorted(body.model_fields_set - known) if getattr(body, name)]:
+        raise InputError(f"{unused[0]} has no use {'beside' if on_text else 'without'} a prompt. Leave one out.")
+    return found
+
+
+def endpoint(*operations: Operation) -> Callable[..., Any]:
+    """The function behind a route: of an operation, or of one on a text and one on the model alone."""
 
     async def respond(request: Request, body: Any) -> Json:
+        operation = chosen(operations, body)
+
         def compute(model: Model) -> Any:
             subject: Any = body.reading(model) if operation.on_text else model
             if (check := LIMITS.get(str(operation.route))) is not None:
@@ -177,14 +239,14 @@ def endpoint(operation: Operation) -> Callable[..., Any]:
         python = python_template(operation, body.python_reading if operation.on_text else "")
         return await respond_with_view(request, body, compute, python, passes=operation.passes)
 
-    respond.__name__, respond.__doc__ = str(operation.route).replace("-", "_"), operation.summary
-    respond.__annotations__ = {"request": Request, "body": request_model(operation), "return": Json}
+    main = operations[0]
+    respond.__name__, respond.__doc__ = str(main.route).replace("-", "_"), main.summary
+    respond.__annotations__ = {"request": Request, "body": request_model(*operations), "return": Json}
     return respond
 
 
 import_operations(see.__name__)
 VIEWS = view_types()
-for _operation in OPERATIONS.values():
-    if _operation.route is not None:
-        _responses = view_response(VIEWS[_operation.view_name])
-        router.post(f"/{_operation.route}", responses=_responses)(endpoint(_operation))
+for _route in dict.fromkeys(one.route for one in OPERATIONS.values() if one.route is not None):
+    _operations = served_at(_route)
+    router.post(f"/{_route}", responses=view_response(VIEWS[_operations[0].view_name]))(endpoint(*_operations))

@@ -83,7 +83,8 @@ class _Filled(ast.NodeTransformer):
         """Whether it is what Python takes by itself; nothing is opened by a name that was not given."""
         if isinstance(node, ast.Call):
             return bool(node.args) and all(map(self._is_default, node.args))
-        return isinstance(node, ast.Name) and node.id in self.defaults
+        named = node.value if isinstance(node, ast.Starred) else node
+        return isinstance(named, ast.Name) and named.id in self.defaults
 
 
 def _literal(value: Any) -> str:

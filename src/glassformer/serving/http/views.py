@@ -15,7 +15,6 @@ from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.see.activations import token_ids
-from glassformer.see.circuits import BEST, MAX_TOKENS, HeadCircuit
 from glassformer.see.model_description import ModelDescription
 from glassformer.see.reading import Reading
 from glassformer.see.receipt import Receipt
@@ -95,7 +94,11 @@ class PromptRequest(ModelRequest):
     prompt: Prompt
 
     def prompt_of(self, model: Model) -> Any:
-        return resolve_prompt(self.prompt, model)
+        """The text, the token ids, or the conversation as the model's template takes it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        messages = [part.model_dump(exclude_none=True) for part in self.prompt if isinstance(part, ChatMessage)]
+        return chat_prompt(model.tokenizer, messages).messages if messages else self.prompt
 
 
 class ReadingRequest(PromptRequest):
@@ -141,18 +144,6 @@ class RunRequest(TextRequest):
     candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
 
 
-class CircuitRequest(ModelRequest):
-    """POST /glass/circuit: a head, for the tokens of a prompt, for some tokens, or for those that it copies most."""
-
-    layer: Number
-    head: Number
-    prompt: Prompt | None = None
-    target: str | None = None  # an encoder-decoder's output
-    tokens: Annotated[list[Number | str], Field(min_length=1, max_length=MAX_TOKENS)] | None = None
-    distance: Number = 0
-    best: Annotated[int, Field(ge=1, le=20)] = BEST
-
-
 class DescriptionRequest(BaseModel):
     """A model, as it is."""
 
@@ -169,14 +160,6 @@ class TaskRequest(BaseModel):
     model: str | None = None
     inputs: list[Any]
     options: dict[str, Any] = {}
-
-
-def resolve_prompt(prompt: str | Sequence[int | ChatMessage], model: Model) -> Any:
-    """The text, the token ids, or the conversation as the model's template takes it."""
-    if isinstance(prompt, str):
-        return prompt
-    messages = [part.model_dump(exclude_none=True) for part in prompt if isinstance(part, ChatMessage)]
-    return chat_prompt(model.tokenizer, messages).messages if messages else prompt
 
 
 async def respond_with_view(
@@ -245,24 +228,6 @@ async def record(request: Request, body: RecordRequest) -> Response:
         return model.watch(body.prompt_of(model), look=CANDIDATES, **body.prompt_options, **settings).recording
 
     return await respond_with_view(request, body, compute)
-
-
-@router.post("/circuit", responses=view_response(HeadCircuit))
-async def circuit(request: Request, body: CircuitRequest) -> Json:
-    """What an attention head looks for and what it writes, in tokens."""
-    if body.prompt is not None and body.tokens is not None:
-        raise InputError("prompt and tokens both name tokens: give one of them.")
-
-    def compute(model: Model) -> Any:
-        if body.prompt is None:
-            return model.circuits.head(body.layer, body.head, body.tokens, distance=body.distance, best=body.best)
-        reading = model.read(resolve_prompt(body.prompt, model), body.target, **body.prompt_options)
-        return reading.circuit(body.layer, body.head, distance=body.distance, best=body.best)
-
-    python = f"model.read(prompt, target, {OPTIONS}).circuit(layer, head, distance=distance, best=best)"
-    if body.prompt is None:
-        python = "model.circuits.head(layer, head, tokens, distance=distance, best=best)"
-    return await respond_with_view(request, body, compute, python)
 
 
 @router.post("/model", responses=view_response(ModelDescription))
