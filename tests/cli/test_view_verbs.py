@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.ground.errors import ExecutorError
-from glassformer.see import attention
+from glassformer.see import attention, recording
 from glassformer.see.attention import AttentionMap, AttentionRow, Heads
 from glassformer.see.attribution import Attribution
 from glassformer.see.attribution_graph import AttributionGraph
@@ -212,10 +212,24 @@ def test_a_run_is_saved_as_a_page_to_explore(gpt2: str, tmp_path: Path) -> None:
     for path in (page, data):
         done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--greedy", "--studio", str(path))
         assert f"saved as {path}" in done.stderr
-    recording = json.loads(data.read_text("utf-8"))
-    assert recording["schema"] == "glassformer.recording/1"
-    assert len(recording["steps"]) == 3
-    assert recording["text"] == done.stdout.removesuffix("\n")
+    told = json.loads(data.read_text("utf-8"))
+    assert told["schema"] == "glassformer.recording/1"
+    assert len(told["steps"]) == 3
+    assert told["text"] == done.stdout.removesuffix("\n")
+    assert '"schema":"glassformer.recording/1"' in page.read_text("utf-8")
+
+
+def test_a_page_is_saved_without_what_an_interrupt_stopped(
+    gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recording, "record_pages", interrupted)
+    page = tmp_path / "run.html"
+    done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--greedy", "--studio", str(page))
+    assert done.returncode == 130
+    assert f"stopped: the page has no attention, lens, why, patch or tree.\nsaved as {page}" in done.stderr
     assert '"schema":"glassformer.recording/1"' in page.read_text("utf-8")
 
 

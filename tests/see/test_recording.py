@@ -107,7 +107,9 @@ def test_a_run_that_was_not_watched_cannot_be_recorded() -> None:
 def test_a_recording_with_views_holds_the_pages_that_a_model_is_needed_for() -> None:
     run, recording = record("gpt2")
     assert recording.pages == {}
-    pages = run.record(views=True).pages
+    stages: list[tuple[str, int]] = []
+    pages = run.record(views=True, progress=lambda what, done, total: stages.append((what, done))).pages
+    assert [*zip(*stages, strict=True)] == [("attention and lens", "tree", "why", "patch"), (0, 1, 2, 3)]
     assert {"explain", "tree"} <= pages.keys() <= {"explain", "tree", "patch"}
     assert pages["explain"].view == run.explain(evidence=True)
     assert pages["tree"].view == run.model.tree(run.prompt_ids)

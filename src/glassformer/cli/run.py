@@ -128,8 +128,13 @@ def run(
         with bars.spinner(f"writing {save}"):
             common.note(f"saved as {prepared.save(save)}")
     if studio is not None and prepared.steps:
-        with bars.spinner(f"writing {studio}"):
-            common.note(f"saved as {prepared.record(views=True).save(studio)}")
+        try:
+            with bars.stage_bar(f"writing {studio}") as stages:
+                recording = prepared.record(views=True, progress=stages)
+        except KeyboardInterrupt:
+            interrupted, recording = True, prepared.recording
+            common.note("stopped: the page has no attention, lens, why, patch or tree.")
+        common.note(f"saved as {recording.save(studio)}")
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")
     common.note(footer(prepared, about, prompt_options.raw, model_options.steering))

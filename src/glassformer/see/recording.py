@@ -19,6 +19,7 @@ from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
 from glassformer.ground.errors import GlassError, InputError
 from glassformer.ground.operations import operation
+from glassformer.ground.progress import NamedProgress
 from glassformer.page.document import Page, Paragraph, TokenStrip
 from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations, residual_sites
@@ -156,6 +157,7 @@ PROMPT_TOKENS = 512  # of a prompt whose lens is recorded, at most
 PATHS = 12  # candidates whose way through the rules is kept
 PATCHED = 8  # positions at the end that a saved patch shows
 PAGE_WORK = 10**11  # parameters × tokens of a run whose pages are made, at most
+STAGES = 4  # that the progress counts
 STREAM = PartPlaces("residual")
 
 
@@ -173,15 +175,18 @@ def recording(run: RunLike) -> Recording:
 
 
 @operation()
-def record(run: RunLike, *, views: bool = False) -> Recording:
+def record(run: RunLike, *, views: bool = False, progress: NamedProgress | None = None) -> Recording:
     """`recording`; with `views`, its page and its widget also show what a model is needed for.
 
     That is every head's attention, the prompt's lens, why the token came that tells most, where in the model that passes,
-    and the likeliest continuations.
+    and the likeliest continuations. `progress` is called as (what comes next, done so far, in all).
     """
     if not views:
         return recording(run)
-    return replace(recording(run), slices=record_slices(Activations.of_run(run)), pages=record_pages(run))
+    stage = progress or (lambda what, done, total: None)
+    stage("attention and lens", 0, STAGES)
+    slices = record_slices(Activations.of_run(run))
+    return replace(recording(run), slices=slices, pages=record_pages(run, stage))
 
 
 @operation()
@@ -205,7 +210,7 @@ def record_slices(reading: Activations) -> dict[str, View]:
     return slices
 
 
-def record_pages(run: RunLike) -> dict[str, RecordedPage]:
+def record_pages(run: RunLike, stage: NamedProgress) -> dict[str, RecordedPage]:
     """Why the token came that tells most, where in the model that passes, and how the answer could have gone.
 
     These read the text dozens of times: where that would take minutes, a page is saved without them.
@@ -213,11 +218,14 @@ def record_pages(run: RunLike) -> dict[str, RecordedPage]:
     pages: dict[str, RecordedPage] = {}
     if run.model.blueprint.parameters * (len(run.prompt_ids) + len(run.steps)) > PAGE_WORK:
         return pages
+    stage("tree", 1, STAGES)
     with suppress(GlassError):
         pages["tree"] = RecordedPage(tree(run.model, run.prompt_ids), f"model.tree({[*run.prompt_ids]})")
+    stage("why", 2, STAGES)
     with suppress(GlassError):
         why = explain_run(run, evidence=True)
         pages["explain"] = RecordedPage(why, "run.explain(evidence=True)")
+        stage("patch", 3, STAGES)
         if (pair := counterpart(run, why)) is not None:
             texts = ", ".join(repr(pair.text(text)) for text in (pair.first, pair.second))
             pages["patch"] = RecordedPage(one_pair(STREAM, *run_patches([pair], STREAM)), f"model.patch({texts}, raw=True)")
