@@ -324,6 +324,15 @@ class TestSentences:
             "“France” and “capital” decide it: with another word in place of any one of them the lead falls to 1.1 "
         )
 
+    def test_words_of_the_answer_come_after_those_of_the_prompt(self) -> None:
+        said = replace(FRANCE, text="of", origin="answer", exchanges=(replace(ITALY, change=-9.0),))
+        assert by_worth((said, FRANCE), 3.1) == ([1, 0], 2)
+        assert sentences("a", "b", 3.1, None, (FRANCE, said), 2, None)[1].startswith(
+            "“France”, and “of” in the answer so far, decide it: with another word in place of any one of them the lead is gone"
+        )
+        alone = sentences("a", "b", 3.1, None, (said,), 1, None)[1]
+        assert alone.startswith("“of” in the answer so far decides it: with another word in place of that word")
+
     def test_no_single_word(self) -> None:
         words = (CAPITAL, CAPITAL)
         assert by_worth(words, 8.0) == ([0, 1], 0)

@@ -11,6 +11,7 @@ Shapes: inputs (tokens, width), outputs (tokens, output width), activations (tok
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -147,7 +148,11 @@ class FeatureDictionaries(View):
 
     def page(self, everything: bool = False) -> Page:
         title = f"dictionaries of features for {self.model}"
-        rows = [TableRow((d.name, d.site, f"{d.size:,}", d.problem or "fits")) for d in self.dictionaries]
+        sites = [d.site if d.site_out == d.site else f"{d.site} → {d.site_out}" for d in self.dictionaries]
+        rows = [
+            TableRow((d.name, site, f"{d.size:,}", d.problem or "fits"))
+            for d, site in zip(self.dictionaries, sites, strict=True)
+        ]
         fits = Column("this model", min_width=10, wraps=True)
         columns = (Column("name"), Column("site"), Column("features", "number"), fits)
         body: PagePart = Table(columns, tuple(rows)) if rows else Paragraph("There are none.")
@@ -348,7 +353,13 @@ def features(
 def feature_dictionaries(model: ModelLike) -> FeatureDictionaries:
     """List the dictionaries of features that can be named, and whether each fits the model."""
     library = model.library
-    return FeatureDictionaries(model.name, tuple(_known(model, library, name) for name in sorted(library.dictionaries())))
+    names = sorted(library.dictionaries(), key=_numbers_in_order)
+    return FeatureDictionaries(model.name, tuple(_known(model, library, name) for name in names))
+
+
+def _numbers_in_order(name: str) -> list[str | int]:
+    """What sorts mlp-4 before mlp-12."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _known(model: ModelLike, library: Library, name: str) -> KnownDictionary:

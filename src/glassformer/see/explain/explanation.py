@@ -296,13 +296,15 @@ def by_worth(words: Sequence[WordEffect], lead: float) -> tuple[list[int], int]:
     """The words' indices, those that decide first, and how many these are: at most three.
 
     A word decides that is worth half of the lead, and with others in its place the model says something else; the surer it
-    is of another answer of the same kind then, the more it is this word that chose this one. The others follow by worth.
+    is of another answer of the same kind then, the more it is this word that chose this one. Words of the answer come after
+    those of the prompt. The others follow by worth.
     """
     known = any(word.exchanges for word in words)
     order = sorted(range(len(words)), key=lambda index: (known and not words[index].exchanges, -words[index].worth))
     strong = [index for index in order if words[index].worth >= max(MUCH * lead, NEAR_TIE) and words[index].turns]
     strong = [index for index in strong if words[index].exchanges or not known]
-    strong.sort(key=lambda index: one.rank if (one := words[index].best_exchange) else (2, 0.0))
+    ranks = {index: one.rank if (one := words[index].best_exchange) else (2, 0.0) for index in strong}
+    strong.sort(key=lambda index: (words[index].origin == "answer", ranks[index]))
     strong = strong[:MOST_NAMED]
     return [*strong, *(index for index in order if index not in strong)], len(strong)
 
@@ -355,7 +357,7 @@ def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
             f"“{largest.text}” out changes it most ({_left_out(largest):+.1f})."
         )
     chosen = words[:named]
-    names = quoted_list([word.text for word in chosen])
+    names = _names(chosen)
     best = chosen[0].best_exchange
     if best is None:
         loss = _loss(lead, max(map(_left_out, chosen)))
@@ -367,6 +369,16 @@ def _deciding(words: Sequence[WordEffect], named: int, lead: float) -> str:
         f"{names} decide{'s' if named == 1 else ''} it: with another word in place of {_that_word(named)} {loss} "
         f"({_changes(chosen)}). With {instead} the model {says} {quoted(best.answer)}."
     )
+
+
+def _names(chosen: Sequence[WordEffect]) -> str:
+    """The words that decide; those that the answer itself said before are told apart."""
+    asked = [word.text for word in chosen if word.origin != "answer"]
+    said = [word.text for word in chosen if word.origin == "answer"]
+    if not said:
+        return quoted_list(asked)
+    so_far = f"{quoted_list(said)} in the answer so far"
+    return f"{quoted_list(asked)}, and {so_far}," if asked else so_far
 
 
 def _left_out(word: WordEffect) -> float:

@@ -19,6 +19,7 @@ from glassformer.see.explain.explanation import Carried, Check, PartEffect, Word
 from glassformer.see.explain.question import Lead, Question
 from glassformer.see.explain.texts import read_again
 from glassformer.see.explain.words import Word, exchanged
+from glassformer.see.lens import shipped_lens
 from glassformer.see.passes import encoder_pass
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
@@ -161,11 +162,14 @@ class PartSearch:
 
     @cached_property
     def seen_by_lens(self) -> int | None:
-        """The block from which on the last norm and the head read the answer off the last token's stream."""
+        """The block from which on the lens, the tuned one if there is one, reads the answer off the last token's stream."""
         model, late = self.question.reading.model, self.blocks
+        tuned = shipped_lens(model)
         while late:
             blocks = range(max(0, late - LENS_BLOCKS), late)
             states = np.stack([self.read.values[f"blocks.{block}.residual"][self.origin] for block in blocks])
+            if tuned is not None:
+                states = np.stack([tuned.translate(str(block), row) for block, row in zip(blocks, states, strict=True)])
             for logits in model.unembed(states)[::-1]:
                 if int(logits.argmax()) != self.question.token:
                     return late if late < self.blocks else None
