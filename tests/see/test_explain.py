@@ -140,6 +140,14 @@ def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> N
             assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
             assert search.arrived[blocks[-1]] == pytest.approx(1, abs=1e-2)
             assert search.lead_with([]) == search.there
+            assert search.seen_by_lens == read_from(reading.lens([-1]), question.token)
+
+
+def read_from(lens: Any, token: int) -> int | None:
+    """The block from which on a lens reads a token in its only column; None: not even after the last one."""
+    other = [block for block, row in enumerate(lens.predictions[1:]) if row[0].id != token]
+    block = max(other, default=-1) + 1
+    return block if block < len(lens.predictions) - 1 else None
 
 
 @pytest.mark.parametrize("family", PAIRS)
@@ -328,7 +336,7 @@ class TestSentences:
         said = replace(FRANCE, text="of", origin="answer", exchanges=(replace(ITALY, change=-9.0),))
         assert by_worth((said, FRANCE), 3.1) == ([1, 0], 2)
         assert sentences("a", "b", 3.1, None, (FRANCE, said), 2, None)[1].startswith(
-            "“France”, and “of” in the answer so far, decide it: with another word in place of any one of them the lead is gone"
+            "“France”, and “of” in the answer so far, decide it: with another word in place of any one of them the lead"
         )
         alone = sentences("a", "b", 3.1, None, (said,), 1, None)[1]
         assert alone.startswith("“of” in the answer so far decides it: with another word in place of that word")

@@ -13,11 +13,15 @@ import pytest
 from glassformer import GlassError
 from glassformer.features.dictionary import FeatureLabel
 from glassformer.features.files import read_dictionary, read_labels, write_labels
+from glassformer.see.explain.parts import PartSearch
 from glassformer.see.lens import Translator, TunedLens
+from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.steering import library
 from tests.features.dictionaries import SIZE, write_folder
 from tests.see.models import TEXT, both
+from tests.see.test_explain import asked
 
+SITES = [f"blocks.{block}.residual" for block in range(2)]
 LABELS = [FeatureLabel(f"cat {index}", f"the ⟦cat {index}⟧") for index in range(SIZE)]
 
 
@@ -54,6 +58,17 @@ def test_the_lens_is_taken_where_none_is_named(model: Any) -> None:
     assert (reading.lens().tuned, reading.lens(tuned=None).tuned) == (True, False)
     assert model.watch(TEXT, max_new_tokens=2).lens().tuned
     assert reading.lens().final == reading.lens(tuned=None).final
+
+
+def test_why_reads_the_layers_through_it(model: Any) -> None:
+    reading = model.read(TEXT)
+    with (
+        asked(reading) as question,
+        read_pairs([TextPair(reading, model.read("the dog sat on the mat"), -1)], SITES) as (pair,),
+    ):
+        found = PartSearch(question, pair).seen_by_lens
+        rows = [row[0].id == question.token for row in reading.lens([-1]).predictions[1:]]
+        assert found == next((block for block in range(len(rows)) if all(rows[block:])), None)
 
 
 def test_features_are_read_by_name_and_by_default_with_their_labels(model: Any) -> None:
