@@ -21,7 +21,6 @@ from tests.features.dictionaries import SIZE, write_folder
 from tests.see.models import TEXT, both
 from tests.see.test_explain import asked
 
-SITES = [f"blocks.{block}.residual" for block in range(2)]
 LABELS = [FeatureLabel(f"cat {index}", f"the ⟦cat {index}⟧") for index in range(SIZE)]
 
 
@@ -61,14 +60,12 @@ def test_the_lens_is_taken_where_none_is_named(model: Any) -> None:
 
 
 def test_why_reads_the_layers_through_it(model: Any) -> None:
-    reading = model.read(TEXT)
-    with (
-        asked(reading) as question,
-        read_pairs([TextPair(reading, model.read("the dog sat on the mat"), -1)], SITES) as (pair,),
-    ):
-        found = PartSearch(question, pair).seen_by_lens
-        rows = [row[0].id == question.token for row in reading.lens([-1]).predictions[1:]]
-        assert found == next((block for block in range(len(rows)) if all(rows[block:])), None)
+    reading, blocks = model.read(TEXT), range(model.blueprint.blocks)
+    pair = TextPair(reading, model.read("the dog sat on the mat"), -1)
+    with asked(reading) as question, read_pairs([pair], [f"blocks.{block}.residual" for block in blocks]) as (read,):
+        found = PartSearch(question, read).seen_by_lens
+        answers = [row[0].id == question.token for row in reading.lens([-1]).predictions[1:]]
+        assert found == next((block for block in blocks if all(answers[block:])), None)
 
 
 def test_features_are_read_by_name_and_by_default_with_their_labels(model: Any) -> None:
