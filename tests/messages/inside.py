@@ -28,6 +28,7 @@ from glassformer.model_files import open_model
 from glassformer.runtime.model import Model
 from glassformer.see.evaluation import likelihood
 from glassformer.see.explain.operations import explain
+from glassformer.see.explain.passages import read_two
 from glassformer.see.explain.question import ask
 from glassformer.see.explain.texts import ReadWhole
 from glassformer.see.parameters import parameters
@@ -202,7 +203,30 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: encoder("bert", "base").model.look(TEXT).next,
          "… scores nothing: it ends with the states of its tokens."),
         (InputError, lambda: explain(encoder("bert", "base").reading()),
-         "… neither goes on with a text nor fills gaps or labels it, so nothing can be explained."),
+         "… neither goes on with a text nor fills gaps or labels it. Hold it against another one with pair: then it is "
+         "explained why they are similar."),
+        (InputError, lambda: explain(encoder("bert", "question").reading()),
+         "… finds the answer to a question in a text. Give the question, and the text with pair."),
+        (InputError, lambda: encoder("bert", "base").model.explain([2, 5], pair=TEXT),
+         "pair goes with a text. Leave it out after token ids or messages."),
+        (InputError, lambda: encoder("bert", "base").model.explain(TEXT, pair=TEXT, token="cat"),
+         "two texts' similarity has no tokens to choose. Leave out token and against."),
+        (InputError, lambda: encoder("bert", "base").model.explain(TEXT, pair="."),
+         "the second text has no word that could be left out. Say something."),
+        (InputError, lambda: encoder("bert", "base").model.explain("cat " * 99, pair=TEXT),
+         "the first text has 101 tokens, and … reads at most 64. Shorten it."),
+        (InputError, lambda: both("t5").model.explain(TEXT, pair=TEXT),
+         "… writes a text for a text, and makes no vectors. Take an encoder, such as minilm."),
+        (InputError, lambda: encoder("bert", "question").model.explain("cat " * 99, pair=TEXT),
+         "both texts have 108 tokens together, and … reads at most 64. Shorten them."),
+        (InputError, lambda: encoder("bert", "question").model.explain(TEXT, pair=""),
+         "the second text has no tokens. Say something."),
+        (InputError, lambda: encoder("bert", "question").model.explain(TEXT, pair="cat"),
+         "the text has no other passage that could be the answer. Give more of it."),
+        (InputError, lambda: encoder("bert", "question").model.explain(TEXT, pair=TEXT, token="dog"),
+         "the text has no passage 'dog' of at most 15 tokens.…"),
+        (InputError, lambda: read_two(decoder(), TEXT, TEXT),
+         "…'s tokenizer puts nothing between two texts, so it cannot read them as a pair."),
         (InputError, lambda: ask(text := one_label(), text.position, None, None),
          "… has one label, so there is no other that it could lead over."),
         (InputError, lambda: run().attention(99),

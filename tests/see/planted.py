@@ -78,7 +78,8 @@ def tokenizer(ends: bool) -> Tokenizer:
     made.decoder = decoders.Metaspace()
     made.add_special_tokens(SPECIAL)
     if ends:
-        made.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+        both = "<s> $A </s> $B </s>"
+        made.post_processor = processors.TemplateProcessing("<s> $A </s>", both, [("<s>", 1), ("</s>", 2)])
     return made
 
 
@@ -122,7 +123,9 @@ class Planting:
         for name, weight in self.weights.items():
             if re.search(r"\.\d+\.", name) and WRITES.search(name):
                 weight.data.zero_()
-        self.head_rows = (self.made.classifier if labels else self.made.get_output_embeddings()).weight.data
+        heads = {"sequence": "classifier", "question": "qa_outputs"}
+        self.answers = self.made.get_output_embeddings() if head not in heads else getattr(self.made, heads[head])
+        self.head_rows = self.answers.weight.data
         for name in ("pooler.dense", "pre_classifier", "transform.dense", "vocab_transform"):  # before a head: nothing
             for full, weight in self.weights.items():
                 if full.removesuffix(".weight").endswith(name):
@@ -188,9 +191,13 @@ class Planting:
         output = STRENGTH.get(self.family, 1.0) * output
         self.weights[f"{stem}.{mixing}.weight"].data[:, rows] = torch.from_numpy(output)
 
-    def model(self) -> Any:
+    def model(self, pooling: str | None = None) -> Any:
+        """`pooling`: how states become the vector of a text."""
         folder = Path(mkdtemp())
         self.made.save_pretrained(folder)
+        if pooling is not None:
+            (folder / "1_Pooling").mkdir()
+            (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
         tokenizer(ends=not self.writes).save(str(folder / "tokenizer.json"))
         named = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **NAMED})
         (folder / "tokenizer_config.json").write_text(named)
@@ -201,7 +208,12 @@ EVERYWHERE = np.ones((HEAD_SIZE, 1))
 
 
 @cache
-def look_up(family: str, answers: tuple[tuple[str, str], ...] = tuple(SUBJECTS.items()), head: str | None = None) -> Any:
+def look_up(
+    family: str,
+    answers: tuple[tuple[str, str], ...] = tuple(SUBJECTS.items()),
+    head: str | None = None,
+    pooling: str | None = None,
+) -> Any:
     """After "the capital of France is" → Paris: head 2 of block 1 finds the subject and says its answer."""
     planting = Planting(family, head, [*dict(answers).values(), "Nowhere"] if head == "sequence" else ())
     at = planting.at
@@ -213,6 +225,19 @@ def look_up(family: str, answers: tuple[tuple[str, str], ...] = tuple(SUBJECTS.i
     planting.head(
         1, EVERYWHERE * at["a asker"], EVERYWHERE * at["a subject"], at.rows([subject for subject, _ in answers]), output
     )
+    return planting.model(pooling)
+
+
+@cache
+def find(family: str) -> Any:
+    """Of the cities in a text the one whose country the question names: head 2 of block 1 looks from each for its own."""
+    planting = Planting(family, "question")
+    at = planting.at
+    planting.head_rows += torch.from_numpy(np.asarray(at["found"], np.float32))
+    planting.answers.bias.data.zero_()
+    output = np.zeros((HIDDEN, HEAD_SIZE))
+    output[:, 0] = 4 * at["found"]
+    planting.head(1, at.rows([*SUBJECTS.values()]), at.rows([*SUBJECTS]), at.rows(["a subject"]), output)
     return planting.model()
 
 

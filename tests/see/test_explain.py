@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import glassformer
 from glassformer.engine.protocol import Feed
@@ -18,10 +19,22 @@ from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import Activations
-from glassformer.see.explain.explanation import Carried, Draw, Exchange, PartEffect, WordEffect, by_worth, sentences
+from glassformer.see.explain.explanation import (
+    Carried,
+    Draw,
+    Exchange,
+    PartEffect,
+    Similarity,
+    WordEffect,
+    by_worth,
+    sentences,
+)
 from glassformer.see.explain.operations import explain
 from glassformer.see.explain.parts import PartSearch, carried_by
+from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import Lead, Question, ask, read_answer
+from glassformer.see.explain.similarity import NamedWords, by_share, checks
+from glassformer.see.explain.similarity import said as said_of_texts
 from glassformer.see.explain.telling import least_expected, owed_to_words, telling_token
 from glassformer.see.explain.texts import probability, read_text
 from glassformer.see.explain.word_effects import word_effects
@@ -203,6 +216,100 @@ def lead_in_gap(question: Question, ids: tuple[int, ...]) -> float:
     scores, _ = encoder_pass(question.reading.model, ids, Watch())
     assert scores is not None
     return question.lead.of(scores[ids.index(question.reading.model.tokenizer.mask_token_id)]) - question.whole
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", ENCODERS)
+def test_leads_of_passages_are_those_of_the_task_and_of_other_texts(family: str) -> None:
+    """A passage's probability is the score that the task gives it; without a word it is that of a shorter text."""
+    model, context = encoder(family, "question").model, " ".join(["the mat sat on the cat and a dog"] * 3)
+    task = glassformer.pipeline("question-answering", model=model)
+    why = model.explain("the cat sat", pair=context)
+    best = task(question="the cat sat", context=context)
+    assert why.answer.text == best["answer"]
+    assert why.probability == pytest.approx(best["score"], rel=1e-4)
+    reading, encoding = read_two(model, "the cat sat", context)
+    text = ReadPassages(reading, encoding, context)
+    text.read()
+    question = ask(text, text.position, None, None)
+    starts, ends = passage_logits(model, "the cat sat", context)
+    first, last, other, end = (
+        int(side[index]) for index in (question.token, question.lead.against) for side in (text.firsts, text.lasts)
+    )
+    assert not {*range(first, last + 1)} & {*range(other, end + 1)}
+    lead = starts[first] + ends[last] - starts[other] - ends[end]
+    assert question.whole == pytest.approx(lead / math.log(2), abs=1e-4)
+    word = next(word for word in text.words() if word.origin == "prompt" and word.text == "sat")
+    (logits,) = text.after([without(reading.ids, [word])])
+    starts, ends = passage_logits(model, "the cat", context)
+    shift = len(word.positions)
+    shorter = starts[first - shift] + ends[last - shift] - starts[other - shift] - ends[end - shift]
+    there = (logits[question.token] - logits[question.lead.against]) / math.log(2)
+    assert there == pytest.approx(shorter / math.log(2), abs=1e-4)
+
+
+def passage_logits(model: Any, question: str, context: str) -> tuple[Any, Any]:
+    """From the module itself."""
+    with torch.no_grad():
+        output = model.module(**model.tokenizer([question], [context], return_tensors="pt"))
+    return output.start_logits[0].numpy(), output.end_logits[0].numpy()
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", ENCODERS)
+def test_similarities_are_those_of_the_task_without_the_word(family: str) -> None:
+    model = encoder(family, "base").model
+    task, embed = (glassformer.pipeline(name, model=model) for name in ("similarity", "embed"))
+    first, second = "the cat sat", "the mat on cat sat"
+    why = model.explain(first, pair=second)
+    assert why.lead == pytest.approx(task((first, second)), abs=1e-5)
+    with torch.no_grad():
+        alone = model.module(torch.tensor([model.tokenizer("")["input_ids"]])).last_hidden_state[0].mean(0).numpy()
+    empty = [float(alone @ vector / np.linalg.norm(alone) / np.linalg.norm(vector)) for vector in embed([first, second])]
+    assert why.similarity.empty == pytest.approx(max(empty), abs=1e-4)
+    assert len(why.words) == 8
+    for word in why.words:
+        texts = [first, second]
+        texts[word.origin == "pair"] = " ".join(one for one in texts[word.origin == "pair"].split() if one != word.text)
+        assert why.lead + word.left_out == pytest.approx(task((texts[0], texts[1])), abs=1e-5), word.text
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_label_of_two_texts_is_explained_with_the_types_that_they_are_read_with(family: str) -> None:
+    model = encoder(family, "sequence").model
+    why = model.explain("the cat sat", pair="a dog")
+    with torch.no_grad():
+        logits = model.module(**model.tokenizer(["the cat sat"], ["a dog"], return_tensors="pt")).logits[0].numpy()
+    assert why.lead == pytest.approx((logits[why.answer.id] - logits[why.against.id]) / math.log(2), abs=1e-4)
+    assert {word.origin for word in why.words} == {"prompt", "pair"}
+
+
+def test_a_similarity_says_what_makes_it() -> None:
+    word, other = WordEffect("old", "prompt", (2,), -0.5, ()), WordEffect("age", "pair", (9,), -0.3, ())
+    similar = Similarity("cosine", 0.1)
+    sides = (NamedWords("the first", ("old",), 0.25), NamedWords("the second", ("age",), 0.45))
+    assert said_of_texts(0.76, similar, (word, other), sides, 0.73) == (
+        "The texts are similar by 0.76 (cosine), and to a text without words by 0.10.",
+        "“old” in the first and “age” in the second make it: left out of the first, 0.25 stays; left out of the second, "
+        "0.45 stays.",
+        "With these words alone it is 0.73.",
+    )
+    assert said_of_texts(0.76, similar, (word, other), sides[:1], 0.73)[1:] == (
+        "“old” in the first makes it: left out of the first, 0.25 stays.",
+        "With it alone it is 0.73.",
+    )
+    assert said_of_texts(0.76, similar, (word, other), (), None)[1] == (
+        "No single word makes it: leaving “old” out changes it most (-0.50)."
+    )
+    assert said_of_texts(0.12, similar, (word, other), (), None)[1] == (
+        "So there is hardly a similarity to explain: leaving “old” out changes it most (-0.50)."
+    )
+    assert [check.holds for check in checks(sides, 0.73, 0.76, similar)] == [True, False, True]
+    assert [check.holds for check in checks(sides[:1], 0.2, 0.76, similar)] == [True, False]
+    worths, texts = [0.5, 0.05, 0.3, 0.4, 0.45, 0.44], [0, 0, 1, 1, 1, 1]
+    assert by_share(worths, texts, 0.76, 0.1) == ([0, 4, 5, 3, 2, 1], 4)  # three of the second text
+    assert by_share(worths, texts, 0.12, 0.1)[1] == 0
 
 
 def test_words_are_taken_with_all_their_places_and_the_template_is_one() -> None:

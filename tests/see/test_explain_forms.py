@@ -112,3 +112,19 @@ def test_a_piece_of_a_word_is_said_to_be_one() -> None:
     assert "“a” (of “sat”)" in reading.explain(position, token="a").sentences[0]
     assert "(of" not in reading.explain(position, token="o").sentences[0]  # which was not written there
     assert "(of" not in reading.explain().sentences[0]
+
+
+def test_a_similarity_is_the_same_in_every_form(tmp_path: Path) -> None:
+    model = planted.look_up("bert", head="masked", pooling="cls")
+    why = model.explain("the capital of France is", pair="today tick in France", evidence=True)
+    stored, file = json.loads(json.dumps(why.to_dict())), tmp_path / "why.html"
+    assert (stored["answer"], stored["against"], stored["similarity"]["function"]) == (None, None, "cosine")
+    assert f"similar by {stored['lead']:.2f} (cosine)" in why.sentences[0]
+    why.save(file)
+    page, terminal = re.sub(r"<[^>]+>", " ", file.read_text("utf-8")), " ".join(str(why).split())
+    for said in (*why.sentences, *(f"{word.left_out:+.2f}" for word in why.words[:4]), "the second"):
+        assert said in terminal
+        assert said in " ".join(page.split())
+    assert "exchanged" not in terminal
+    quick = model.explain("the capital of France is", pair="today tick in France", quick=True)
+    assert (quick.words, quick.sentences, quick.checks) == (why.words, why.sentences[:2], ())

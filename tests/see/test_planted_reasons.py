@@ -89,6 +89,33 @@ def test_what_labels_a_text(family: str) -> None:
         model.explain("the capital of France is today", token="Rom")
 
 
+@pytest.mark.parametrize("family", ENCODERS)
+def test_where_an_answer_stands_in_a_text(family: str) -> None:
+    """The question's country says which of the text's cities it is; of others as many stand there."""
+    model, text = planted.find(family), "tick Rome today Paris tock Madrid and Cairo"
+    why = model.explain("the capital of France", pair=text)
+    assert why.answer.text == "Paris"
+    assert [(word.text, word.origin) for word in why.words[: why.named]] == [("France", "prompt")]
+    best = why.words[0].best_exchange
+    assert best.answer == planted.SUBJECTS[best.text]
+    assert "Paris" not in [word.text for word in why.words]  # without it there is no such answer
+    other = model.explain("the capital of France", pair=text, token="Rome", against="Madrid")
+    assert (other.answer.text, other.against.text, other.draw.rank > 1) == ("Rome", "Madrid", True)
+    assert {"Rome", "Madrid"}.isdisjoint(word.text for word in other.words)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("family", ENCODERS)
+def test_why_two_texts_are_similar(family: str, pooling: str) -> None:
+    """What a text is about is its country, and that of the other is the same."""
+    model = planted.look_up(family, head="masked", pooling=pooling)
+    why = model.explain("the capital of France is", pair="today tick in France")
+    assert {(word.text, word.origin) for word in why.words[: why.named]} == {("France", "prompt"), ("France", "pair")}
+    assert [why.tokens[position].strip() for word in why.words[:2] for position in word.positions] == ["France", "France"]
+    assert why.checks[-1].lead > why.lead > why.similarity.empty
+    assert why.checks[-1].holds
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_copied(family: str) -> None:
     why = explained(planted.copy(family), "the capital of Italy is", "Italy", "Italy", (*planted.SUBJECTS,), ("is",))

@@ -75,6 +75,7 @@ class Activations:
     source: tuple[int, ...] | None = None  # what an encoder-decoder's encoder reads
     prompt_length: int = 0  # how many of the ids the model did not write
     contents: tuple[str, ...] | None = None  # the texts in the prompt, around which its template stands; None: no template
+    owners: tuple[int | None, ...] | None = None  # of two texts that an encoder reads together: which each token is of
 
     @classmethod
     def of_run(cls, run: RunLike) -> Self:
@@ -108,6 +109,11 @@ class Activations:
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple(token.text for token in self.tokens)
+
+    @property
+    def second(self) -> int | None:
+        """Where the second of two texts begins."""
+        return None if self.owners is None else self.owners.index(1)
 
     @cached_property
     def source_tokens(self) -> tuple[Token, ...]:
@@ -146,7 +152,7 @@ class Activations:
     def _encoder_chunks(self, sites: Sequence[str]) -> Iterator[Chunk]:
         """In an encoder every token sees every other, so the text goes through whole, with some of the sites at a time."""
         for group in [*grouped(sites, lambda site: self._bytes([site]), CHUNK_BYTES)] or [[]]:
-            yield Chunk(0, len(self.ids), *encoder_pass(self.model, self.ids, Watch(frozenset(group))))
+            yield Chunk(0, len(self.ids), *encoder_pass(self.model, self.ids, Watch(frozenset(group)), second=self.second))
 
     def _chunk_size(self, sites: Sequence[str], scored: bool) -> int:
         """How many tokens go through at a time."""

@@ -44,22 +44,26 @@ def grouped(items: Iterable[Item], size: Callable[[Item], int], most: int, count
 
 
 def encoder_pass(
-    model: ModelLike, ids: Sequence[int], watch: Watch, begin: BlockInput | None = None
+    model: ModelLike, ids: Sequence[int], watch: Watch, begin: BlockInput | None = None, second: int | None = None
 ) -> tuple[Floats | None, dict[str, Floats]]:
     """One pass of a model that only reads: its logits for each token or for the text, and what the watch read.
 
-    `begin`: the first block that is computed, and what enters it.
+    `begin`: the first block that is computed, and what enters it. `second`: where the second of two texts begins.
     """
     module = model.module
     import torch
 
     watch, tokens = Watch(watch.reads, {**model.changes, **watch.changes}), torch.tensor([list(ids)])
+    types = None
+    if second is not None and "token_type_ids" in model.tokenizer.model_input_names:
+        types = (torch.arange(len(ids)) >= second).long()[None]
     with torch.inference_mode():
         ready = None
         if begin is not None:
             ready = module.base_model.pass_for(tokens, watch)
             ready = replace(ready, begin=(begin.block, torch.from_numpy(begin.states)[None].to(module.dtype)))
-        output = module(tokens, watch=watch, p=ready)
+        given = {} if types is None else {"token_type_ids": types}
+        output = module(tokens, watch=watch, p=ready, **given)
     logits: Any = getattr(output, "logits", None)
     sites = {site: value[0].float().numpy() for site, value in (output.sites or {}).items()}
     return None if logits is None else logits[0].float().numpy(), sites

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from glassformer.blueprints import Blueprint, Head
+from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step, StepDetail
 from glassformer.decoding.policy import NOTHING
 from glassformer.engine.protocol import Executor
@@ -70,6 +71,14 @@ class ModelLike(Protocol):
     @property
     def module(self) -> Any:
         """The PyTorch model."""
+
+    @property
+    def reader(self) -> Any:
+        """What turns texts to states without PyTorch, as `engine.cpu.executor.CpuReader`; None where PyTorch does."""
+
+    @property
+    def sentence(self) -> SentenceSettings:
+        """How its states become one vector per text."""
 
     @property
     def packed_module(self) -> Any:

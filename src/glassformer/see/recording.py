@@ -234,6 +234,7 @@ def record_pages(run: RunLike, stage: NamedProgress) -> dict[str, RecordedPage]:
 
 def counterpart(run: RunLike, why: Explanation) -> TextPair | None:
     """The text before an explained token, and the same with the word exchanged that decides most."""
+    assert why.position is not None
     whole = Activations.of_run(run)
     if whole.source is not None or not why.named or (exchange := why.words[0].best_exchange) is None:
         return None

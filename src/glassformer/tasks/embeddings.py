@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.sentence_pooling import SIMILARITIES, DenseLayer, SentenceSettings
+from glassformer.checkpoint.sentence_pooling import SIMILARITIES, SentenceSettings
+from glassformer.checkpoint.sentence_vectors import POOLING, sentence_vector, similarity
 from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.ground.typecheck import brief
 from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, input_rows, unpad
@@ -19,20 +20,6 @@ from glassformer.tasks.task import TaskOptions, parse_pair
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
-
-POOLING: Mapping[str, Callable[[Floats], Floats]] = {  # (tokens, hidden) to (hidden,)
-    "cls": lambda states: states[0],
-    "max": lambda states: states.max(0),
-    "mean": lambda states: states.mean(0),
-    "mean_sqrt_len_tokens": lambda states: states.sum(0) / np.sqrt(np.float32(len(states))),
-    "weightedmean": lambda states: np.average(states, axis=0, weights=np.arange(1, len(states) + 1)),
-    "lasttoken": lambda states: states[-1],
-}
-ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
-    "Identity": lambda x: x,
-    "Tanh": np.tanh,
-    "ReLU": lambda x: np.maximum(x, 0),
-}
 
 
 @dataclass(frozen=True)
@@ -101,14 +88,7 @@ class EmbedTask(HiddenStatesTask):
 
     def postprocess(self, item: str, rows: Sequence[EncodedRow], outputs: Sequence[Floats], options: EmbedOptions) -> Floats:
         states = outputs[0][self._skipped_tokens(options) :]
-        poolings = self.sentence.pooling if options.pooling is None else (options.pooling,)
-        vector = np.concatenate([POOLING[name](states) for name in poolings])
-        for layer in self.sentence.dense:
-            vector = _apply_dense(layer, vector)
-        vector = vector[: options.truncate_dim]
-        if self.sentence.normalize if options.normalize is None else options.normalize:
-            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
-        return vector.astype(np.float32)
+        return sentence_vector(states, self.sentence, options.pooling, options.normalize, options.truncate_dim)
 
     def collect(self, answers: list[Any], options: Any) -> Any:
         return np.stack(answers) if answers else np.zeros((0, self.model.config.hidden_size), np.float32)
@@ -186,17 +166,7 @@ class SimilarityTask(EmbedTask):
         return answers
 
     def _compare(self, left: Floats, right: Floats, options: SimilarityOptions) -> Floats:
-        match options.function or self.sentence.similarity:
-            case "dot":
-                similarity = (left * right).sum(-1)
-            case "euclidean":
-                similarity = -np.linalg.norm(left - right, axis=-1)
-            case "manhattan":
-                similarity = -np.abs(left - right).sum(-1)
-            case _:
-                lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
-                similarity = (left * right).sum(-1) / np.maximum(lengths, 1e-12)
-        return np.asarray(similarity, np.float32)
+        return similarity(options.function or self.sentence.similarity, left, right)
 
 
 @dataclass(frozen=True)
@@ -220,8 +190,3 @@ class FeatureExtractionTask(HiddenStatesTask):
         import torch
 
         return torch.from_numpy(outputs[0][None].copy())
-
-
-def _apply_dense(layer: DenseLayer, vector: Floats) -> Floats:
-    out = layer.weight @ vector
-    return ACTIVATIONS[layer.activation](out if layer.bias is None else out + layer.bias)

@@ -2776,6 +2776,11 @@ export interface components {
             evidence: boolean;
             /** Model */
             model?: string | null;
+            /**
+             * Pair
+             * @description A second text: that in which the answer to a question is found, or to which the first one is similar.
+             */
+            pair?: string | null;
             /** Prompt */
             prompt: string | number[] | components["schemas"]["ChatMessage"][];
             /**
@@ -2818,8 +2823,8 @@ export interface components {
         };
         /** glassformer.explanation/1 */
         ExplanationJson: {
-            against: components["schemas"]["AnswerToken"];
-            answer: components["schemas"]["AnswerToken"];
+            against: components["schemas"]["AnswerToken"] | null;
+            answer: components["schemas"]["AnswerToken"] | null;
             carried: components["schemas"]["Carried"] | null;
             checks: components["schemas"]["Check"][];
             draw: components["schemas"]["Draw"] | null;
@@ -2827,11 +2832,12 @@ export interface components {
             lead: number | null;
             model: string;
             named: number;
-            position: number;
-            probability: number | null;
+            position: number | null;
+            probability: (number | null) | null;
             /** @constant */
             schema: "glassformer.explanation/1";
             sentences: string[];
+            similarity: components["schemas"]["Similarity"] | null;
             tokens: string[];
             words: components["schemas"]["WordEffect"][];
         };
@@ -4991,6 +4997,10 @@ export interface components {
             agree: number;
             checked: number;
         };
+        Similarity: {
+            empty: number | null;
+            function: string;
+        };
         /**
          * SiteChange
          * @description value · scale + shift, at some positions, heads and neurons; or a projection, or bounds.
@@ -5672,7 +5682,7 @@ export interface components {
             exchanges: components["schemas"]["Exchange"][];
             left_out: (number | null) | null;
             /** @enum {unknown} */
-            origin: "prompt" | "answer" | "template";
+            origin: "prompt" | "answer" | "template" | "pair";
             positions: number[];
             text: string;
         };

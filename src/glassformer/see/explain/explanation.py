@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from glassformer.ground.arguments import checked
-from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow, TokenStrip
+from glassformer.page.document import Cell, Column, Heading, Page, PagePart, Paragraph, Table, TableRow, TokenStrip
 from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.see.explain.words import Origin
 from glassformer.see.patching.view import AnswerToken
@@ -147,18 +147,29 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Similarity:
+    """What the numbers of an explanation are where it is of two texts' similarity."""
+
+    function: str  # cosine or dot
+    empty: float  # what the texts' similarity to a text without words is at the most
+
+
+@dataclass(frozen=True)
 class Explanation(View):
-    """Why a token came next."""
+    """Why a token came next, a text was labelled as it was, an answer was found in it, or two texts are similar.
+
+    Of two texts that are similar `lead` is their similarity, and there is no answer.
+    """
 
     SCHEMA = "glassformer.explanation/1"
     RECORDS = "words"
 
     model: str
-    position: int  # of the token before it
-    tokens: tuple[str, ...]  # the text whose words are taken away: up to there, an encoder's whole, or a source
-    answer: AnswerToken
-    probability: float
-    against: AnswerToken
+    position: int | None  # of the token before it
+    tokens: tuple[str, ...]  # the text whose words are taken away: up to there, an encoder's whole, a source, or two texts
+    answer: AnswerToken | None
+    probability: float | None
+    against: AnswerToken | None
     lead: float
     draw: Draw | None
     words: tuple[WordEffect, ...]  # by their worth
@@ -167,6 +178,7 @@ class Explanation(View):
     checks: tuple[Check, ...]
     sentences: tuple[str, ...]  # the answer
     evidence: tuple[Evidence, ...] = ()  # how each clause was measured, if that was asked for
+    similarity: Similarity | None = None  # of two texts, if that is explained
 
     @checked
     def records(self) -> list[dict[str, Any]]:
@@ -174,9 +186,10 @@ class Explanation(View):
         return [{**flat_data(word), "worth": word.worth} for word in self.words]
 
     def page(self, everything: bool = False) -> Page:
-        title = f"{self.model}: why {visible(self.answer.text)}"
+        title = f"{self.model}: why {self._subject}"
         parts: list[PagePart] = [Heading(title), Paragraph("\n".join(self.sentences), "strong"), self._strip()]
-        parts += [Heading("the words: what the lead loses without each, in bits"), self._words(everything)]
+        unit = "the similarity loses without each" if self.answer is None else "the lead loses without each, in bits"
+        parts += [Heading(f"the words: what {unit}"), self._words(everything)]
         if self.carried is not None and self.carried.parts:
             parts += self._parts(self.carried, everything)
         if self.checks:
@@ -185,13 +198,23 @@ class Explanation(View):
             parts += self._evidence()
         return Page(title, tuple(parts))
 
+    @property
+    def _subject(self) -> str:
+        if self.answer is None:
+            return "the texts are similar"
+        return spoken(self.answer.text) if self._of_two else visible(self.answer.text)
+
+    def _signed(self, value: float | None) -> str:
+        return "" if value is None else f"{value:+.{2 if self.similarity else 1}f}"
+
     def _strip(self) -> TokenStrip:
         """The text without its template, each word shaded by its worth."""
         most, worth = self._most, {position: word for word in self.words for position in word.positions}
         shown = [position for position in range(len(self.tokens)) if worth.get(position) not in self._template]
         words = [worth.get(position) for position in shown]
         values = tuple(0.0 if word is None else max(-1.0, min(1.0, word.worth / most)) for word in words)
-        notes = tuple("" if word is None else f"{word.text}: {-word.worth:+.1f} bits" for word in words)
+        unit = "" if self.similarity else " bits"
+        notes = tuple("" if word is None else f"{word.text}: {self._signed(-word.worth)}{unit}" for word in words)
         return TokenStrip(tuple(visible(self.tokens[position]) for position in shown), values, notes)
 
     @property
@@ -203,21 +226,28 @@ class Explanation(View):
         return max([abs(word.worth) for word in self.words] or [0.0]) or 1.0
 
     def _words(self, everything: bool) -> Table:
-        columns = (
-            Column("word", "token", min_width=8), Column("left out", "number"), Column("exchanged", "number"),
-            Column("", "signed bar", priority=7), Column("exchanged for", priority=5), Column("stands in", priority=3),
-        )  # fmt: skip
-        rows = [
-            TableRow(
-                (
-                    visible(word.text), _signed(word.left_out), _signed(word.exchanged), word.worth / self._most,
-                    ", ".join(f"{one.text} → {visible(one.answer)}" for one in word.exchanges), word.origin,
-                ),
-                "chosen" if index < self.named else "",
-            )
-            for index, word in enumerate(self.words[: None if everything else SHOWN_WORDS])
-        ]  # fmt: skip
-        return Table(columns, tuple(rows))
+        places = {"prompt": "the first", "pair": "the second"} if self._of_two else {}
+        shown = self.words[: None if everything else SHOWN_WORDS]
+        columns = [Column("word", "token", min_width=8), Column("left out", "number"), Column("", "signed bar", priority=7)]
+        cells: list[list[Cell]] = [
+            [visible(word.text), self._signed(word.left_out), word.worth / self._most] for word in shown
+        ]
+        if self.similarity is None:
+            columns[2:2] = [Column("exchanged", "number")]
+            columns.append(Column("exchanged for", priority=5))
+            for word, row in zip(shown, cells, strict=True):
+                row[2:2] = [self._signed(word.exchanged)]
+                row.append(", ".join(f"{one.text} → {visible(one.answer)}" for one in word.exchanges))
+        columns.append(Column("stands in", priority=3))
+        rows = (
+            TableRow((*row, places.get(word.origin, word.origin)), "chosen" if index < self.named else "")
+            for index, (word, row) in enumerate(zip(shown, cells, strict=True))
+        )
+        return Table(tuple(columns), tuple(rows))
+
+    @property
+    def _of_two(self) -> bool:
+        return any(word.origin == "pair" for word in self.words)
 
     def _parts(self, carried: Carried, everything: bool) -> list[PagePart]:
         columns = (
@@ -243,8 +273,10 @@ class Explanation(View):
         ]
 
     def _checks(self) -> list[PagePart]:
-        rows = tuple(TableRow((check.claim, f"{check.lead:+.1f}", "yes" if check.holds else "no")) for check in self.checks)
-        columns = (Column("checked", wraps=True), Column("lead", "number"), Column("holds"))
+        rows = tuple(
+            TableRow((check.claim, self._signed(check.lead), "yes" if check.holds else "no")) for check in self.checks
+        )
+        columns = (Column("checked", wraps=True), Column("lead" if self.answer else "similarity", "number"), Column("holds"))
         return [Heading(f"does it hold? {faithfulness(self.checks)}"), Table(columns, rows)]
 
     def _evidence(self) -> list[PagePart]:
@@ -258,20 +290,17 @@ class Explanation(View):
         return [Heading("how each clause was measured"), Table(columns, rows)]
 
     def __repr__(self) -> str:
-        return f"Explanation({self.answer.text!r}: {' '.join(self.sentences)})"
-
-
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.1f}"
+        return f"Explanation({self._subject}: {' '.join(self.sentences)})"
 
 
 def spoken(token: str) -> str:
     """A token as it stands in a sentence: without the blank before it.
 
-    >>> spoken(" Paris"), spoken(" ")
-    ('Paris', '␣')
+    >>> spoken(" Paris"), spoken(" "), spoken("New York")
+    ('Paris', '␣', 'New York')
     """
-    return visible(token.strip() or token)
+    text = token.strip()
+    return visible(text).replace("␣", " ") if text else visible(token)
 
 
 def quoted(token: str) -> str:

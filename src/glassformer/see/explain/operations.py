@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Unpack
 
-import numpy as np
-
-from glassformer.ground.candidates import log_softmax
+from glassformer.ground.errors import InputError, spell
 from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.see.activations import Activations, token_ids
@@ -23,9 +21,11 @@ from glassformer.see.attribution import AgainstArgument, PositionArgument, Token
 from glassformer.see.explain.evidence import evidence_for
 from glassformer.see.explain.explanation import Check, Draw, Explanation, by_worth, sentences
 from glassformer.see.explain.parts import carried_by
+from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import FULL, QUICK, Question, ask, check_explainable, read_answer
+from glassformer.see.explain.similarity import explain_similarity
 from glassformer.see.explain.telling import telling_token
-from glassformer.see.explain.texts import read_text
+from glassformer.see.explain.texts import ReadWhole, read_text
 from glassformer.see.explain.word_effects import word_checks, word_effects
 from glassformer.see.explain.words import spelled_places
 from glassformer.see.patching.view import AnswerToken
@@ -44,7 +44,8 @@ EvidenceArgument = Annotated[bool, about("Say of each clause how it was measured
     verb="why",
     route="explain",
     example='glass why "What is the capital of France?"   ·   glass why "What is the capital of France?" --token is   ·   '
-    'glass why --raw "The capital of France is" --against " Rome"',
+    'glass why --raw "The capital of France is" --against " Rome"   ·   '
+    'glass why -m minilm "How old are you?" --pair "What is your age?"',
 )
 def explain_answer(
     model: ModelLike,
@@ -60,6 +61,14 @@ def explain_answer(
     ] = 24,
     quick: QuickArgument = False,
     evidence: EvidenceArgument = False,
+    pair: Annotated[
+        str | None,
+        about(
+            "A second text: that in which the answer to a question is found, or to which the first one is similar.",
+            "--pair",
+            "--context",
+        ),
+    ] = None,
     answer_ids: Annotated[
         Sequence[int] | None,
         about(
@@ -78,6 +87,8 @@ def explain_answer(
 ) -> Explanation:
     """Say why the model answers as it does: the words that decide, what carries them, and whether that holds."""
     PromptOptions.of(prompt_options, explain_answer)
+    if pair is not None:
+        return _explained_pair(model, prompt, pair, token, against, quick, evidence, progress)
     if not model.writes:
         return explain(model.read(prompt), token=token, against=against, quick=quick, evidence=evidence, progress=progress)
     if answer_ids is None:
@@ -99,6 +110,27 @@ def explain_run(
 ) -> Explanation:
     """Why a run wrote one of its tokens: the one named, or the one that tells most."""
     return _explained_token(Activations.of_run(run), run, token, against, quick, evidence, progress)
+
+
+def _explained_pair(
+    model: ModelLike, prompt: Prompt, pair: str, token: int | str | None, against: int | str | None, quick: bool,
+    evidence: bool, progress: Progress | None,
+) -> Explanation:  # fmt: skip
+    """Why a model finds an answer in a text, labels two texts as it does, or holds them for similar."""
+    if not isinstance(prompt, str):
+        raise InputError(f"{spell('pair')} goes with a text. Leave it out after token ids or messages.")
+    if model.head not in ("question", "sequence"):
+        if token is not None or against is not None:
+            raise InputError(
+                f"two texts' similarity has no tokens to choose. Leave out {spell('token')} and {spell('against')}."
+            )
+        return explain_similarity(model, prompt, pair, quick=quick, evidence=evidence, progress=progress)
+    reading, encoding = read_two(model, prompt, pair)
+    text = ReadPassages(reading, encoding, pair) if model.head == "question" else ReadWhole(reading, None)
+    text.read()
+    question = ask(text, text.position, token, against)
+    question.effort = QUICK if quick else FULL
+    return explained(question, progress, None, evidence)
 
 
 def _explained_token(
@@ -162,7 +194,7 @@ def explained(
         checks = (*word_checks(question, [word for word, _ in effects], named), *(carried[1] if carried else ()))
     if progress is not None:
         progress(STAGES, STAGES)
-    probabilities = np.exp(log_softmax(logits))
+    probabilities = question.text.probabilities(logits)
     best = int(logits.argmax())
     rank = int((logits > logits[question.token]).sum()) + 1
     draw = None

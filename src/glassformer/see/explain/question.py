@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import InputError, spell
 from glassformer.see.activations import Activations
-from glassformer.see.attribution import resolve_token_id, runner_up
+from glassformer.see.attribution import runner_up
 from glassformer.see.explain.texts import ReadText, ReadWhole, best_tokens, read_text
 from glassformer.see.explain.words import alike
-from glassformer.see.metrics import answer_position, find_label
+from glassformer.see.metrics import answer_position
 from glassformer.see.tokens import find_token
 from glassformer.see.view import Floats
 
@@ -94,7 +94,7 @@ class Question:
 
 @contextmanager
 def read_answer(reading: Activations, position: int | str) -> Iterator[ReadText]:
-    """A text read up to a position, or by an encoder: then to its gap, or for its label."""
+    """A text read up to a position, or by an encoder: then to its gap, or for its label or answer."""
     if reading.model.writes:
         at = find_token(position, reading.texts)
         with read_text(reading, at + 1, at) as text:
@@ -107,31 +107,29 @@ def read_answer(reading: Activations, position: int | str) -> Iterator[ReadText]
 
 def check_explainable(reading: Activations) -> None:
     model = reading.model
+    if model.head == "question":
+        raise InputError(
+            f"{model.name} finds the answer to a question in a text. Give the question, and the text with {spell('pair')}."
+        )
     if not model.writes and model.head not in ("masked", "sequence", "token"):
         raise InputError(
-            f"{model.name} neither goes on with a text nor fills gaps or labels it, so nothing can be explained."
+            f"{model.name} neither goes on with a text nor fills gaps or labels it. Hold it against another one with "
+            f"{spell('pair')}: then it is explained why they are similar."
         )
 
 
 def ask(text: ReadText, position: int, token: int | str | None, against: int | str | None) -> Question:
     """Why a token after a position, and not another one."""
     logits = text.logits(position)
-    chosen = answer_index(text, token, logits)
+    chosen = text.find(token, logits)
     if against is None:
         lead = Lead(chosen, *rival_of(text, position, chosen))
     else:
-        lead = Lead(chosen, answer_index(text, against, logits), alone=True)
+        lead = Lead(chosen, text.find(against, logits), alone=True)
     if lead.against == chosen:
         raise InputError("a token has no lead over itself. Hold it against another one.")
+    text.chosen = (chosen, lead.against) if lead.alone else (chosen,)
     return Question(text, position, lead)
-
-
-def answer_index(text: ReadText, token: int | str | None, logits: Floats) -> int:
-    """The index of a token or a label; None is the best one's."""
-    model = text.reading.model
-    if token is None or model.writes or model.head == "masked":
-        return resolve_token_id(model, token, logits)
-    return find_label(model, token).id
 
 
 def rival_of(text: ReadText, position: int, token: int) -> tuple[int, bool, tuple[int, ...]]:
@@ -140,19 +138,21 @@ def rival_of(text: ReadText, position: int, token: int) -> tuple[int, bool, tupl
     "Paris" is held against "Lyon" and not against "the": nobody asks why it was not that.
     """
     logits = text.logits(position)
-    if len(logits) < 2:
-        raise InputError(f"{text.reading.model.name} has one label, so there is no other that it could lead over.")
-    first, own = runner_up(logits, token), text.answer(token)
-    if not alike(own, own) or not _specific(text, position, token):
-        return first, False, ()
-    others = [other for other in best_tokens(logits, RIVALS) if other != token]
-    for index, other in enumerate(others):
+    others, aside = logits.copy(), text.overlapping(token)
+    others[list(aside)] = -np.inf
+    if len(logits) < len(aside) + 2:
+        raise InputError(text.without_rival)
+    first, own = runner_up(others, token), text.answer(token)
+    if aside or not alike(own, own) or not _specific(text, position, token):
+        return first, False, aside
+    likely = [other for other in best_tokens(logits, RIVALS) if other != token]
+    for index, other in enumerate(likely):
         if logits[first] - logits[other] > NEAR * math.log(2):
             break
         written = text.answer(other)
         fits = alike(written, own) and written[:1].isspace() == own[:1].isspace()
         if fits and _specific(text, position, other):
-            return other, False, tuple(others[:index])
+            return other, False, tuple(likely[:index])
     return first, False, ()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from glassformer.ground.errors import NotNumbers
 from glassformer.ground.ownership import NotCopied
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import CHUNK_BYTES, CHUNK_TOKENS, Activations, to_numpy
-from glassformer.see.explain.words import LIKELY, Word, embeddings, words_of
+from glassformer.see.attribution import resolve_token_id
+from glassformer.see.explain.explanation import Outcome
+from glassformer.see.explain.words import LIKELY, Word, alike, embeddings, words_of
+from glassformer.see.metrics import find_label
 from glassformer.see.passes import encoder_pass, grouped
 from glassformer.see.patching.pair import align
 from glassformer.see.tokens import describe_tokens, token_text
@@ -33,6 +37,7 @@ class ReadText(NotCopied):
     """
 
     position: int  # after which the answer stands
+    chosen: tuple[int, ...] = ()  # the answers that are explained
 
     def __init__(self, reading: Activations, end: int, kept: int) -> None:
         """`end`: how many tokens are read. `kept`: the position from which on logits are kept."""
@@ -71,6 +76,32 @@ class ReadText(NotCopied):
         """What an index of the logits stands for."""
         return token_text(self.reading.model.tokenizer, index)
 
+    def find(self, answer: int | str | None, logits: Floats) -> int:
+        """The index that an answer has in the logits; None is the best one's."""
+        return resolve_token_id(self.reading.model, answer, logits)
+
+    @property
+    def without_rival(self) -> str:
+        """What is said where there is no other answer."""
+        return f"{self.reading.model.name} has one label, so there is no other that it could lead over."
+
+    def said(self, index: int, ids: Sequence[int]) -> str:
+        """What an index of the logits stands for in another text."""
+        return self.answer(index)
+
+    def overlapping(self, index: int) -> tuple[int, ...]:
+        """What is so nearly the same answer that it is no rival."""
+        return ()
+
+    def outcome(self, best: int, answer: int) -> Outcome:
+        """What another text's best answer is to this one's."""
+        if best == answer:
+            return "unchanged"
+        return "another" if alike(self.answer(best), self.answer(answer)) else "another kind"
+
+    def probabilities(self, logits: Floats) -> Floats:
+        return np.exp(log_softmax(logits))
+
     def read(self) -> None:
         size = max(1, min(CHUNK_TOKENS, CHUNK_BYTES // (4 * self.reading.model.config.vocab_size)))
         for start in range(0, len(self.ids), size):
@@ -93,7 +124,7 @@ class ReadText(NotCopied):
         return logits
 
     def probability(self, position: int, token: int) -> float:
-        return probability(self.logits(position), token)
+        return float(self.probabilities(self.logits(position))[token])
 
     def elsewhere(self, position: int, token: int) -> float:
         """How probable the model held a token to be after the text's other tokens, on average."""
@@ -174,6 +205,8 @@ class ReadWhole(ReadText):
 
     def words(self) -> list[Word]:
         words = words_of(self.reading, len(self.ids), self.reading.contents)
+        if self.reading.second is not None:  # what stands around two texts tells them apart
+            words = [word for word in words if word.origin != "template"]
         return [word for word in words if self.gap not in word.positions]
 
     def expected(self, word: Word) -> list[int]:
@@ -182,10 +215,40 @@ class ReadWhole(ReadText):
     def answer(self, index: int) -> str:
         return self.reading.model.label(index) if self.labels else super().answer(index)
 
+    def find(self, answer: int | str | None, logits: Floats) -> int:
+        if answer is None or not self.labels:
+            return super().find(answer, logits)
+        return find_label(self.reading.model, answer).id
+
+    def scored(self, ids: Sequence[int], watch: Watch | None = None) -> tuple[Floats, dict[str, Floats]]:
+        """The logits of another text, of each token or of all of it, and what a watch reads."""
+        watch = Watch() if watch is None else watch
+        watch = Watch(watch.reads | {"scores"}, watch.changes)
+        scores, sites = encoder_pass(self.reading.model, ids, watch, second=self._second(ids))
+        return sites["scores"] if scores is None else scores, sites  # heads for questions have outputs of other names
+
+    def readout(self, scores: Floats, ids: Sequence[int]) -> Floats:
+        """The logits that are explained."""
+        return scores if self.gap is None else scores[moved(self.ids, ids, self.gap)]
+
+    def _second(self, ids: Sequence[int]) -> int | None:
+        """Where the second text begins in one of which words were taken away or exchanged: behind as many of the tokens
+        that stand around the texts.
+        """
+        if self.reading.second is None:
+            return None
+        before = sum(token in self.around for token in self.ids[: self.reading.second])
+        places = [place for place, token in enumerate(ids) if token in self.around]
+        return places[before - 1] + 1
+
+    @cached_property
+    def around(self) -> set[int]:
+        """The ids of the tokens that stand around two texts."""
+        return {token for token, owner in zip(self.ids, self.reading.owners or (), strict=True) if owner is None}
+
     def read(self) -> None:
-        scores, _ = encoder_pass(self.reading.model, self.ids, Watch())
-        assert scores is not None
-        self.kept = [scores if self.gap is None else scores[self.gap]]
+        scores, _ = self.scored(self.ids)
+        self.kept = [self.readout(scores, self.ids)]
         self.likely = [] if self.labels else list(map(best_tokens, scores))
 
     def elsewhere(self, position: int, token: int) -> float:
@@ -193,9 +256,7 @@ class ReadWhole(ReadText):
 
     def after(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         for text in texts:
-            scores, _ = encoder_pass(self.reading.model, text, Watch())
-            assert scores is not None
-            yield scores if self.gap is None else scores[moved(self.ids, text, self.gap)]
+            yield self.readout(self.scored(text)[0], text)
 
 
 def moved(ids: Sequence[int], other: Sequence[int], position: int) -> int:

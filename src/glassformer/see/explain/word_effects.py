@@ -7,23 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from glassformer.ground.candidates import log_softmax
-from glassformer.see.explain.explanation import Check, Exchange, Outcome, WordEffect, quoted_list
+from glassformer.see.explain.explanation import Check, Exchange, WordEffect, quoted_list
 from glassformer.see.explain.question import Question
 from glassformer.see.explain.texts import ReadText, best_tokens
-from glassformer.see.explain.words import Word, alike, exchanged, exchanges, without
+from glassformer.see.explain.words import MAX_WORDS, Word, exchanged, exchanges, without
 from glassformer.see.tokens import token_text
 from glassformer.see.view import Floats
-
-MAX_WORDS = 64  # that are taken away one by one; of more, the later ones are
 
 
 def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     """What each word is worth: all are left out and exchanged once, and those that matter most a few times more."""
     tokenizer, effort = question.reading.model.tokenizer, question.effort
-    words = question.text.words()[-MAX_WORDS:]
+    words = question.text.words()[-MAX_WORDS:]  # of more, the later ones
     words = [word for word in words if len(without(question.ids, [word])) > 0]
     others = instead(question.text, words, effort.exchanges)
     texts = [without(question.ids, [word]) for word in words if effort.leave_out or word not in others]
@@ -32,12 +27,12 @@ def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
     left_out = {
         word: question.lead.of(next(logits)) - question.whole for word in words if effort.leave_out or word not in others
     }
-    tried = {word: [_exchange(question, found[0], next(logits))] for word, found in others.items()}
+    tried = {word: [_exchange(question, word, found[0], next(logits))] for word, found in others.items()}
     strongest = sorted(tried, key=lambda word: min(left_out.get(word, 0.0), tried[word][0].change))[: effort.words]
     more = [(word, token) for word in strongest for token in others[word][1:]]
     texts = [exchanged(question.ids, {word: token}, tokenizer) for word, token in more]
     for (word, token), scores in zip(more, question.text.after(texts), strict=True):
-        tried[word].append(_exchange(question, token, scores))
+        tried[word].append(_exchange(question, word, token, scores))
     return [
         (word, WordEffect(word.text, word.origin, word.positions, left_out.get(word), tuple(tried.get(word, ()))))
         for word in words
@@ -72,16 +67,12 @@ def _with_blank_of(text: ReadText, word: Word) -> list[int]:
     return [token for token in text.expected(word) if token_text(tokenizer, token)[:1].isspace() == blank]
 
 
-def _exchange(question: Question, token: int, logits: Floats) -> Exchange:
-    tokenizer, best = question.reading.model.tokenizer, int(logits.argmax())
-    outcome: Outcome = "another kind"
-    if best == question.token:
-        outcome = "unchanged"
-    elif alike(question.text.answer(best), question.text.answer(question.token)):
-        outcome = "another"
+def _exchange(question: Question, word: Word, token: int, logits: Floats) -> Exchange:
+    text, tokenizer, best = question.text, question.reading.model.tokenizer, int(logits.argmax())
     return Exchange(
-        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole, question.text.answer(best),
-        best, float(np.exp(log_softmax(logits)[best])), outcome,
+        token_text(tokenizer, token).strip(), token, question.lead.of(logits) - question.whole,
+        text.said(best, exchanged(question.ids, {word: token}, tokenizer)), best, float(text.probabilities(logits)[best]),
+        text.outcome(best, question.token),
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from glassformer.see.tokens import Token, token_text
 from glassformer.see.view import Floats
 from glassformer.text import Tokenizer
 
-Origin: TypeAlias = Literal["prompt", "answer", "template"]
+Origin: TypeAlias = Literal["prompt", "answer", "template", "pair"]  # the last: the second of two texts
+MAX_WORDS = 64  # of a text, that are taken away one by one
 LIKELY = 200  # tokens that the model expects most in a word's place, among which exchanges are looked for
 WHOLE = 3  # letters: a shorter token is rather a piece of a word
 STEM = 4  # characters: a token that shares as many is another form of the same word
@@ -49,11 +50,12 @@ def words_of(reading: Activations, end: int, contents: Sequence[str] | None = No
     """
     tokens = reading.tokens[:end]
     texts = [token.text for token in tokens]
-    origins = _origins(tokens, reading.prompt_length, contents)
-    found: dict[str, tuple[Origin, list[tuple[int, ...]]]] = {}
+    origins = _origins(tokens, reading.prompt_length, contents, reading.second)
+    found: dict[tuple[bool, str], tuple[Origin, list[tuple[int, ...]]]] = {}
     template = tuple(position for position, origin in enumerate(origins) if origin == "template")
     for place in _spelled(texts, origins):
-        found.setdefault(_spelling(texts, place).casefold(), (origins[place[0]], []))[1].append(place)
+        key = origins[place[0]] == "pair", _spelling(texts, place).casefold()
+        found.setdefault(key, (origins[place[0]], []))[1].append(place)
     words = [Word(_spelling(texts, places[0]), origin, tuple(places)) for origin, places in found.values()]
     around = "the special tokens" if contents is None else "the chat template"
     return [*words, Word(around, "template", (template,))] if template else words
@@ -63,9 +65,13 @@ def _spelling(texts: Sequence[str], place: Sequence[int]) -> str:
     return "".join(texts[position] for position in place).strip()
 
 
-def _origins(tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None) -> list[Origin]:
+def _origins(
+    tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None, second: int | None
+) -> list[Origin]:
     """Where each token comes from."""
     origins: list[Origin] = ["prompt" if index < prompt_length else "answer" for index in range(len(tokens))]
+    if second is not None:
+        origins[second:] = ["pair"] * len(origins[second:])
     if contents is not None:
         texts = [token.text for token in tokens[:prompt_length]]
         starts = np.cumsum([0, *map(len, texts)])

@@ -1,0 +1,61 @@
+"""A text's states as one vector, as a sentence embedder's settings say, and how similar two vectors are.
+
+Shapes: states (tokens, hidden); vectors (hidden,), or any number of them (…, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from glassformer.checkpoint.sentence_pooling import DenseLayer, Floats, SentenceSettings
+
+POOLING: Mapping[str, Callable[[Floats], Floats]] = {
+    "cls": lambda states: states[0],
+    "max": lambda states: states.max(0),
+    "mean": lambda states: states.mean(0),
+    "mean_sqrt_len_tokens": lambda states: states.sum(0) / np.sqrt(np.float32(len(states))),
+    "weightedmean": lambda states: np.average(states, axis=0, weights=np.arange(1, len(states) + 1)),
+    "lasttoken": lambda states: states[-1],
+}
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "Identity": lambda x: x,
+    "Tanh": np.tanh,
+    "ReLU": lambda x: np.maximum(x, 0),
+}
+
+
+def sentence_vector(
+    states: Floats, settings: SentenceSettings, pooling: str | None = None, normalize: bool | None = None,
+    dimensions: int | None = None,
+) -> Floats:  # fmt: skip
+    """The vector of a text's states; what is None is as the settings say. `dimensions`: how many of the first are kept."""
+    poolings = settings.pooling if pooling is None else (pooling,)
+    vector = np.concatenate([POOLING[name](states) for name in poolings])
+    for layer in settings.dense:
+        vector = _apply_dense(layer, vector)
+    vector = vector[:dimensions]
+    if settings.normalize if normalize is None else normalize:
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return vector.astype(np.float32)
+
+
+def similarity(function: str, left: Floats, right: Floats) -> Floats:
+    """How similar vectors are, the higher the more: cosine, dot, euclidean or manhattan."""
+    match function:
+        case "dot":
+            value = (left * right).sum(-1)
+        case "euclidean":
+            value = -np.linalg.norm(left - right, axis=-1)
+        case "manhattan":
+            value = -np.abs(left - right).sum(-1)
+        case _:
+            lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+            value = (left * right).sum(-1) / np.maximum(lengths, 1e-12)
+    return np.asarray(value, np.float32)
+
+
+def _apply_dense(layer: DenseLayer, vector: Floats) -> Floats:
+    out = layer.weight @ vector
+    return ACTIVATIONS[layer.activation](out if layer.bias is None else out + layer.bias)
