@@ -255,12 +255,6 @@ class TestChanges:
         assert Change(positions=frozenset({9})).apply(value, stream()) is value
 
 
-class TestUnusableChanges:
-    def test_refused_when_the_shapes_do_not_fit(self, model: Any) -> None:
-        with pytest.raises(SiteError, match="{.batch.: 2, .heads.: 4, .length.: 6, "):
-            model(IDS, watch={"blocks.0.attention.heads": Change(shift=torch.ones(5))})
-
-
 def test_a_row_is_patched_with_its_own_value_next_to_a_longer_row(model: Any) -> None:
     """A change meets the row's own part, not the room that a longer row makes for it."""
     executor = PlainExecutor(model)

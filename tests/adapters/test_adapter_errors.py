@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.adapters.peft import compile_pattern
-from glassformer.ground.errors import CheckpointError, GlassError, InputError, InputTypeError, ModelNotFound
+from glassformer.ground.errors import CheckpointError, GlassError, InputTypeError, ModelNotFound
 from tests.adapters.conftest import MakeAdapter
 from tests.parity import reference
 
@@ -109,8 +109,6 @@ def test_an_adapter_whose_base_is_not_here(make_adapter: MakeAdapter) -> None:
 
 def test_arguments_that_are_no_adapters(make_adapter: MakeAdapter, tmp_path: Path) -> None:
     base, adapter, _ = make_adapter("llama", target_modules=["q_proj"])
-    with pytest.raises(InputError, match=r"there is no adapter_mode 'besides'\. Did you mean 'beside'\?"):
-        glassformer.load(base, adapter=adapter, adapter_mode="besides")
     for wrong in (7, [], {"a": "much"}, [3]):
         with pytest.raises(InputTypeError, match="adapter is a path"):
             glassformer.load(base, adapter=wrong)  # type: ignore[arg-type]
@@ -139,5 +137,5 @@ def test_patterns_that_people_write_are_accepted(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "((ab)+c?)+", ".*" * 20, "(?:(?:x+)y)*", "a" * 5000])
 def test_patterns_that_take_for_ever_are_refused(pattern: str) -> None:
-    with pytest.raises(CheckpointError, match="Write the modules' names out"):
+    with pytest.raises(CheckpointError, match="no pattern"):
         compile_pattern(pattern, Path("x"))

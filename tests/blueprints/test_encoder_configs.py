@@ -11,8 +11,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from glassformer import blueprints
 from glassformer.blueprints import read_config
-from glassformer.engine.lowering import Lowering
-from glassformer.ground.errors import ConfigError, ExecutorError
+from glassformer.ground.errors import ConfigError
 from glassformer.ops.positions import DistanceBuckets
 from tests.parity.configs import TINY
 
@@ -76,9 +75,3 @@ def test_logarithmic_buckets_are_the_references(span: int, furthest: int) -> Non
 
 def test_each_distance_has_its_own_bucket_without_logarithms() -> None:
     assert DistanceBuckets(3, 3, logarithmic=False).numbers().tolist() == [0, 1, 2, 3, 4, 5, 5]
-
-
-def test_native_engines_refuse_token_types_without_positions() -> None:
-    config = tiny("deberta-v2", type_vocab_size=2)
-    with pytest.raises(ExecutorError, match="cannot add token types to vectors without positions"):
-        Lowering(blueprints.blueprint(config, "base"), "", frozenset(), frozenset(), config).lower()

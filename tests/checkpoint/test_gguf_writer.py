@@ -20,7 +20,7 @@ from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout, tensors_from_gguf
 from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, Transposed
-from glassformer.ground.errors import CheckpointError, InputError, WriteError
+from glassformer.ground.errors import InputError, WriteError
 from tests.checkpoint.files import refused, weights, write_folder
 from tests.checkpoint.files import write_gguf as made_by_the_library
 from tests.patience import patience
@@ -198,8 +198,3 @@ def test_gguf_names_round_trip(architecture: str, tmp_path: Path) -> None:
         if layout is not None:
             assert np.array_equal(layout.to_stored(one.to_float32()), found.raw[theirs].to_float32())
     assert len(found.raw) == len(weights(architecture))
-
-
-def test_interleaved_rows_must_divide_into_heads() -> None:
-    with pytest.raises(CheckpointError, match="which do not make pairs in 4 heads"):
-        gguf_name_and_layout(TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8))

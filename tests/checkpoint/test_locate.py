@@ -811,12 +811,6 @@ def test_a_model_that_comes_with_the_package_needs_no_network(monkeypatch: pytes
         local_cache.cached_items("g2p")
 
 
-def test_a_damaged_installation_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "SHIPPED_MODELS", tmp_path)
-    with pytest.raises(FetchError, match="This installation lacks .*g2p.*Install glassformer again"):
-        locate("g2p")
-
-
 # Progress ---------------------------------------------------------------------------------------------------------
 
 

@@ -232,11 +232,6 @@ class Plain:
         return b"".join(self.tokens[number] for number in ids).decode(errors="replace")
 
 
-def test_a_tokenizer_without_letters() -> None:
-    with pytest.raises(SettingError, match="this tokenizer has no letters, so no grammar can guide it. Use a model with"):
-        Grammar.compile("regex", "1", Plain(b"1", b"2"))
-
-
 def test_a_tokenizer_that_llguidance_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException): ...
 

@@ -106,26 +106,6 @@ def test_every_divided_site_has_heads_or_neurons() -> None:
     assert all(plan.sites[site][split.axis] == split.size for site, split in sites.items())
 
 
-def test_a_family_with_a_projection_for_each_head_is_refused() -> None:
-    config = read_config({"model_type": "scratch", "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2})
-    with pytest.raises(ExecutorError, match="a scratch model cannot be split among ranks: each head has a projection"):
-        split_model(blueprint(config, "causal"), 2)
-
-
-def test_a_norm_over_divided_values_is_refused() -> None:
-    from glassformer.blueprints.blueprint import Builder
-
-    builder = Builder(read_config(reference.config("llama").to_dict()))
-    with builder.block(0, "layers"):
-        x = builder.embed("embed")
-        q, k, v = (builder.heads(x, name, 4, 12) for name in "qkv")
-        joined = builder.norm(builder.attend(q, k, v, "attention"), "inner_norm", 1e-6)
-        x = builder.linear(joined, "output", 48)
-    builder.scores(x, "lm_head", 160)
-    with pytest.raises(ExecutorError, match=r"its layers\.0\.inner_norm needs all of what would be divided"):
-        split_model(builder.build("causal"), 2)
-
-
 def test_a_model_that_writes_nothing_is_refused() -> None:
     config = read_config(reference.config("llama").to_dict())
     with pytest.raises(ExecutorError, match="base head"):

@@ -139,7 +139,7 @@ def test_transcoders(kind: str, tmp_path: Path) -> None:
     assert dictionary.clamp({1: 0.0}).keys() == {"blocks.0.mlp.update"}
     del hooks["hook_name_out"]
     assert read_dictionary(write_folder(tmp_path / "t", kind, tensors, metadata=hooks)).site_out == "blocks.0.mlp.update"
-    with pytest.raises(GlassError, match="does not say which site it predicts"):
+    with pytest.raises(GlassError, match="a transcoder"):
         read_dictionary(write_folder(tmp_path / "t", kind, tensors, metadata={"hook_name": "blocks.0.hook_resid_mid"}))
 
 

@@ -119,6 +119,6 @@ def test_a_change_is_noticed(tmp_path: Path) -> None:
     source.check_unchanged()
     with (tmp_path / "in.jsonl").open("a") as file:
         file.write('"b"\n')
-    with pytest.raises(InputError, match="was changed while the job ran. Put it back as it was"):
+    with pytest.raises(InputError, match="in.jsonl was changed"):
         source.check_unchanged()
     source.close()

@@ -106,16 +106,10 @@ def test_another_file_is_never_overwritten(tmp_path: Path, content: bytes) -> No
     assert (tmp_path / "ledger").read_bytes() == content
 
 
-def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ledger").write_bytes(encode_line({"ledger": 2, "job": {}}))
-    with pytest.raises(InputError, match="is the ledger of another version of Glassformer"):
-        Ledger(tmp_path / "ledger")
-
-
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger") as ledger:
         ledger.start(HEADER)
-        with pytest.raises(WriteError, match="is being written by another process. Wait for it, or choose another"):
+        with pytest.raises(WriteError, match="another process"):
             Ledger(tmp_path / "ledger")
     assert rows_of(tmp_path / "ledger") == []
 

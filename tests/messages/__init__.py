@@ -9,23 +9,27 @@ from __future__ import annotations
 from tests.messages import (
     arguments,
     data,
+    engines,
     familiar,
     inputs,
     inside,
     learned,
     patching,
     saliency,
+    servers,
     settings,
     tasks,
     texts,
+    tokenizer_files,
+    trainings,
     trees,
 )
 from tests.messages.calls import Entry
 
 __all__ = ["MESSAGES"]
 
-MESSAGES: dict[str, list[Entry]] = {
-    area: entries
-    for part in (arguments, inputs, settings, familiar, inside, patching, saliency, trees, learned, texts, tasks, data)
-    for area, entries in part.MESSAGES.items()
-}
+PARTS = (
+    arguments, inputs, settings, familiar, inside, patching, saliency, trees, learned, texts, tokenizer_files, tasks, data,
+    trainings, engines, servers,
+)  # fmt: skip
+MESSAGES: dict[str, list[Entry]] = {area: entries for part in PARTS for area, entries in part.MESSAGES.items()}

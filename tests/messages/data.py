@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import glassformer
@@ -12,12 +13,13 @@ from glassformer.checkpoint import local_cache
 from glassformer.cli.chat import handle
 from glassformer.cli.chat.conversation import Conversation
 from glassformer.cli.chat.session import Session
-from glassformer.ground.errors import InputError, ModelNotFound, SettingError, TemplateError, UnknownArgument
+from glassformer.ground.errors import InputError, ModelNotFound, SettingError, TemplateError, UnknownArgument, WriteError
 from glassformer.jobs import run_job
 from glassformer.jobs.job import open_input
-from glassformer.jobs.ledger import Ledger
+from glassformer.jobs.ledger import Ledger, encode_line
 from glassformer.scale.cluster import check_address
 from glassformer.see.learning import learning
+from glassformer.see.tensor_files import model_fingerprint
 from glassformer.see.training_curves import read_training
 from glassformer.serving.http.dialects.anthropic import MessagesRequest
 from glassformer.serving.http.dialects.ollama import ChatRequest
@@ -46,9 +48,15 @@ from tests.training.models import SETTINGS, language_model, tiny_model
 
 def snapshots_of(*readings: Any) -> Any:
     """What a training's snapshots make of a text, each its own."""
-    folder = training_folder(place() / f"learned-{len(readings)}", [], ("gpt2",) * len(readings))
+    folder = training_folder(Path(mkdtemp(dir=place())), [], ("gpt2",) * len(readings))
     left = iter(readings)
     return learning(folder, lambda path: next(left))
+
+
+class Silent:
+    """A model that only reads."""
+
+    name, writes = "silent", False
 
 
 def conversation(**fields: Any) -> Any:
@@ -68,11 +76,26 @@ def preference(**fields: Any) -> Any:
     return read_preference(DataRow(fields, "chats.jsonl, row 3"))
 
 
+def input_that_grows() -> None:
+    source = open_input(write("grows.jsonl", '"a"\n'))
+    write("grows.jsonl", '"a"\n"b"\n')
+    source.check_unchanged()
+
+
+def two_writers() -> None:
+    with Ledger(place() / "shared"), Ledger(place() / "shared"):
+        pass
+
+
+def talk(model: Any) -> Session:
+    return Session(model.with_prefix_cache(), Conversation("tiny", {"max_new_tokens": 2}), terminal=False)
+
+
 def said(*lines: str) -> None:
     """What a person types into a chat, one line after the other."""
-    talk = Session(chat_model().with_prefix_cache(), Conversation("tiny", {"max_new_tokens": 2}), terminal=False)
+    session = talk(chat_model())
     for line in lines:
-        handle(talk, line) if line.startswith("/") else talk.send(line)
+        handle(session, line) if line.startswith("/") else session.send(line)
 
 
 def conversation_of(text: str = "", **fields: Any) -> Any:
@@ -112,8 +135,18 @@ MESSAGES: dict[str, list[Entry]] = {
          "…/broken.parquet is no Parquet file that can be read: …."),
         (InputError, lambda: run_job(chat_model(), batch_rows(), place() / "out.parquet"),
          "OpenAI's batch format is lines of JSON. Choose an output file that ends in .jsonl."),
+        (InputError, input_that_grows,
+         "…/grows.jsonl was changed while the job ran. Put it back as it was, and run the job again."),
+        (SettingError, lambda: model_fingerprint(chat_model().changed({"blocks.0.mlp.update": lambda value, where: value})),
+         "what can be resumed has no function at blocks.0.mlp.update: another one would not be noticed."),
+        (InputError, lambda: Ledger(write("newer", encode_line({"ledger": 2, "job": {}}).decode())),
+         "…/newer is the ledger of another version of Glassformer. Finish the job with that one, or remove it."),
+        (WriteError, two_writers,
+         "…/shared is being written by another process. Wait for it, or choose another output file."),
     ],
     "texts to train on": [
+        (InputError, lambda: snapshots_of(type(decoder().read(TEXT))(Silent(), [5, 6])),
+         "silent writes no text, so it cannot be asked what comes next. Leave the text out to see its curves."),
         (InputError, lambda: read_corpus(place() / "nowhere"),
          "…/nowhere: there is no such file or folder. Check the path."),
         (InputError, lambda: read_corpus(write("textless/a.bin", "").parent),
@@ -337,5 +370,14 @@ MESSAGES: dict[str, list[Entry]] = {
          "there is no answer to look at. Say something first."),
         (InputError, lambda: said("Hi", "/why London"),
          "no token of the last answer contains 'London'. /tokens lists them."),
+        (InputError, lambda: said("Hi", f"/save {place()}/said.json", f"/load {place()}/said.json", "/why"),
+         "the last answer was loaded from a file, without its steps. /retry generates another."),
+        (InputError, lambda: said("x " * 3000),
+         "the conversation has 6,018 tokens, and the model's context holds 256. /undo takes the last exchange back, "
+         "/clear all of them; /shift on leaves the oldest out."),
+        (TemplateError, lambda: handle(talk(decoder()), "/system Be brief."),
+         "… has no chat template, so a system message has no place. Leave it out."),
+        (TemplateError, lambda: talk(decoder()).change(template={"mood": "gay"}),
+         "… has no chat template, so --template has no place. Leave it out."),
     ],
 }  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from bench.reference import compare_with_transformers
 
 import glassformer
@@ -89,6 +91,13 @@ def again(site: str, model: Any = None, texts: Any = (TEXT,) * 5, **options: Any
     )
 
 
+def unwatched() -> Any:
+    """The recording of a run whose first step was not kept."""
+    run = decoder().watch(TEXT, max_new_tokens=1)
+    run.steps[0] = replace(run.steps[0], waterfall=None)
+    return run.recording
+
+
 MESSAGES: dict[str, list[Entry]] = {
     "sites": [
         (SiteError, lambda: feed(1, watch=Watch(frozenset({"blocks.99.residual"}))),
@@ -143,6 +152,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "length."),
         (SiteError, lambda: decoder().changed({"blocks.0.mlp.hidden": Change(scale=0, neurons=[999])}).read(TEXT).at(SITE),
          "there is no neuron 999 to change: there are 80, 0 to 79."),
+        (SiteError, lambda: module()(IDS, watch={"blocks.0.attention.heads": Change(shift=torch.ones(5))}),
+         "a Change does not fit what it changes, {'batch': 1, 'heads': 4, 'length': 3, 'head_size': 12}: The size of "
+         "tensor a (12) must match the size of tensor b (5) at non-singleton dimension 3. Say at which positions its "
+         "shift stands."),
     ],
     "rows of an executor": [
         (ExecutorError, lambda: decoder().executor.fork(closed_row()),
@@ -325,6 +338,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "this receipt cannot be replayed: stop_when was <function f>, which no file can hold."),
         (InputError, lambda: replay(decoder().watch(TEXT, change={SITE: unchanged}, max_new_tokens=1).receipt.to_dict()),
          "this receipt cannot be replayed: unchanged, a function, changed blocks.0.residual, and no file can hold it."),
+        (InputError, unwatched,
+         "this run was not watched. Get it with watch(…, look=64)."),
+        (InputError, lambda: decoder().explain(TEXT, answer_ids=[5]),
+         "answer_ids follow a prompt that is token ids. After a text, leave them out."),
     ],
     "texts that are read": [
         (InputTypeError, lambda: decoder().read_many(TEXT),

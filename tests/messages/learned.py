@@ -34,6 +34,11 @@ def probes() -> Any:
     return many().probe(LABELS, SITE)
 
 
+@cache
+def lens() -> Any:
+    return many().train_lens(steps=0)
+
+
 MESSAGES: dict[str, list[Entry]] = {
     "training features": [
         (SiteError, lambda: features(recorded(), "blocks.1.residual"),
@@ -117,6 +122,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "tokens is 0; it must be 1 or more."),
         (InputError, lambda: many().train_lens(steps=-1),
          "steps is -1; it must be 0 or more."),
+        (InputError, lambda: both("gpt2").model.read(TEXT).lens(tuned=lens()),
+         "the tuned lens was trained with …, not with …. Train one with it."),
     ],
     "steering": [
         (InputError, lambda: decoder().steered({"nowhere": 1.0}),

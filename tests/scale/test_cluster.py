@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import random
 import socket
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.ground.errors import MissingExtra, SettingError
+from glassformer.ground.errors import SettingError
 from glassformer.jobs.formats.row_format import InputRow
-from glassformer.scale.cluster import Allotment, ClusterMachine, allot, check_address, connect, import_ray
+from glassformer.scale.cluster import Allotment, ClusterMachine, allot, check_address, connect
 from glassformer.scale.job import MAX_ROW_LOSSES, MAX_ROWS, RowGroups
-
-
-def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"^a cluster needs Ray: pip install 'glassformer\[ray\]'.$"):
-        import_ray()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://host:10001", ":6379", "host:", "host:port"])

@@ -107,14 +107,3 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path, call: dict[str, Any], m
 def test_of_very_many_snapshots_some_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SNAPSHOTS", 3)
     assert learning(training_folder(tmp_path, [], ("gpt2",) * 8), reader("a")).steps == (0, 30, 70)
-
-
-def test_a_model_that_only_reads_cannot_be_asked(tmp_path: Path) -> None:
-    model = both("gpt2").model.read(TEXT)
-
-    class Silent:
-        name, writes = "silent", False
-
-    reading = type(model)(Silent(), model.ids)
-    with pytest.raises(InputError, match="silent writes no text, so it cannot be asked what comes next."):
-        learning(training_folder(tmp_path, [], ("gpt2",)), lambda path: reading)

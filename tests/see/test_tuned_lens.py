@@ -138,8 +138,6 @@ def test_a_sampled_vocabulary_trains_too(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_bad_requests_have_one_clear_error(tmp_path: Path) -> None:
     model = both("gpt2").model
     lens = zero_lens(model)
-    with pytest.raises(InputError, match="the tuned lens was trained with .*, not with"):
-        both("llama").model.read(TEXT).lens(tuned=lens)
     with pytest.raises(InputError, match="end in .safetensors"):
         lens.save(tmp_path / "lens.bin")
     path = lens.save(tmp_path / "lens.safetensors")

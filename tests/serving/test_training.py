@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,9 @@ import httpx
 import pytest
 
 import glassformer
-from glassformer.checkpoint.training_layout import METRICS, SNAPSHOTS
-from glassformer.ground.errors import CheckpointError, Unavailable
+from glassformer.checkpoint.training_layout import METRICS
 from glassformer.see.learning import learning
 from glassformer.see.training_curves import read_training
-from glassformer.serving.followed_training import FollowedTraining
 from glassformer.serving.http.app import create_app
 from glassformer.serving.registry import ModelSource, Registry
 from tests.patience import patience
@@ -64,16 +61,3 @@ def test_a_server_that_follows_none_says_how_to(sources: tuple[ModelSource, ...]
             assert (
                 "follows no training. Start it with one: glass studio --training DIR" in response.json()["error"]["message"]
             )
-
-
-def test_a_broken_snapshot_is_named_and_not_its_path(folder: Path) -> None:
-    (folder / SNAPSHOTS / "step-00000020").mkdir()
-    with pytest.raises(CheckpointError, match="^the snapshot step-00000020 cannot be read; the server's log says why.$"):
-        FollowedTraining(folder).learning("the cat", None, threading.Event())
-
-
-def test_it_stops_when_it_is_told_to(folder: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Unavailable, match="were not read in the time that this server gives"):
-        FollowedTraining(folder).learning("the cat", None, stop)

@@ -62,7 +62,7 @@ def test_who_leaves_makes_room_in_a_full_queue() -> None:
     job, _ = held(threads, "a")
     assert job.began.wait(LONGEST_WAIT)
     waiting = threads.submit(lambda: None, "a")
-    with pytest.raises(QueueFull, match="2 jobs are waiting for the tests already. Try again later"):
+    with pytest.raises(QueueFull, match="2 jobs"):
         threads.submit(lambda: None, "b")
     assert waiting.cancel()
     last = threads.submit(lambda: None, "b")

@@ -82,8 +82,6 @@ def test_features_are_read_by_name_and_by_default_with_their_labels(model: Any) 
 def test_other_weights_have_the_logit_lens_and_no_dictionary(model: Any) -> None:
     other = both("gpt2").model
     assert not other.read(TEXT).lens().tuned
-    with pytest.raises(GlassError, match="no dictionary of features comes with the package for"):
-        other.read(TEXT).features()
 
 
 def test_a_name_of_ones_own_goes_before_a_shipped_one(model: Any, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_servers_library_knows_no_paths(tmp_path: Path, caplog: pytest.LogCapt
         with pytest.raises(GlassError) as error:
             served.steered([{"name": name}])
         assert str(tmp_path) not in str(error.value).replace(repr(name), "")
-    with pytest.raises(GlassError, match="the server's log says why") as error:
+    with pytest.raises(GlassError, match="server's log") as error:
         served.steered({"broken": 1.0})
     assert str(tmp_path) not in str(error.value)
     assert "broken" in caplog.text

@@ -1,4 +1,4 @@
-"""Tiny SentencePiece models, trained here, and their folders."""
+"""Tiny SentencePiece models, trained here, and their folders; and a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
+from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from tests.text.test_legacy_vocabulary import Files, write
 
 PROSE = [
@@ -57,3 +60,13 @@ def processor(raw: bytes) -> Any:
 
 def folder(path: Path, name: str, raw: bytes, files: Files) -> Path:
     return write(path, {name: raw, **files})
+
+
+def byte_level(**changes: Any) -> Backend:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate([*letters, "th", "the"])}
+    backend = Backend(models.BPE(vocabulary, [("t", "h"), ("th", "e")], **changes))
+    backend.pre_tokenizer = PRE_TOKENIZER_TYPES["gpt-2"].pre_tokenizer()
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>"])
+    return backend

@@ -262,7 +262,7 @@ def test_a_file_with_nothing_but_a_tokenizer(tmp_path: Path) -> None:
 
 def test_a_tokenizer_error_names_the_gguf_file(tmp_path: Path) -> None:
     path = write(tmp_path / "other.gguf", tiny(model="rwkv"))
-    with pytest.raises(CheckpointError, match=r"other\.gguf: GGUF's tokenizer is of the kind 'rwkv' \(RWKV"):
+    with pytest.raises(CheckpointError, match=r"other\.gguf: .*'rwkv'"):
         AutoTokenizer.from_pretrained(path)
 
 

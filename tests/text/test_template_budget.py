@@ -159,7 +159,7 @@ def test_longest_text_of_a_template() -> None:
 
 @pytest.mark.parametrize("value", ["ns.x", "{}[ns.x]", "{ns.x: 1}", "ns.x == ns.x", "ns.x | tojson"])
 def test_template_values_nested_too_deeply(value: str) -> None:
-    with pytest.raises(TemplateError, match="values that are nested more than 200 levels deep"):
+    with pytest.raises(TemplateError, match="nested"):
         ChatTemplate(repeated("(ns.x,)", 20000, "(1,)") + "{{ " + value + " }}").render([user("Hi!")])
 
 

@@ -128,7 +128,7 @@ def test_broken_tiktoken_file_is_refused(content: str, message: str, tmp_path: P
 
 @pytest.mark.parametrize("special", [{"<x>": 1}, {"b": 7}])
 def test_special_tokens_that_are_already_in_the_ranks(special: dict[str, int]) -> None:
-    with pytest.raises(CheckpointError, match=r"the special token .* is already in the ranks\. Give another"):
+    with pytest.raises(CheckpointError, match="special token"):
         build(ranked("a", "b"), r"\S+", special)
 
 

@@ -54,7 +54,7 @@ def test_library_errors_on_loading_name_the_file(parts: dict[str, Any], tmp_path
     ids=str,
 )
 def test_merges_that_lack_their_prefix_are_refused(model: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: its merge .* lacks the prefix '.*'\. Fetch it again"):
+    with pytest.raises(CheckpointError, match="lacks the prefix"):
         AutoTokenizer.from_pretrained(write(tmp_path, model=model))
     hidden = (tmp_path / "tokenizer.json").read_text("utf-8").replace('"continuing', '"c\\u006fntinuing')
     (tmp_path / "tokenizer.json").write_text(hidden, "utf-8")
@@ -81,7 +81,7 @@ def test_templates_that_name_what_is_missing_are_refused(
 
 
 def test_merges_beyond_the_vocabulary_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CheckpointError, match="its merges make 'abab', which its vocabulary lacks"):
+    with pytest.raises(CheckpointError, match="'abab'"):
         AutoTokenizer.from_pretrained(write(tmp_path, model=bpe("", [["ab", "ab"]], ab=0)))
     assert capfd.readouterr().err == ""
 

@@ -116,14 +116,6 @@ def test_bad_text_is_refused_with_its_line(
         read_corpus(tmp_path / "bad.txt")
 
 
-def test_too_little_text_is_refused(folder: Path, tmp_path: Path) -> None:
-    corpus = read_corpus(folder)
-    tokenizer = train_tokenizer(corpus, 300)
-    path, _ = tokenized(corpus, tokenizer, tmp_path / "tokens")
-    with pytest.raises(InputError, match="fewer than one window of 100001"):
-        text_objective(tokenizer, tiny_model().config, path, 100_000, 0.1)
-
-
 def test_rows_are_read_from_json_lines_and_csv(tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
     lines.write_text('{"text": "a, b", "label": 1}\n\n{"text": "c", "label": 0}\n')

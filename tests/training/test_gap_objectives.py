@@ -289,8 +289,3 @@ def test_what_cannot_be_trained_is_refused(small_preset: Any, tmp_path: Path) ->
         prepared(tmp_path, "bert", length=3)
     with pytest.raises(SettingError, match="is for a model that continues texts; this one fills gaps. Leave it out"):
         prepared(tmp_path, "bert", prompt="Once")
-    tokenizer = tokenizer_of("causal")
-    with pytest.raises(InputError, match="has no mask token, .* Take another model"):
-        MaskedLanguageModel(tokenizer, ids_of(tokenizer, 100), 10, ids_of(tokenizer, 10), "test")
-    with pytest.raises(InputError, match="has no sentinels .* such as a T5"):
-        SpanCorruption(tokenizer, t5_config(tokenizer), ids_of(tokenizer, 100), 10, ids_of(tokenizer, 10), "test")

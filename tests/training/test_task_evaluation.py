@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.compat.auto import model_class_for_head
-from glassformer.ground.errors import InputError
 from glassformer.see.schema import schema
 from glassformer.see.task_evaluation import ClassificationEvaluation, LabelScores, TaggingEvaluation, TextToTextEvaluation
 from glassformer.training.measures import (
@@ -257,13 +256,6 @@ def test_the_command_says_what_is_missing(words: list[str], message: str, comman
     done = CliRunner().invoke(app, ["eval", str(model_folder("gpt2", "causal")[0]), *words])
     assert done.exit_code != 0
     assert message in " ".join((done.stderr + str(done.exception)).split())
-
-
-def test_a_label_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
-    model, tokenizer = untrained(tmp_path / "model", "classify")
-    path = Path(write_rows(tmp_path / "rows.jsonl", [{"text": "a", "label": "so-so"}]))
-    with pytest.raises(InputError, match="rows.jsonl, row 1: the label 'so-so' is not known. Known: bad, good"):
-        evaluate_task("classify", model, tokenizer, path)
 
 
 def test_many_labels_are_shown_as_the_pairs_that_are_confused() -> None:

@@ -116,7 +116,7 @@ def test_a_resumed_training_ends_with_the_same_weights(small_preset: Any, tmp_pa
     mine, theirs = dict(resumed.model.named_parameters()), dict(unbroken.model.named_parameters())
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     write_rows(Path(begun.data), NAMES[:2])
-    with pytest.raises(SettingError, match="the training was begun with data"):
+    with pytest.raises(SettingError, match="with data"):
         again.prepare(folder, Ranks(), resume=True)
 
 

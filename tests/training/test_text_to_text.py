@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.blueprints import read_config
 from glassformer.compat.auto import model_class_for_head
 from glassformer.ground.errors import InputError
 from glassformer.training import g2p
@@ -113,13 +112,6 @@ def test_the_recipe_trains_saves_and_goes_on(small: Any, tmp_path: Path) -> None
     (tmp_path / "other.txt").write_text("no dictionary")
     with pytest.raises(InputError, match="holds no pronunciations"):
         g2p.rows(tmp_path / "other.txt")
-
-
-def test_texts_that_do_not_fit_are_refused_with_their_row() -> None:
-    config = read_config({"model_type": "bart", "vocab_size": 71, "d_model": 16, "max_position_embeddings": 128})
-    row = DataRow({"source": "a" * 200, "target": ["AE"]}, "words.jsonl, row 3")
-    with pytest.raises(InputError, match="words.jsonl, row 3: its source has 201 tokens; the model's context is 128"):
-        TextToText(g2p.tokenizer(), config, [row], [])
 
 
 def test_measures_are_the_usual_ones() -> None:

@@ -183,7 +183,7 @@ def test_a_training_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     assert folder.read_about() == {"request": {"learning_rate": 0.0002}, "data": ["x", 1]}
     text = (tmp_path / "training.json").read_text()
     (tmp_path / "training.json").write_text(text.replace("0.0002", "0.0006"))
-    with pytest.raises(CheckpointError, match=r"training.json: damaged, or changed .* remove its \"crc32\""):
+    with pytest.raises(CheckpointError, match="training.json"):
         folder.read_about()
     (tmp_path / "training.json").write_text('{"request": {}}')  # of an older version
     assert folder.read_about() == {"request": {}}
@@ -221,9 +221,7 @@ def test_numbers_that_are_none_are_traced_to_their_site() -> None:
         model.model.layers[1].mlp.down_proj.weight[0, 0] = torch.nan
     trainer = Trainer(model, language_model(), SETTINGS)
     before = {name: value.clone() for name, value in model.named_parameters()}
-    with pytest.raises(
-        NotNumbers, match=r"^step 1: the loss is no number, for examples .*; the first .* is blocks.1.mlp.update"
-    ):
+    with pytest.raises(NotNumbers, match="blocks.1.mlp.update"):
         trainer.train_step()
     assert torch.equal(before["model.norm.weight"], model.model.norm.weight)
 
@@ -242,9 +240,9 @@ def test_another_model_or_other_settings_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="holds a training already"):
         folder.begin({})
     folder.check_same({"request": {"text": "a", "steps": 3}, "data": "x"})
-    with pytest.raises(SettingError, match="was begun with request: steps 3, and now it is 4"):
+    with pytest.raises(SettingError, match="steps 3"):
         folder.check_same({"request": {"text": "a", "steps": 4}, "data": "x"})
-    with pytest.raises(SettingError, match="was begun with data 'x', and now it is 'y'"):
+    with pytest.raises(SettingError, match="data 'x'"):
         folder.check_same({"request": {"text": "a", "steps": 3}, "data": "y"})
     trained(folder=tmp_path)
     other = Trainer(tiny_model(hidden_size=32), language_model(), SETTINGS, folder)
