@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import glassformer
 from glassformer import GlassError
 from glassformer.features.dictionary import FeatureLabel
 from glassformer.features.files import read_dictionary, read_labels, write_labels
@@ -114,3 +115,14 @@ def test_what_is_shipped_is_whole() -> None:
             assert (dictionary.site, dictionary.site_out) == (measured["site"], measured["site_out"])
             assert len(dictionary.labels) == dictionary.size
         assert facts["default_dictionary"] in facts["dictionaries"]
+
+
+def test_the_list_of_a_chats_features_is_of_what_was_said(smollm2: Path) -> None:
+    """Neither of the system's words nor of the signs between turns."""
+    run = glassformer.load(smollm2).watch("I love Paris", max_new_tokens=3)
+    view = run.features()
+    assert view.dictionary == "stream-15"
+    places = {place for feature in view.features for place in feature.positions}
+    written = [*range(len(run.prompt_ids), len(view.tokens))]
+    assert places <= {*written, *(at for at, token in enumerate(view.tokens) if token.text in ("I", " love", " Paris"))}
+    assert {view.tokens[place].text for place in places} >= {" Paris"}

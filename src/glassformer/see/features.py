@@ -1,5 +1,7 @@
 """Features: what a dictionary finds in a text, token by token, and what the model loses by the reconstruction.
 
+The features of a text are those of what was written: the template around that is left out, and the first token.
+
 The explained variance is 1 − Σ(error²) / Σ(deviation from the mean²). In most decoders the first token's numbers are huge,
 whatever it is, since others attend to it where they have nothing to attend to: nearly all of the variance is then that one
 token's, so that of the later tokens is given too. The loss recovered is how much of what the site is
@@ -31,6 +33,7 @@ from glassformer.page.document import Column, Page, PagePart, Paragraph, Table, 
 from glassformer.page.format import abbreviate_list, pluralize, visible
 from glassformer.see.activations import CHUNK_TOKENS, Activations
 from glassformer.see.circuits import BestTokens
+from glassformer.see.explain.words import token_origins
 from glassformer.see.feature_training import FeatureKind, FeatureTraining
 from glassformer.see.head_weights import unembedding_blocks
 from glassformer.see.linear_walk import direct_effect
@@ -326,7 +329,8 @@ def features(
     if best < 1:
         raise InputError(f"of each token {best} features were asked for; at least 1.")
     inputs, outputs = _site_rows(reading, dictionary)
-    activity = _Activity(dictionary.size)
+    listed = _listed(reading, dictionary)
+    activity, count = _Activity(dictionary.size), 0
     texts = _token_texts(reading, dictionary)
     rebuilt = np.empty_like(outputs)
     tokens = []
@@ -334,7 +338,8 @@ def features(
         part = inputs[start : start + BATCH]
         activations = dictionary.encode(part)
         rebuilt[start : start + BATCH] = dictionary.decode(activations, part)
-        activity.add(activations)
+        activity.add(activations[[position - start for position in listed if start <= position < start + BATCH]])
+        count += int(np.count_nonzero(activations))
         for row, top in enumerate(_top_features(dictionary, activations, best)):
             position = start + row
             error = float(np.linalg.norm(outputs[position] - rebuilt[position]))
@@ -342,8 +347,8 @@ def features(
             tokens.append(
                 TokenFeatures(position, texts[position], active, float(np.linalg.norm(outputs[position])), error, top)
             )
-    summaries = tuple(_summaries(dictionary, activity, inputs, model))
-    result = _reconstruction(reading, dictionary, outputs, rebuilt, float(activity.counts.sum() / len(inputs)))
+    summaries = tuple(_summaries(dictionary, activity, inputs[listed], listed, model))
+    result = _reconstruction(reading, dictionary, outputs, rebuilt, count / len(inputs))
     return Features(
         model.name, dictionary.name, dictionary.size, dictionary.site, dictionary.site_out, tuple(tokens), summaries, result
     )
@@ -387,7 +392,7 @@ class _Activity:
         self.counts = np.zeros(size, np.int64)
 
     def add(self, activations: Floats) -> None:
-        self.largest = np.maximum(self.largest, activations.max(axis=0))
+        self.largest = np.maximum(self.largest, activations.max(axis=0, initial=0.0))
         self.sums += activations.sum(axis=0)
         self.counts += np.count_nonzero(activations, axis=0)
 
@@ -399,8 +404,9 @@ class _Activity:
 
 
 def _summaries(
-    dictionary: FeatureDictionary, activity: _Activity, inputs: Floats, model: ModelLike
+    dictionary: FeatureDictionary, activity: _Activity, inputs: Floats, positions: Sequence[int], model: ModelLike
 ) -> Iterator[FeatureSummary]:
+    """The strongest features of the tokens at some positions."""
     best = activity.best
     if not best:
         return
@@ -409,7 +415,7 @@ def _summaries(
     promoted = _promoted(model, dictionary, best)
     for column, feature in enumerate(best):
         order = np.argsort(-activations[:, column], kind="stable")[:PLACES]
-        places = tuple(int(row) for row in order if activations[row, column] > 0)
+        places = tuple(positions[row] for row in order.tolist() if activations[row, column] > 0)
         mean = float(activity.sums[feature] / len(inputs))
         largest, count = float(activity.largest[feature]), int(activity.counts[feature])
         label = dictionary.labels[feature] if dictionary.labels else FeatureLabel("", "")
@@ -455,6 +461,16 @@ def _site_rows(reading: Activations, dictionary: FeatureDictionary) -> tuple[Flo
         axis, _ = token_site(reading.model.blueprint, site, reading.model.name)
         rows.append(token_rows(values[site][None], axis + 1))
     return rows[0], rows[1]
+
+
+def _listed(reading: Activations, dictionary: FeatureDictionary) -> list[int]:
+    """The positions of the tokens whose features a text's list has."""
+    if dictionary.site.startswith(ENCODER):
+        origins = token_origins(reading.source_tokens, len(reading.source_tokens), None, None)
+    else:
+        origins = token_origins(reading.tokens, reading.prompt_length, reading.contents, reading.second)
+    written = [position for position, origin in enumerate(origins) if origin != "template"] or [*range(len(origins))]
+    return [position for position in written if position] or written
 
 
 def _token_texts(reading: Activations, dictionary: FeatureDictionary) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def words_of(reading: Activations, end: int, contents: Sequence[str] | None = No
     """
     tokens = reading.tokens[:end]
     texts = [token.text for token in tokens]
-    origins = _origins(tokens, reading.prompt_length, contents, reading.second)
+    origins = token_origins(tokens, reading.prompt_length, contents, reading.second)
     found: dict[tuple[bool, str], tuple[Origin, list[tuple[int, ...]]]] = {}
     template = tuple(position for position, origin in enumerate(origins) if origin == "template")
     for place in _spelled(texts, origins):
@@ -65,7 +65,7 @@ def _spelling(texts: Sequence[str], place: Sequence[int]) -> str:
     return "".join(texts[position] for position in place).strip()
 
 
-def _origins(
+def token_origins(
     tokens: Sequence[Token], prompt_length: int, contents: Sequence[str] | None, second: int | None
 ) -> list[Origin]:
     """Where each token comes from."""
