@@ -112,9 +112,9 @@ def explained_interrupt(sentence: str) -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
 
 
-def print_line(line: object, *, flush: bool = False) -> None:
+def print_line(line: object) -> None:
     """A line of data on stdout: as it is; on a terminal with control characters made visible."""
-    print(escape_control(str(line)) if sys.stdout.isatty() else line, flush=flush)
+    print(escape_control(str(line)) if sys.stdout.isatty() else line)
 
 
 def print_json(value: Any, *, flush: bool = False) -> None:

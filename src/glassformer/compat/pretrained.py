@@ -515,9 +515,8 @@ def reset_to_torch_default(layer: Any) -> None:
     kind.reset_parameters(layer)
 
 
-def join_names(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def join_names(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:

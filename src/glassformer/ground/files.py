@@ -417,8 +417,8 @@ BLOCK = 1 << 22
 SEAL = "crc32"
 
 
-def crc32_text(data: bytes, start: int = 0) -> str:
-    return f"{zlib.crc32(data, start):08x}"
+def crc32_text(data: bytes) -> str:
+    return f"{zlib.crc32(data):08x}"
 
 
 def file_crc32(path: Path) -> str:

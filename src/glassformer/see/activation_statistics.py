@@ -250,15 +250,9 @@ class TextStatistics:
 
 
 def text_statistics(
-    model: ModelLike,
-    texts: Iterable[str],
-    patterns: Sequence[str],
-    *,
-    length: int | None = None,
-    examples: int = 5,
-    covariance: bool = False,
-    progress: Progress | None = None,
-) -> TextStatistics:
+    model: ModelLike, texts: Iterable[str], patterns: Sequence[str], *, length: int | None, examples: int, covariance: bool,
+    progress: Progress | None,
+) -> TextStatistics:  # fmt: skip
     """Means, deviations or covariances, and each neuron's strongest examples, over all tokens of many texts."""
     if examples < 1:
         raise InputError(f"examples is {examples}; of each neuron at least one is kept.")

@@ -252,48 +252,6 @@ def _grid(view: Composition, kind: str) -> Grid:
 MAX_PRODUCTS = 10**13  # multiplications
 
 
-def composition(
-    model: ModelLike, layer: int | None = None, *, baseline: bool = False, progress: Progress | None = None
-) -> Composition:
-    """The composition of all pairs of heads, or of those that read in one layer with all before it."""
-    blocks = range(model.blueprint.blocks)
-    layers = [AttentionWeights(model, block) for block in blocks]
-    if layer is not None:
-        AttentionWeights(model, layer)  # refuses one that is not there
-    reading = [block for block in blocks[1:] if layer in (None, block)]
-    if not reading:
-        raise InputError(f"no head comes before layer {layer or 0} of {model.name}, so none composes with one.")
-    hidden, widths = model.config.hidden_size, [weights.op.shape[-1] for weights in layers]
-    assert all(isinstance(width, int) for width in widths)
-    size = sum(int(width) for width in widths)
-    products = 3 * hidden * sum(int(widths[block]) * sum(map(int, widths[:block])) for block in reading)
-    if 4 * hidden * size > MAX_BYTES * (1 if layer is None else 4) or products > MAX_PRODUCTS:
-        raise InputError(
-            f"all heads of {model.name} are {products / 1e12:.1f} trillion products to compare, which is too many here. "
-            "Name a layer that reads."
-        )
-    written = [_writes(layers[block]) for block in range(max(reading))]
-    earlier = tuple(HeadName(block, head) for block in range(max(reading)) for head in range(layers[block].heads))
-    later = tuple(HeadName(block, head) for block in reading for head in range(layers[block].heads))
-    base = 1 / math.sqrt(hidden)
-    grids = np.full((3, len(later), len(earlier)), np.nan)
-    row = 0
-    for done, block in enumerate(reading, 1):
-        maps, column = _reads(layers[block]), 0
-        heads = layers[block].heads
-        for before in range(block):
-            shares = _shares(maps, written[before])
-            grids[:, row : row + heads, column : column + shares.shape[-1]] = shares - (base if baseline else 0)
-            column += shares.shape[-1]
-        row += heads
-        if progress is not None:
-            progress(done, len(reading))
-    query, key, value = (
-        tuple(tuple(None if math.isnan(share) else share for share in line) for line in grid.tolist()) for grid in grids
-    )
-    return Composition(model.name, base, baseline, later, earlier, query, key, value)
-
-
 def _triangles(maps: Floats) -> Floats:
     """The small factors of tall matrices: as long as these in every direction. (heads, n, n) of (heads, many, n)."""
     return np.asarray(np.linalg.qr(maps, mode="r"), np.float32)
@@ -373,7 +331,42 @@ class Circuits:
         progress: Progress | None = None,
     ) -> Composition:
         """Show how much each head reads of what each earlier head writes, by queries, keys and values."""
-        return composition(self.model, layer, baseline=baseline, progress=progress)
+        model, blocks = self.model, range(self.model.blueprint.blocks)
+        layers = [AttentionWeights(model, block) for block in blocks]
+        if layer is not None:
+            AttentionWeights(model, layer)  # refuses one that is not there
+        reading = [block for block in blocks[1:] if layer in (None, block)]
+        if not reading:
+            raise InputError(f"no head comes before layer {layer or 0} of {model.name}, so none composes with one.")
+        hidden, widths = model.config.hidden_size, [weights.op.shape[-1] for weights in layers]
+        assert all(isinstance(width, int) for width in widths)
+        size = sum(int(width) for width in widths)
+        products = 3 * hidden * sum(int(widths[block]) * sum(map(int, widths[:block])) for block in reading)
+        if 4 * hidden * size > MAX_BYTES * (1 if layer is None else 4) or products > MAX_PRODUCTS:
+            raise InputError(
+                f"all heads of {model.name} are {products / 1e12:.1f} trillion products to compare, which is too many here. "
+                "Name a layer that reads."
+            )
+        written = [_writes(layers[block]) for block in range(max(reading))]
+        earlier = tuple(HeadName(block, head) for block in range(max(reading)) for head in range(layers[block].heads))
+        later = tuple(HeadName(block, head) for block in reading for head in range(layers[block].heads))
+        base = 1 / math.sqrt(hidden)
+        grids = np.full((3, len(later), len(earlier)), np.nan)
+        row = 0
+        for done, block in enumerate(reading, 1):
+            maps, column = _reads(layers[block]), 0
+            heads = layers[block].heads
+            for before in range(block):
+                shares = _shares(maps, written[before])
+                grids[:, row : row + heads, column : column + shares.shape[-1]] = shares - (base if baseline else 0)
+                column += shares.shape[-1]
+            row += heads
+            if progress is not None:
+                progress(done, len(reading))
+        query, key, value = (
+            tuple(tuple(None if math.isnan(share) else share for share in line) for line in grid.tolist()) for grid in grids
+        )
+        return Composition(model.name, base, baseline, later, earlier, query, key, value)
 
 
 @operation(is_property=True)

@@ -55,16 +55,9 @@ Map: TypeAlias = tuple[
 
 
 def train_lens(
-    model: ModelLike,
-    texts: Iterable[str],
-    *,
-    length: int | None = None,
-    steps: int = 150,
-    seed: int = 0,
-    rank: int | None = None,
-    tokens: int = TOKENS,
-    progress: Progress | None = None,
-) -> TunedLens:
+    model: ModelLike, texts: Iterable[str], *, length: int | None, steps: int, seed: int, rank: int | None,
+    tokens: int, progress: Progress | None,
+) -> TunedLens:  # fmt: skip
     """A map for each layer but the last, and how far its predictions diverge on held-out texts, before and after.
 
     Args:

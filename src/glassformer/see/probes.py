@@ -238,18 +238,9 @@ def load_probes(model: ModelLike, path: str | os.PathLike[str]) -> TrainedProbes
 
 
 def train_probes(
-    model: ModelLike,
-    texts: Iterable[str],
-    labels: Sequence[str],
-    patterns: Sequence[str],
-    *,
-    length: int | None = None,
-    position: Pooling = "last",
-    held_out: float = 0.25,
-    penalty: float = 1.0,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> TrainedProbes:
+    model: ModelLike, texts: Iterable[str], labels: Sequence[str], patterns: Sequence[str], *, length: int | None,
+    position: Pooling, held_out: float, penalty: float, seed: int, progress: Progress | None,
+) -> TrainedProbes:  # fmt: skip
     """A probe for each site, each with its accuracy on held-out texts, and what a control gives."""
     names, classes = _classes(labels, len(texts) if isinstance(texts, Sized) else None)
     if not 0 < held_out < 1:
