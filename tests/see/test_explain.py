@@ -37,8 +37,8 @@ from glassformer.see.explain.similarity import NamedWords, by_share, checks
 from glassformer.see.explain.similarity import said as said_of_texts
 from glassformer.see.explain.telling import least_expected, owed_to_words, telling_token
 from glassformer.see.explain.texts import probability, read_text
-from glassformer.see.explain.word_effects import word_effects
-from glassformer.see.explain.words import exchanged, exchanges, without, words_of
+from glassformer.see.explain.word_effects import word_effects, word_groups
+from glassformer.see.explain.words import Word, exchanged, exchanges, without, words_of
 from glassformer.see.passes import encoder_pass, open_row
 from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
@@ -402,6 +402,18 @@ def test_a_rival_is_of_the_answers_kind_where_one_is_near() -> None:
         assert Lead(3, 6, True).of(logits) == pytest.approx(3 / math.log(2))
         assert lead.of(question.logits) == question.whole
         assert set(lead.aside).isdisjoint({lead.token, lead.against})
+
+
+def test_each_word_is_in_one_of_three_groups_of_each_draw() -> None:
+    words = [Word(str(index), "prompt", ((index,),)) for index in range(8)]
+    assert word_groups([]) == []
+    assert word_groups(words[:2]) in ([[words[0]], [words[1]]], [[words[1]], [words[0]]])
+    groups = word_groups(words)
+    assert [len(group) for group in groups] == [3, 3, 2] * 2
+    for draw in (groups[:3], groups[3:]):
+        assert sorted(word.first for group in draw for word in group) == list(range(8))
+    assert groups == word_groups(words)
+    assert groups[:3] != groups[3:]
 
 
 def test_words_are_exchanged_for_tokens_that_are_written_like_them() -> None:

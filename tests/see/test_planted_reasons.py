@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from glassformer.ground.errors import InputError
+from glassformer.see.explain.question import ask, read_answer
+from glassformer.see.explain.word_effects import word_checks
 from tests.see import planted
 
 FAMILIES = (
@@ -49,6 +52,22 @@ def test_what_is_looked_up(family: str) -> None:
     why = explained(planted.look_up(family), "the capital of France is", "Paris", "France", (*subjects,), ("is",))
     best = why.words[0].best_exchange
     assert best.answer.strip() == subjects[best.text]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_word_that_is_not_the_reason_fails_the_check(family: str) -> None:
+    """The answer falls behind where the country is exchanged, which happens among the words around another one."""
+    reading = planted.look_up(family).read("today the capital of France is", raw=True)
+    with read_answer(reading, -1) as text:
+        question = ask(text, text.position, None, None)
+        words = {word.text: word for word in text.words() if word.origin != "template"}
+        rest = [words[name] for name in ("today", "the", "capital", "of", "is")]
+        right = word_checks(question, [words["France"], *rest], 1)
+        wrong = word_checks(question, [words["capital"], words["France"], *rest], 1)
+    assert [check.holds for check in right] == [True, True]
+    assert [check.holds for check in wrong] == [False, False]
+    assert "a third of them at a time" in wrong[-1].claim
+    assert re.search(r"stays ahead: in [0-4] of 6 texts", wrong[-1].claim)
 
 
 @pytest.mark.parametrize("family", PAIRS)

@@ -6,13 +6,20 @@ Shapes: logits (vocabulary,).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
+import numpy as np
+
+from glassformer.page.format import pluralize
 from glassformer.see.explain.explanation import Check, Exchange, WordEffect, quoted_list
 from glassformer.see.explain.question import Question
 from glassformer.see.explain.texts import ReadText, best_tokens
 from glassformer.see.explain.words import MAX_WORDS, Word, exchanged, exchanges, without
 from glassformer.see.tokens import token_text
 from glassformer.see.view import Floats
+
+PARTS = 3  # of the other words, one of which is exchanged at a time to check that they matter little
+DRAWS = 2  # of such parts
 
 
 def word_effects(question: Question) -> list[tuple[Word, WordEffect]]:
@@ -77,18 +84,29 @@ def _exchange(question: Question, word: Word, token: int, logits: Floats) -> Exc
 
 
 def word_checks(question: Question, words: Sequence[Word], named: int) -> tuple[Check, ...]:
-    """Whether the named words keep the answer ahead among other words, and whether it falls behind without them."""
+    """Whether the answer falls behind without the named words, and whether they keep it ahead among other words."""
     chosen, tokenizer = words[:named], question.reading.model.tokenizer
     if not chosen:
         return ()
     others = {word: tokens[0] for word, tokens in instead(question.text, words[named:], 1).items()}
+    groups = word_groups(list(others))
     names = quoted_list([word.text for word in chosen])
     texts = [without(question.ids, chosen) or question.ids[-1:]]
-    if others:
-        texts.append(exchanged(question.ids, others, tokenizer))
-    leads = [question.lead.of(logits) for logits in question.text.after(texts)]
-    checks = [Check(f"without {names}, the answer falls behind", leads[0], leads[0] <= 0)]
-    if others:
+    texts += [exchanged(question.ids, {word: others[word] for word in group}, tokenizer) for group in groups]
+    left, *around = [question.lead.of(logits) for logits in question.text.after(texts)]
+    checks = [Check(f"without {names}, the answer falls behind", left, left <= 0)]
+    if groups:
         put = ", ".join(f"{word.text} → {token_text(tokenizer, other).strip()}" for word, other in others.items())
-        checks.append(Check(f"with other words around {names} ({put}), it stays ahead", leads[1], leads[1] > 0))
+        share = "a third of them" if len(others) > PARTS else "one of them"
+        kept, texts_read = sum(lead > 0 for lead in around), pluralize(len(around), "text")
+        claim = f"with other words around {names}, {share} at a time ({put}), it stays ahead: in {kept} of {texts_read}"
+        enough = 1 - 1 / min(PARTS, len(others))  # of the texts: all but those in which a certain word is exchanged
+        checks.append(Check(claim, median(around), kept > enough * len(around)))
     return tuple(checks)
+
+
+def word_groups(words: Sequence[Word]) -> list[list[Word]]:
+    """Thirds of some words, drawn a few times. All of them exchanged at once would seldom leave a sentence."""
+    generator, count = np.random.default_rng(0), min(PARTS, len(words))
+    orders = [generator.permutation(len(words)).tolist() for _ in range(DRAWS if len(words) > PARTS else 1)]
+    return [[words[index] for index in order[part::count]] for order in orders for part in range(count)]
