@@ -13,10 +13,9 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from safetensors.torch import load_file, save_file
 
-import glassformer
 from glassformer.checkpoint.stacked_experts import SplitBlocks, separate_experts
 from glassformer.engine.cpu.library import levels
-from glassformer.ground.errors import CheckpointError, ConfigError
+from glassformer.ground.errors import CheckpointError
 from glassformer.model_files import open_model
 from tests.engine.executors import Subject
 from tests.parity import reference
@@ -93,15 +92,6 @@ def test_split_blocks_are_ggufs_bytes(tmp_path: Path) -> None:
     assert np.array_equal(tensor.row(5), values[5])
     requantized = quantize(values, GGMLQuantizationType.MXFP4)
     assert np.array_equal(requantized.reshape(-1)[:17][1:], tensor.bytes[1:17]) or requantized.size == tensor.size
-
-
-def test_other_packings_are_refused(tmp_path: Path) -> None:
-    reference.write(tmp_path, "gpt_oss")
-    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    config["quantization_config"] = {"quant_method": "hqq"}
-    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    with pytest.raises(ConfigError, match="of gpt_oss, MXFP4 is known. Take the model as it was published"):
-        glassformer.AutoConfig.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(("changed", "words"), [

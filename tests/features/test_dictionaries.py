@@ -259,7 +259,7 @@ def test_a_damaged_archive_is_refused_in_a_sentence(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[40] ^= 1  # the name in the file is not that of the directory
     path.write_bytes(data)
-    with pytest.raises(CheckpointError, match="damaged, or no .npz file") as error:
+    with pytest.raises(CheckpointError, match="no .npz file") as error:
         read_dictionary(path, "blocks.0.residual")
     assert len(str(error.value)) < 400 + len(str(path))
     np.savez(path, **{"x" * 60_000: np.array([{"a": 1}], object)})

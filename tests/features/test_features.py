@@ -130,7 +130,7 @@ def test_a_function_of_the_same_is_the_same(folder: Path) -> None:
     assert runs[0].ids == runs[1].ids
     assert [step.logprob for step in runs[0].steps] == [step.logprob for step in runs[1].steps]
     assert runs[0].ids != model.watch("the cat", max_new_tokens=8).ids
-    with pytest.raises(GlassError, match=r"cannot be replayed: resid-0 \(features held: 7 at 6\)"):
+    with pytest.raises(GlassError, match=r"resid-0 \(features"):
         model.replay(runs[0].receipt)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -62,6 +64,15 @@ def guided(**settings: Any) -> Any:
     """By a model without tokens that begin or end a text."""
     blank = {"bos_token_id": None, "eos_token_id": None, "tokenizer": tokenizer()}
     return module().generate(IDS, guidance_scale=2.0, **blank, **settings)
+
+
+def altered(family: str, head: str = "causal", **fields: Any) -> Path:
+    """A checkpoint whose config says something else."""
+    target = place() / f"{family} with another {' and '.join(fields)}"
+    shutil.copytree(path(family, head), target, dirs_exist_ok=True)
+    for file in target.glob("*config.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **fields}), "utf-8")
+    return target
 
 
 def row() -> Any:

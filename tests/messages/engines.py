@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from glassformer import AutoConfig, AutoModelForCausalLM, load
 from glassformer.blueprints import blueprint, read_config
 from glassformer.blueprints.blueprint import Builder
 from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
@@ -19,8 +21,10 @@ from glassformer.engine.gpu.persistent import kernel as kernels
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.tensor_parallel.ranks import RankProcesses
 from glassformer.engine.tensor_parallel.split import split_model
+from glassformer.features.files import read_dictionary
 from glassformer.ground.errors import (
     CheckpointError,
+    ConfigError,
     CopyError,
     ExecutorError,
     FetchError,
@@ -28,9 +32,10 @@ from glassformer.ground.errors import (
     SettingError,
     SiteError,
 )
+from glassformer.steering.library import Library
 from tests.blueprints.test_encoder_configs import tiny
 from tests.features.dictionaries import write_folder
-from tests.messages.calls import Entry, decoder, feed, limited, place
+from tests.messages.calls import Entry, altered, decoder, feed, limited, place, run, write
 from tests.parity import reference
 from tests.see.models import TEXT, both
 
@@ -71,6 +76,12 @@ def without_nccl() -> None:
 def transcoder(name: str, reads: str, writes: str | None = None) -> Path:
     hooks = {"hook_name": reads, **({} if writes is None else {"hook_name_out": writes})}
     return write_folder(place() / name, "transcoder", metadata=hooks)
+
+
+def held() -> Any:
+    """A model one of whose features is held."""
+    model = both("llama").model
+    return model.changed(model.dictionary(write_folder(place() / "held"), "blocks.0.residual").clamp({7: 6.0}))
 
 
 class Letterless:
@@ -119,6 +130,22 @@ MESSAGES: dict[str, list[Entry]] = {
             TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8)),
          "model.layers.0.self_attn.q_proj.weight: GGUF tensor 'blk.0.attn_q.weight' has 12 rows, which do not make "
          "pairs in 4 heads (fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."),
+        (ConfigError, lambda: AutoConfig.from_pretrained(altered("llama", quantization_config={"quant_method": "aqlm"})),
+         "…/llama with another quantization_config/config.json: config field 'quantization_config' is {'quant_method': "
+         "'aqlm'}; weights that are packed this way cannot be read. GPTQ, AWQ, bitsandbytes, FP8 and compressed-tensors "
+         "can, from a folder: take the model so, unpacked, or as a .gguf file."),
+        (ConfigError, lambda: AutoConfig.from_pretrained(altered("gpt_oss", quantization_config={"quant_method": "hqq"})),
+         "…/gpt_oss with another quantization_config/config.json: config field 'quantization_config' is "
+         "{'quant_method': 'hqq'}; of gpt_oss, MXFP4 is known. Take the model as it was published, or as a .gguf file."),
+        (CheckpointError, lambda: AutoModelForCausalLM.from_pretrained(altered("llama", intermediate_size=81)),
+         "…/llama with another intermediate_size: tensor 'model.layers.0.mlp.gate_proj.weight' has shape (80, 48), but "
+         "the config makes 'model.layers.0.mlp.gate_proj.weight' (81, 48). Is this the config of these weights?"),
+        (CheckpointError, lambda: AutoModelForCausalLM.from_pretrained(altered("llama", num_hidden_layers=4)),
+         "…/llama with another num_hidden_layers: the weights lack model.layers.3.self_attn.q_proj.weight, "
+         "model.layers.3.self_attn.k_proj.weight, model.layers.3.self_attn.v_proj.weight and 6 more. Is this the config "
+         "of these weights?"),
+        (InputError, lambda: load(altered("t5", "seq2seq", decoder_start_token_id=None)).look(TEXT),
+         "…/t5 with another decoder_start_token_id: neither its config nor its settings have a decoder_start_token_id."),
         (FetchError, limited("checkpoint.locate.SHIPPED_MODELS", place(), lambda: locate("g2p")),
          "'g2p' could not be fetched. This installation lacks '…/g2p'. Install glassformer again."),
     ],
@@ -134,6 +161,20 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: both("gpt2").model.read(TEXT).features(),
          "no dictionary of features comes with the package for …. Name one of those `glass features` lists, or train "
          "one with `glass train-features`."),
+    ],
+    "what is found by name": [
+        (InputError, lambda: held().replay(held().watch(TEXT, max_new_tokens=1).receipt),
+         "this receipt cannot be replayed: held (features held: 7 at 6), a function, changed blocks.0.residual, and no "
+         "file can hold it."),
+        (InputError, lambda: decoder().with_library(Library(features=place() / "none")).dictionary("/etc"),
+         "there is no dictionary of features '/etc'. There is none here."),
+        (CheckpointError, lambda: read_dictionary(write("params.npz", "x"), "blocks.0.residual"),
+         "…/params.npz: damaged, or no .npz file (File is not a zip file). Fetch it again."),
+        (InputError, lambda: both("gpt2").model.parameters(only="lm_head.weight"),
+         "'lm_head.weight' is tied: it is 'transformer.wte.weight'. Ask for that."),
+        (InputError, lambda: decoder().replay(replace(run().receipt, weights="0" * 64)),
+         "this receipt was written with other weights of … (000000000000…, here …). Fetch those, or "
+         "compare: glass compare --other."),
     ],
     "tokenizers that no grammar can guide": [
         (SettingError, lambda: Grammar.compile("regex", "1", Letterless()),

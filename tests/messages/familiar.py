@@ -8,7 +8,7 @@ import torch
 
 import glassformer
 from glassformer import AutoConfig, Change, DynamicCache, EncoderDecoderCache, StaticCache, blueprints
-from glassformer.compat.auto import AutoModelForCausalLM
+from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSequenceClassification
 from glassformer.compat.scratch import Model as Scratch
 from glassformer.compat.scratch import generate_with_trace
 from glassformer.ground.errors import (
@@ -28,6 +28,7 @@ from tests.messages.calls import (
     IDS,
     VECTORS,
     Entry,
+    altered,
     classifier,
     decoder,
     module,
@@ -70,6 +71,9 @@ def of_another_source() -> dict[str, Any]:
 
 MESSAGES: dict[str, list[Entry]] = {
     "inputs of a module": [
+        (InputError, lambda: AutoModelForSequenceClassification.from_pretrained(
+            altered("llama", pad_token_id=None), num_labels=3)(torch.cat((IDS, IDS))),
+         "a batch needs an attention_mask (or a pad_token_id), to know where each text ends."),
         (InputError, lambda: module()(IDS, attention_mask=torch.zeros(1, 1, 3, 4)),
          "attention_mask has shape (1, 1, 3, 4); one of four axes must be (batch or 1, heads or 1, length, keys), here of "
          "(1, 4, 3, 3)."),

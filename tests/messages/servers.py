@@ -113,7 +113,7 @@ MESSAGES: dict[str, list[Entry]] = {
     "starting a server": [
         (SettingError, lambda: GlassServer(
             create_app(registry("a")), port=0, tls_cert=write("cert.pem", "none"), tls_key=write("cert.pem", "none")),
-         "TLS cannot be set up with …/cert.pem and …/cert.pem: [SSL] PEM lib (_ssl.c:3905)."),
+         "TLS cannot be set up with …/cert.pem and …/cert.pem: …."),
         (HttpError, lambda: forwarded(X_Forwarded_For="unknown"),
          "the proxy does not name one address as the client's. It must set X-Forwarded-For, or Forwarded."),
         (MissingExtra, without("ray", import_ray),

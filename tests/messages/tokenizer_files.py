@@ -50,6 +50,11 @@ def merging(*pair: str, prefix: str = "", **vocabulary: int) -> Any:
     return AutoTokenizer.from_pretrained(write(f"merging{prefix}/tokenizer.json", json.dumps({"model": model})).parent)
 
 
+def added_tokens() -> Any:
+    write("added/vocab.txt", "[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    return AutoTokenizer.from_pretrained(write("added/added_tokens.json", '{"<x>": "7"}').parent)
+
+
 def at_a_terminal() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
@@ -90,6 +95,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "the special token '<x>' or its id 1 is already in the ranks. Give another."),
         (CheckpointError, lambda: merging("a", "b", prefix="####", a=0, b=1, ab=2),
          "…/merging####/tokenizer.json: its merge ['a', 'b'] lacks the prefix '####'. Fetch it again."),
+        (CheckpointError, added_tokens,
+         "…/added/added_tokens.json: does not map tokens to ids. Fetch it again."),
         (CheckpointError, lambda: merging("ab", "ab", ab=0),
          "…/merging/tokenizer.json: its merges make 'abab', which its vocabulary lacks. Fetch it again."),
     ],

@@ -13,6 +13,7 @@ from glassformer.adapters.peft import compile_pattern
 from glassformer.blueprints import read_config
 from glassformer.ground.errors import CheckpointError, InputError, NotNumbers, SettingError
 from glassformer.see.fit_features import FeatureTrainingSettings, train_features
+from glassformer.see.training_curves import read_training
 from glassformer.training import g2p
 from glassformer.training.corpus import read_corpus
 from glassformer.training.fine_tuning import PreferenceRequest
@@ -21,7 +22,7 @@ from glassformer.training.objectives.language_model import MaskedLanguageModel, 
 from glassformer.training.objectives.text_to_text import TextToText
 from glassformer.training.rows import DataRow
 from glassformer.training.task_evaluation import evaluate_task
-from glassformer.training.text_tokens import text_objective, tokenized, train_tokenizer
+from glassformer.training.text_tokens import read_token_file, text_objective, tokenized, train_tokenizer
 from glassformer.training.trainer import Trainer
 from glassformer.training.training_folder import TrainingFolder
 from tests.messages.calls import Entry, classifier, limited, pair, path, place, tokenizer, write
@@ -43,6 +44,12 @@ def training(name: str, **about: Any) -> TrainingFolder:
     if not folder.path.exists():
         folder.begin({"request": {"text": "a", "steps": 3}, "data": "x", **about})
     return folder
+
+
+def unreadable(name: str) -> Path:
+    """A folder in which a folder stands in a file's place."""
+    (place() / "unreadable" / name).mkdir(parents=True, exist_ok=True)
+    return place() / "unreadable"
 
 
 def changed_by_hand() -> Any:
@@ -87,7 +94,7 @@ MESSAGES: dict[str, list[Entry]] = {
                                            write("labels.jsonl", '{"text": "a", "label": "so-so"}')),
          "labels.jsonl, row 1: the label 'so-so' is not known. Known: LABEL_0, LABEL_1."),
         (NotNumbers, not_numbers,
-         "step 1: the loss is no number, for examples 0, 39, 38, 31, 20, 44; the first site that is none is "
+         "step 1: the loss is no number, for examples …; the first site that is none is "
          "blocks.1.mlp.update. Lower the learning rate, warm up longer, or take the batch out of the data."),
         (SettingError, exploding,
          "the loss is no number after step 1. Take a smaller learning rate."),
@@ -102,6 +109,12 @@ MESSAGES: dict[str, list[Entry]] = {
         (CheckpointError, changed_by_hand,
          "…/by-hand/training.json: damaged, or changed since the training was begun: its checksum does not fit. Put it "
          'back as it was; or remove its "crc32", and it is taken as it is.'),
+    ],
+    "files of a training": [
+        (InputError, lambda: read_training(unreadable("metrics.jsonl")),
+         "unreadable/metrics.jsonl: cannot be read (…). Check its permissions."),
+        (CheckpointError, lambda: read_token_file(write("tokens/tokens.json", "[]").parent),
+         "…/tokens: holds no readable token file (…). Delete it, and it is made anew."),
     ],
     "adapters": [
         (InputError, lambda: glassformer.load(path("llama"), adapter=path("llama"), adapter_mode="besides"),

@@ -221,7 +221,7 @@ def test_a_head_that_is_stored_once_more(tmp_path: Path) -> None:
     assert (tied.name, tied.same) == ("lm_head.weight", "model.embed_tokens.weight")
     assert tied.bytes == 4 * model.lm_head.weight.numel()
     assert "The file holds it once more (30.7 kB)." in plain_text(TerminalPage(found.page()), 200)
-    with pytest.raises(InputError, match="'lm_head.weight' is tied: it is 'model.embed_tokens.weight'. Ask for that."):
+    with pytest.raises(InputError, match="'model.embed_tokens.weight'"):
         seen(tmp_path, only="lm_head.weight")
 
 

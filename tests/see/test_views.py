@@ -332,15 +332,6 @@ def test_look_refuses_a_head_that_the_family_lacks(tmp_path: Path) -> None:
         glassformer.load(folder).look(TEXT)
 
 
-def test_look_refuses_an_encoder_decoder_without_start_token(tmp_path: Path) -> None:
-    make(tmp_path, "t5", "seq2seq")
-    for file in ("config.json", "generation_config.json"):
-        path = tmp_path / file
-        path.write_text(json.dumps({**json.loads(path.read_text()), "decoder_start_token_id": None}))
-    with pytest.raises(InputError, match="neither its config nor its settings have a decoder_start_token_id"):
-        glassformer.load(tmp_path).look(TEXT)
-
-
 # The verbs ------------------------------------------------------------------------------------------------------
 
 

@@ -286,7 +286,7 @@ def test_added_tokens_json(files: Files, words: list[str], tmp_path: Path) -> No
 @pytest.mark.parametrize("content", [{"<x>": "7"}, {"<x>": None}])
 def test_broken_added_tokens_json_is_refused(content: Any, words: list[str], tmp_path: Path) -> None:
     write(tmp_path, {"vocab.txt": words, "added_tokens.json": content})
-    with pytest.raises(CheckpointError, match=r"added_tokens\.json: does not map tokens to ids"):
+    with pytest.raises(CheckpointError, match=r"added_tokens\.json"):
         AutoTokenizer.from_pretrained(tmp_path)
 
 

@@ -93,9 +93,6 @@ def test_a_token_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     del about["crc32"]  # as older ones have none
     (tmp_path / "tokens.json").write_text(json.dumps(about))
     assert read_token_file(tmp_path)[0].tolist() == [1, 2, 7]
-    (tmp_path / "tokens.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="holds no readable token file"):
-        read_token_file(tmp_path)
 
 
 @pytest.mark.parametrize(

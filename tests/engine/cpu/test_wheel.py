@@ -230,7 +230,7 @@ def test_release_that_needs_a_newer_glibc_is_refused(tmp_path: Path, monkeypatch
         (folder / "glassformer-1-py3-none-manylinux_2_36_x86_64.whl").touch()
 
     monkeypatch.setattr(wheels.subprocess, "run", write_wheel)
-    with pytest.raises(SystemExit, match="the library needs more than manylinux_2_17_x86_64 has"):
+    with pytest.raises(SystemExit, match="manylinux_2_17_x86_64"):
         wheels.main([str(tmp_path / "dist"), "--only", "x86_64"])
     assert not (tmp_path / "dist").exists()
 
