@@ -216,6 +216,11 @@ class TestFailures:
         follower.process.stdin.close()
         assert follower.process.wait(patience(60)) == 0
 
+    def test_gpus_need_nccl(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+        with pytest.raises(ExecutorError, match="this PyTorch has no NCCL, so GPUs cannot work together"):
+            RankProcesses(2, "cuda")
+
 
 class TestGpuEngine:
     @pytest.mark.parametrize("family", ["qwen3", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("gpt2", "t5"))])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from glassformer import AutoConfig, AutoModelForCausalLM, load
 from glassformer.blueprints import blueprint, read_config
@@ -19,7 +18,6 @@ from glassformer.checkpoint.locate import locate
 from glassformer.decoding.grammar import Grammar
 from glassformer.engine.gpu.persistent import kernel as kernels
 from glassformer.engine.lowering import Lowering
-from glassformer.engine.tensor_parallel.ranks import RankProcesses
 from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.features.files import read_dictionary
 from glassformer.ground.errors import (
@@ -67,12 +65,6 @@ def without_nvrtc() -> None:
         kernels.compiled({}, "sm_90")
 
 
-def without_nccl() -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(torch.distributed, "is_nccl_available", lambda: False)
-        RankProcesses(2, "cuda")
-
-
 def transcoder(name: str, reads: str, writes: str | None = None) -> Path:
     hooks = {"hook_name": reads, **({} if writes is None else {"hook_name_out": writes})}
     return write_folder(place() / name, "transcoder", metadata=hooks)
@@ -116,14 +108,12 @@ MESSAGES: dict[str, list[Entry]] = {
         (ExecutorError, without_nvrtc,
          "NVRTC, which compiles the GPU engine's kernel, was not found. Install a build of torch for CUDA."),
     ],
-    "models on several processes": [
+    "models that are split": [
         (ExecutorError, lambda: split_model(blueprint(read_config({"model_type": "scratch", **SIZES}), "causal"), 2),
          "a scratch model cannot be split among ranks: each head has a projection of its own. Leave tensor_parallel out."),
         (ExecutorError, lambda: split_model(norm_over_heads(), 2),
          "a llama model cannot be split among ranks: its layers.0.inner_norm needs all of what would be divided. Leave "
          "tensor_parallel out."),
-        (ExecutorError, without_nccl,
-         "this PyTorch has no NCCL, so GPUs cannot work together. Install one that is built with it."),
     ],
     "checkpoints": [
         (CheckpointError, lambda: gguf_name_and_layout(
