@@ -30,13 +30,13 @@ from glassformer.see.explain.explanation import (
     sentences,
 )
 from glassformer.see.explain.operations import explain
-from glassformer.see.explain.parts import PartSearch, carried_by
+from glassformer.see.explain.parts import PartSearch, ReadCounterpart, carried_by
 from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import Lead, Question, ask, read_answer
 from glassformer.see.explain.similarity import NamedWords, by_share, checks
 from glassformer.see.explain.similarity import said as said_of_texts
 from glassformer.see.explain.telling import least_expected, owed_to_words, telling_token
-from glassformer.see.explain.texts import probability, read_text
+from glassformer.see.explain.texts import ReadWhole, probability, read_text
 from glassformer.see.explain.word_effects import word_effects, word_groups
 from glassformer.see.explain.words import Word, exchanged, exchanges, without, words_of
 from glassformer.see.passes import encoder_pass, open_row
@@ -209,6 +209,44 @@ def test_leads_in_a_gap_are_those_of_other_texts(family: str) -> None:
             search = PartSearch(question, pair)
             assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
             assert search.lead_without(search.places()) == pytest.approx(search.there, abs=1e-2)
+
+
+LABELED = [(family, head) for head in ("sequence", "token", "question") for family in ENCODERS]
+LAST = [("llama", "sequence"), ("gpt2", "sequence")]  # which are labelled at their last token
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize(("family", "head"), [*LABELED, *LAST])
+def test_parts_put_where_a_label_or_an_answer_is_read_restore_it(family: str, head: str) -> None:
+    """All updates to the stream there, of one text put into the other's pass, are all that the logits are made of."""
+    model = encoder(family, head).model
+    if head == "question":
+        context = " ".join(["the mat sat on the cat"] * 4)
+        text: ReadWhole = ReadPassages(*read_two(model, "the cat sat", context), context)
+    else:
+        text = ReadWhole(model.read("the cat sat on the mat"), 4 if head == "token" else None)
+    text.read()
+    question = ask(text, text.position, None, None)
+    rival = question.lead.against
+    question.lead = Lead(question.token, rival, alone=True)
+    word = next(word for word in text.words() if word.origin == "prompt" and not {*word.positions} & {*text.places(rival)})
+    ids = list(text.ids)
+    ids[word.first] = text.ids[next(one.first for one in text.words() if one.text.casefold() != word.text.casefold())]
+    blocks = range(model.blueprint.blocks)
+    sites = [f"blocks.{block}.{kind}" for block in blocks for kind in ("attention.heads", "mlp.update", "residual")]
+    places = text.places(rival)
+    read = ReadCounterpart(text, tuple(ids), sites, places, places)
+    there = question.lead.of(text.readout(text.scored(tuple(ids))[0], ids))
+    search = PartSearch(question, read)
+    assert (search.here, search.there) == (pytest.approx(question.whole, abs=1e-4), pytest.approx(there, abs=1e-4))
+    assert places
+    assert search.lead_with(search.places()) == pytest.approx(search.here, abs=1e-3)
+    assert search.lead_without(search.places()) == pytest.approx(search.there, abs=1e-3)
+    changes = {
+        f"blocks.{blocks[-1]}.residual": Change(0.0, text.reading.at(f"blocks.{blocks[-1]}.residual")[places], places)
+    }
+    alone = question.lead.of(text.readout(text.scored(tuple(ids), Watch(changes=changes))[0], ids))
+    assert alone == pytest.approx(search.here, abs=1e-3)
 
 
 def lead_in_gap(question: Question, ids: tuple[int, ...]) -> float:

@@ -100,8 +100,10 @@ def test_what_labels_a_text(family: str) -> None:
     assert why.answer.text == "Paris"
     assert [word.text for word in why.words[: why.named]] == ["France"]
     assert why.words[0].best_exchange.answer == planted.SUBJECTS[why.words[0].best_exchange.text]
-    assert why.carried is None
-    assert [check.holds for check in why.checks] == [True, True]
+    (part,) = why.carried.parts
+    assert (part.name, part.restored) == ("head 2 of block 1", pytest.approx(1, abs=0.02))
+    assert "brought to the first token mostly by head 2 of block 1" in why.sentences[2]
+    assert [check.holds for check in why.checks] == [True] * 4
     other = model.explain("the capital of France is today", token="Rome", against="Madrid")
     assert (other.answer.text, other.against.text, other.draw.rank > 1) == ("Rome", "Madrid", True)
     with pytest.raises(InputError, match="no label 'Rom'.*'Rome'"):
@@ -118,6 +120,9 @@ def test_where_an_answer_stands_in_a_text(family: str) -> None:
     best = why.words[0].best_exchange
     assert best.answer == planted.SUBJECTS[best.text]
     assert "Paris" not in [word.text for word in why.words]  # without it there is no such answer
+    (part,) = why.carried.parts
+    assert (part.name, part.restored) == ("head 2 of block 1", pytest.approx(1, abs=0.02))
+    assert "brought to the passages' ends mostly by head 2 of block 1" in why.sentences[2]
     other = model.explain("the capital of France", pair=text, token="Rome", against="Madrid")
     assert (other.answer.text, other.against.text, other.draw.rank > 1) == ("Rome", "Madrid", True)
     assert {"Rome", "Madrid"}.isdisjoint(word.text for word in other.words)

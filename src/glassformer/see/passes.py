@@ -59,8 +59,9 @@ def encoder_pass(
         types = (torch.arange(len(ids)) >= second).long()[None]
     with torch.inference_mode():
         ready = None
-        if begin is not None:
-            ready = module.base_model.pass_for(tokens, watch)
+        pass_for = getattr(module.base_model, "pass_for", None)  # only encoders begin at a block
+        if begin is not None and pass_for is not None:
+            ready = pass_for(tokens, watch)
             ready = replace(ready, begin=(begin.block, torch.from_numpy(begin.states)[None].to(module.dtype)))
         given = {} if types is None else {"token_type_ids": types}
         output = module(tokens, watch=watch, p=ready, **given)

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from glassformer.engine.protocol import BlockInput
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Watch
 from glassformer.see.explain.explanation import Carried, Check, PartEffect, WordEffect
 from glassformer.see.explain.question import Lead, Question
-from glassformer.see.explain.texts import read_again
+from glassformer.see.explain.texts import ReadWhole, read_again
 from glassformer.see.explain.words import Word, exchanged
 from glassformer.see.lens import shipped_lens
-from glassformer.see.passes import encoder_pass
-from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, read_pairs
+from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair, align, entry_sites, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.view import Floats
 
@@ -49,19 +50,17 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     reading, model = question.reading, question.reading.model
     best = effect.best_exchange
     causal = model.writes and reading.source is None
-    if best is None or best.change >= 0 or not (model.writes or model.head == "masked"):
-        return None
-    if causal and question.position in word.positions:
+    if best is None or best.change >= 0 or (causal and question.position in word.positions):
         return None
     if not question.lead.alone and best.answer_id != question.token:
         question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
     ids = exchanged(question.ids, {word: best.id}, model.tokenizer)
-    first = replace(reading, ids=reading.ids[: question.position + 1]) if model.writes else reading
-    second = replace(first, ids=ids) if reading.source is None else replace(first, source=ids)
     kinds = ("attention.heads", "cross.heads", "mlp.update", "residual")
     sites = [f"blocks.{block}.{kind}" for block in range(model.blueprint.blocks) for kind in kinds]
     sites = [site for site in sites if site in model.blueprint.sites]
-    with read_pairs([TextPair(first, second, -1 if causal else None, aligned=True)], sites) as (read,):
+    with _read_both(question, word, ids, sites) as read:
+        if read is None:
+            return None
         search = PartSearch(question, read)
         parts = search.best_parts()
         taken = search.lead_without([part.place for part in parts]) if parts and question.effort.checks else math.nan
@@ -76,7 +75,7 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
             for part in parts
         ),
         search.settled, search.seen_by_lens if question.effort.checks else None,
-        "the last token" if model.writes else "the gap",
+        question.text.places_name,
     )  # fmt: skip
     if not parts or not question.effort.checks:
         return carried, ()
@@ -87,6 +86,48 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
         Check(f"in the text, but {names} as with “{best.text}”, the lead is at most half", taken, taken <= search.here / 2),
     )
     return carried, checks
+
+
+@contextmanager
+def _read_both(
+    question: Question, word: Word, ids: tuple[int, ...], sites: Sequence[str]
+) -> Iterator[ReadPair | ReadCounterpart | None]:
+    """A text and the one with a word exchanged; None where the first one's values cannot be put anywhere."""
+    text, reading = question.text, question.reading
+    if isinstance(text, ReadWhole):
+        chosen = text.places(question.lead.against) or range(len(text.ids))
+        aligned = {origin: place for place, origin in align(text.ids, ids).items()}
+        origins = [origin for origin in chosen if origin in aligned and origin not in word.positions]
+        yield ReadCounterpart(text, ids, sites, origins, [aligned[origin] for origin in origins]) if origins else None
+        return
+    first = replace(reading, ids=reading.ids[: question.position + 1])
+    second = replace(first, ids=ids) if reading.source is None else replace(first, source=ids)
+    with read_pairs([TextPair(first, second, -1 if reading.source is None else None, aligned=True)], sites) as (read,):
+        yield read
+
+
+class ReadCounterpart:
+    """A text that an encoder read whole, and the same with a word exchanged: both once, and the second under patches."""
+
+    second = None  # each patch reads it anew, from the block on in which it begins
+
+    def __init__(
+        self, text: ReadWhole, ids: Sequence[int], sites: Sequence[str], origins: Sequence[int], places: Sequence[int]
+    ) -> None:
+        """`origins`, `places`: the positions of the first text's values, and where they are put in the second."""
+        self.text, self.ids, self.origins, self.places = text, ids, list(origins), list(places)
+        self.other = text.counterpart(ids)
+        self.values = text.reading.values(*sites)
+        self.scores = text.logits(text.position), text.readout(text.scored(ids)[0], ids)
+        entries = entry_sites(self.other)
+        values = self.other.values(*entries.values()) if entries else {}
+        self.entering = {block: BlockInput(block, values[site]) for block, site in entries.items()}
+
+    def patched(self, runs: Sequence[PatchedRun[Name]]) -> Iterator[tuple[Name, Floats, Mapping[str, Floats]]]:
+        """The second text's logits under each patch, and what its watch reads."""
+        for run in runs:
+            scores, sites = self.text.scored(self.ids, run.watch, self.entering.get(run.block))
+            yield run.place, self.text.readout(scores, self.ids), sites
 
 
 @dataclass(frozen=True)
@@ -101,12 +142,16 @@ class PartSearch:
     """The second text of a pair, with parts of the first one's last token put into it."""
 
     question: Question
-    read: ReadPair
+    read: ReadPair | ReadCounterpart
 
     def __post_init__(self) -> None:
         self.blocks = self.question.reading.model.blueprint.blocks
-        pair = self.read.pair  # an encoder's gap, or the last token
-        self.origin, self.last = pair.masks or (len(pair.first.ids) - 1, len(pair.second.ids) - 1)
+        if isinstance(self.read, ReadCounterpart):
+            self.origins, self.lasts, self.other = self.read.origins, self.read.places, self.read.other
+        else:
+            pair = self.read.pair  # an encoder's gap, or the last token
+            origin, last = pair.masks or (len(pair.first.ids) - 1, len(pair.second.ids) - 1)
+            self.origins, self.lasts, self.other = [origin], [last], pair.second
         self.here, self.there = map(self.question.lead.of, self.read.scores)
 
     def restored(self, lead: float) -> float:
@@ -148,7 +193,8 @@ class PartSearch:
         """What the last token's stream restores as it leaves each block."""
         sites = {block: f"blocks.{block}.residual" for block in range(self.blocks)}
         runs = [
-            PatchedRun(block, Watch(changes={site: self._change(site)}), self.last, block) for block, site in sites.items()
+            PatchedRun(block, Watch(changes={site: self._change(site)}), self.lasts[0], block)
+            for block, site in sites.items()
         ]
         return {block: self.restored(self.question.lead.of(scores)) for block, scores, _ in self.read.patched(runs)}
 
@@ -164,10 +210,12 @@ class PartSearch:
     def seen_by_lens(self) -> int | None:
         """The block from which on the lens, the tuned one if there is one, reads the answer off the last token's stream."""
         model, late = self.question.reading.model, self.blocks
+        if not (model.writes or model.head == "masked"):
+            return None
         tuned = shipped_lens(model)
         while late:
             blocks = range(max(0, late - LENS_BLOCKS), late)
-            states = np.stack([self.read.values[f"blocks.{block}.residual"][self.origin] for block in blocks])
+            states = np.stack([self.read.values[f"blocks.{block}.residual"][self.origins[0]] for block in blocks])
             if tuned is not None:
                 states = np.stack([tuned.translate(str(block), row) for block, row in zip(blocks, states, strict=True)])
             for logits in model.unembed(states)[::-1]:
@@ -184,18 +232,17 @@ class PartSearch:
         """The lead in the first text with some parts as in the second."""
         second, sites = self.read.second, frozenset(place.site for place in places)
         if second is not None:
-            _, values = read_again(second.executor, second.row, second.ids, self.last, Watch(sites))
+            _, values = read_again(second.executor, second.row, second.ids, self.lasts[0], Watch(sites))
         else:
-            values = self.read.pair.second.values_at([self.last], *sites)
-        return self.question.lead.of(self._at_end(self._watch(places, values, self.origin, -1))[0])
+            values = self.other.values_at(self.lasts, *sites)
+        return self.question.lead.of(self._at_end(self._watch(places, values, self.origins, range(len(self.lasts))))[0])
 
     def _at_end(self, watch: Watch) -> tuple[Floats, dict[str, Floats]]:
         """The first text's last token again, or all of an encoder's."""
         text = self.question.text
-        if not text.reading.model.writes:
-            scores, sites = encoder_pass(text.reading.model, text.ids, watch)
-            assert scores is not None
-            return scores[self.origin], sites
+        if isinstance(text, ReadWhole):
+            scores, sites = text.scored(text.ids, watch)
+            return text.readout(scores, text.ids), sites
         return read_again(text.executor, text.row, text.ids, self.question.position, watch)
 
     def attention(self, word: Word, parts: Sequence[FoundPart]) -> dict[Part, float]:
@@ -207,8 +254,9 @@ class PartSearch:
         if not sites:
             return {}
         _, patterns = self._at_end(Watch(frozenset(sites.values())))
-        at, positions = 0 if self.question.reading.model.writes else self.origin, list(word.positions)
-        return {place: float(patterns[site][place.head, at, positions].sum()) for place, site in sites.items()}
+        rows = [0] if self.question.reading.model.writes else self.origins
+        weights = {place: patterns[site][place.head][np.ix_(rows, word.positions)] for place, site in sites.items()}
+        return {place: float(given.sum(-1).mean()) for place, given in weights.items()}
 
     def _restored_by(self, sets: Mapping[Name, Sequence[Part]]) -> Iterator[tuple[Name, float]]:
         return ((name, self.restored(lead)) for name, lead in self._leads(sets))
@@ -217,26 +265,29 @@ class PartSearch:
         runs = [
             PatchedRun(
                 name,
-                self._watch(places, self.read.values, self.last, self.origin),
-                self.last,
+                self._watch(places, self.read.values, self.lasts, self.origins),
+                self.lasts[0],
                 min(place.block for place in places),
             )
             for name, places in sets.items()
         ]
         return ((name, self.question.lead.of(scores)) for name, scores, _ in self.read.patched(runs))
 
-    def _watch(self, places: Sequence[Part], values: Mapping[str, Floats], position: int, origin: int) -> Watch:
-        """Some parts' values at a place of one text, put into a position of the other's pass."""
+    def _watch(
+        self, parts: Sequence[Part], values: Mapping[str, Floats], places: Sequence[int], origins: Sequence[int]
+    ) -> Watch:
+        """Some parts' values at places of one text, put into places of the other's pass."""
+        at, origin = list(places), list(origins)
         heads: dict[str, list[int]] = {}
         changes: dict[str, Change] = {}
-        for place in places:
-            if place.head is None:
-                changes[place.site] = Change(0.0, values[place.site][origin], [position])
+        for part in parts:
+            if part.head is None:
+                changes[part.site] = Change(0.0, values[part.site][origin], at)
             else:
-                heads.setdefault(place.site, []).append(place.head)
+                heads.setdefault(part.site, []).append(part.head)
         for site, chosen in heads.items():
-            changes[site] = Change(0.0, values[site][chosen][:, [origin]], [position], chosen)
+            changes[site] = Change(0.0, values[site][chosen][:, origin], at, chosen)
         return Watch(changes=changes)
 
     def _change(self, site: str) -> Change:
-        return Change(0.0, self.read.values[site][self.origin], [self.last])
+        return Change(0.0, self.read.values[site][self.origins], self.lasts)

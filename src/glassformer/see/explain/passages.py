@@ -103,6 +103,14 @@ class ReadPassages(ReadWhole):
         """A passage's is the product of those that it begins and ends there."""
         return np.exp(logits)
 
+    def places(self, rival: int) -> list[int]:
+        ends = (side[index] for index in (self.chosen[0], rival) for side in (self.firsts, self.lasts))
+        return sorted(set(map(int, ends)))
+
+    @property
+    def places_name(self) -> str:
+        return "the passages' ends"
+
     def readout(self, scores: Floats, ids: Sequence[int]) -> Floats:
         """The passages' logits; a text's other tokens can begin and end no answer."""
         begin = self._second(ids) or 0

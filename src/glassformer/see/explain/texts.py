@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from glassformer.engine.protocol import Executor, Feed, Row, Want, common_prefix
+from glassformer.engine.protocol import BlockInput, Executor, Feed, Row, Want, common_prefix
 from glassformer.ground.candidates import LogProbabilities, log_softmax
 from glassformer.ground.errors import NotNumbers
 from glassformer.ground.ownership import NotCopied
@@ -84,6 +84,11 @@ class ReadText(NotCopied):
     def without_rival(self) -> str:
         """What is said where there is no other answer."""
         return f"{self.reading.model.name} has one label, so there is no other that it could lead over."
+
+    @property
+    def places_name(self) -> str:
+        """Where the answer is read."""
+        return "the last token"
 
     def said(self, index: int, ids: Sequence[int]) -> str:
         """What an index of the logits stands for in another text."""
@@ -205,7 +210,7 @@ class ReadWhole(ReadText):
 
     def words(self) -> list[Word]:
         words = words_of(self.reading, len(self.ids), self.reading.contents)
-        if self.reading.second is not None:  # what stands around two texts tells them apart
+        if self.reading.second is not None or self.reading.model.head == "sequence":  # where texts end, and are labelled
             words = [word for word in words if word.origin != "template"]
         return [word for word in words if self.gap not in word.positions]
 
@@ -220,11 +225,38 @@ class ReadWhole(ReadText):
             return super().find(answer, logits)
         return find_label(self.reading.model, answer).id
 
-    def scored(self, ids: Sequence[int], watch: Watch | None = None) -> tuple[Floats, dict[str, Floats]]:
+    def places(self, rival: int) -> list[int]:
+        """The positions at which the answer is read, and not a rival; none where all of them are."""
+        if self.gap is not None:
+            return [self.gap]
+        pooling = next((op.pooling for op in self.reading.model.blueprint.ops if op.pooling), "mean")
+        if pooling == "first":
+            return [0]
+        end = self.reading.model.config.eos_token_id
+        ends = [place for place, token in enumerate(self.ids) if pooling == "last" or token == end]
+        return [] if pooling == "mean" else ends[-1:]
+
+    @property
+    def places_name(self) -> str:
+        if self.reading.model.head == "masked":
+            return "the gap"
+        places = self.places(0)
+        return "the first token" if places == [0] else "the token that is read" if places else "the other tokens"
+
+    def counterpart(self, ids: Sequence[int]) -> Activations:
+        """Another text as it is read."""
+        second, owners = self._second(ids), self.reading.owners
+        if second is not None:
+            owners = tuple(None if token in self.around else int(place >= second) for place, token in enumerate(ids))
+        return replace(self.reading, ids=tuple(ids), prompt_length=len(ids), owners=owners)
+
+    def scored(
+        self, ids: Sequence[int], watch: Watch | None = None, begin: BlockInput | None = None
+    ) -> tuple[Floats, dict[str, Floats]]:
         """The logits of another text, of each token or of all of it, and what a watch reads."""
         watch = Watch() if watch is None else watch
         watch = Watch(watch.reads | {"scores"}, watch.changes)
-        scores, sites = encoder_pass(self.reading.model, ids, watch, second=self._second(ids))
+        scores, sites = encoder_pass(self.reading.model, ids, watch, begin, second=self._second(ids))
         return sites["scores"] if scores is None else scores, sites  # heads for questions have outputs of other names
 
     def readout(self, scores: Floats, ids: Sequence[int]) -> Floats:
