@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 
-from glassformer import pipeline
+from glassformer import load, pipeline
 from glassformer.checkpoint.sentence_pooling import read_sentence_settings
 from glassformer.ground.errors import CheckpointError, SettingError
 from tests.tasks.conftest import Make
@@ -191,3 +191,27 @@ def test_pooling_from_gguf() -> None:
     for number, way in {1: "mean", 2: "cls", 3: "lasttoken", 0: "mean", None: "mean"}.items():
         metadata = {"general.architecture": "bert", "bert.pooling_type": number}
         assert read_sentence_settings(Path("x.gguf"), metadata).pooling == (way,)
+
+
+@pytest.mark.parametrize("function", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("pool_prompt", [True, False])
+def test_a_similarity_is_explained_with_the_vectors_of_the_task(
+    sentences: Sentences, function: str, pool_prompt: bool
+) -> None:
+    """Prompt, pooling and function are as the files say; a distance has no shares, so it is the cosine that is explained."""
+    folder = sentences(
+        config_sentence_transformers_json={
+            "prompts": {"query": "query: "}, "default_prompt_name": "query", "similarity_fn_name": function,
+        },
+        **{"1_Pooling__config_json": {"pooling_mode": ["mean", "cls"], "include_prompt": pool_prompt}},
+    )  # fmt: skip
+    first, second = "one fish", "two fish"
+    why, task = load(folder).explain(first, pair=second), pipeline("similarity", folder)
+    known = "cosine" if function == "euclidean" else function
+    assert why.similarity.function == known
+    assert why.lead == pytest.approx(task((first, second), function=known), rel=1e-4)
+    assert "query" not in [word.text for word in why.words]
+    for word in why.words:
+        texts = [first, second]
+        texts[word.origin == "pair"] = texts[word.origin == "pair"].replace(word.text, "").strip()
+        assert why.lead + word.left_out == pytest.approx(task((texts[0], texts[1]), function=known), rel=1e-4), word.text
