@@ -176,6 +176,18 @@ def test_views_of_an_encoder() -> None:
     assert "what each layer would predict" in ran("lens", "the [MASK] sat", "--token", "[MASK]", "-m", bert)
 
 
+def test_why_two_texts_are_similar_and_where_an_answer_stands() -> None:
+    words = (TEXT, "--pair", "the mat sat on a cat", "-m", str(folder("bert", "base")[0]))
+    shown = ran("why", *words)
+    assert "The texts are similar by" in shown
+    assert "the second" in shown
+    data = json.loads(ran("why", *words, "--json"))
+    assert (data["schema"], data["answer"]) == ("glassformer.explanation/1", None)
+    context = " ".join([TEXT] * 4)
+    found = json.loads(ran("why", "the cat", "--context", context, "-m", str(folder("bert", "question")[0]), "--json"))
+    assert found["answer"]["text"] in context
+
+
 def test_record_prints_its_cost_first(gpt2: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["attention", TEXT, "--record", str(tmp_path / "maps"), "-m", gpt2])
     assert done.exit_code == 0

@@ -14,6 +14,7 @@ import pytest
 import glassformer
 from glassformer import Change
 from glassformer.ground.errors import InputError
+from glassformer.see.explain.explanation import Explanation
 from glassformer.see.journey.view import Journey
 from glassformer.see.recording import CANDIDATES, Recording
 from glassformer.see.schema import schema
@@ -253,3 +254,11 @@ def test_every_view_takes_token_ids(client: httpx.Client, model: Any) -> None:
     assert see(client, "tree", prompt=ids, width=2, depth=1) == model.tree(TEXT, raw=True, width=2, depth=1).to_dict()
     assert see(client, "lens", prompt=ids, positions=[1]) == see(client, "lens", prompt=TEXT, raw=True, positions=[1])
     assert see(client, "look", prompt=ids)["prompt"] == TEXT
+
+
+def test_why_two_texts_are_similar(client: httpx.Client, tiny_encoder: Path) -> None:
+    found = see(client, "explain", model="encoder", prompt=TEXT, pair=OTHER, evidence=True)
+    mine = glassformer.load(tiny_encoder).explain(TEXT, pair=OTHER, evidence=True).to_dict()
+    assert {**found, "model": ""} == {**json.loads(json.dumps(mine)), "model": ""}
+    jsonschema.validate(found, schema(Explanation))
+    assert "Leave out" in refusal(client, "explain", model="encoder", prompt=TEXT, pair=OTHER, token="cat")

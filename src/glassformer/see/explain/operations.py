@@ -86,8 +86,12 @@ def explain_answer(
     **prompt_options: Unpack[PromptKeywords],
 ) -> Explanation:
     """Say why the model answers as it does: the words that decide, what carries them, and whether that holds."""
-    PromptOptions.of(prompt_options, explain_answer)
+    options = PromptOptions.of(prompt_options, explain_answer)
     if pair is not None:
+        if options.system is not None or options.template:
+            raise InputError("two texts are read as they are: system and template are for one. Leave them out.")
+        if answer_ids is not None or contents is not None:
+            raise InputError("answer_ids and contents are of an answer that was written, which two texts have not.")
         return _explained_pair(model, prompt, pair, token, against, quick, evidence, progress)
     if not model.writes:
         return explain(model.read(prompt), token=token, against=against, quick=quick, evidence=evidence, progress=progress)
