@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,7 +46,7 @@ from glassformer.see.patching.pair import TextPair, read_pairs
 from glassformer.see.patching.view import AnswerToken
 from glassformer.see.tokens import token_text
 from tests.parity.configs import DECODERS, ENCODERS, PAIRS
-from tests.see.models import EXECUTORS, TEXT, both, encoder
+from tests.see.models import EXECUTORS, TEXT, both, encoder, folder
 
 ITALY = Exchange("Italy", 7, -5.0, " Rome", 8, 0.9, "another")
 ROME = AnswerToken(8, " Rome")
@@ -247,6 +249,36 @@ def test_parts_put_where_a_label_or_an_answer_is_read_restore_it(family: str, he
     }
     alone = question.lead.of(text.readout(text.scored(tuple(ids), Watch(changes=changes))[0], ids))
     assert alone == pytest.approx(search.here, abs=1e-3)
+
+
+def test_where_a_label_is_read_off_all_tokens_parts_are_put_at_all_but_the_words_own(tmp_path: Path) -> None:
+    place, _ = folder("modernbert", "sequence")
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "classifier_pooling": "mean"}))
+    model = glassformer.load(tmp_path)
+    text = ReadWhole(model.read("the cat sat on the mat"), None)
+    text.read()
+    question = ask(text, text.position, None, None)
+    word, other = (next(one for one in text.words() if one.text == name) for name in ("cat", "mat"))
+    ids = exchanged(text.ids, {word: text.ids[other.first]}, model.tokenizer)
+    there = question.lead.of(text.readout(text.scored(ids)[0], ids))
+    sign = 1 if there < question.whole else -1  # so that the exchange takes something off the lead
+    question.lead = question.lead if sign > 0 else Lead(question.lead.against, question.token, alone=True)
+    exchange = replace(ITALY, id=text.ids[other.first], answer_id=question.lead.against)
+    effect = WordEffect("cat", "prompt", word.positions, None, (exchange,))
+    carried, _ = carried_by(question, word, effect) or (None, ())
+    assert carried is not None
+    assert (carried.to, text.places(0)) == ("the other tokens", [])
+    places = [position for position in range(len(ids)) if position not in word.positions]
+    assert carried.parts
+    for part in carried.parts:
+        site = f"blocks.{part.block}." + ("mlp.update" if part.head is None else "attention.heads")
+        value = text.reading.at(site)
+        put_in = value[places] if part.head is None else value[[part.head]][:, places]
+        change = Change(0.0, put_in, places, None if part.head is None else [part.head])
+        alone = replace(question.lead, alone=True).of(text.readout(text.scored(ids, Watch(changes={site: change}))[0], ids))
+        assert alone == pytest.approx(carried.lead_instead + part.restored * (carried.lead - carried.lead_instead), abs=1e-3)
 
 
 def lead_in_gap(question: Question, ids: tuple[int, ...]) -> float:
