@@ -17,6 +17,7 @@ import torch
 
 import glassformer
 from glassformer.engine.protocol import Feed
+from glassformer.ground.candidates import log_softmax
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
@@ -38,7 +39,7 @@ from glassformer.see.explain.question import Lead, Question, ask, read_answer
 from glassformer.see.explain.similarity import NamedWords, by_share, checks
 from glassformer.see.explain.similarity import said as said_of_texts
 from glassformer.see.explain.telling import least_expected, owed_to_words, telling_token
-from glassformer.see.explain.texts import ReadWhole, probability, read_text
+from glassformer.see.explain.texts import ReadWhole, read_text
 from glassformer.see.explain.word_effects import word_effects, word_groups
 from glassformer.see.explain.words import Word, exchanged, exchanges, without, words_of
 from glassformer.see.passes import encoder_pass, open_row
@@ -59,6 +60,10 @@ def asked(reading: Any, against: str | None = None) -> Iterator[Question]:
     """Why a text's last token is followed by what the model expects."""
     with read_text(reading, len(reading), len(reading) - 1) as text:
         yield ask(text, len(reading) - 1, None, against)
+
+
+def probability(logits: Any, token: int) -> float:
+    return float(np.exp(log_softmax(logits)[token]))
 
 
 def scores(reading: Any, ids: tuple[int, ...], watch: Watch | None = None, source: tuple[int, ...] | None = None) -> Any:

@@ -7,12 +7,11 @@ something if the model expected it with them and hardly does with others; and if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from glassformer.ground.errors import InputError
-from glassformer.see.explain.texts import ReadText, probability
+from glassformer.see.explain.texts import ReadText
 from glassformer.see.explain.word_effects import instead
 from glassformer.see.explain.words import LIKELY, Word, exchanged, spelled_places
 
@@ -35,11 +34,12 @@ def telling_token(text: ReadText) -> int:
     clause = next((index for index, piece in enumerate(answer) if any(map(piece.__contains__, CLAUSE_ENDS))), len(answer))
     owed = dict(zip(range(len(answer)), owed_to_words(text, [first + index for index in range(len(answer))]), strict=True))
 
-    def worth(word: Sequence[int]) -> tuple[float, bool]:
+    def worth(word: tuple[int, ...]) -> tuple[float, bool]:
         new = _spelling(answer, word) not in told
         return sum(owed[index] for index in word) * (1 if new else TOLD) * (1 if word[0] < clause else LATER), new
 
-    return max(max(words, key=worth), key=lambda index: owed[index])
+    telling = max(words, key=worth)
+    return max(telling, key=lambda index: owed[index])
 
 
 def owed_to_words(text: ReadText, positions: Sequence[int]) -> list[float]:
@@ -52,15 +52,17 @@ def owed_to_words(text: ReadText, positions: Sequence[int]) -> list[float]:
         [len(exchanged(ids[:position], {word: token}, tokenizer)) - 1 if causal else position - 1 for position in positions]
         for word, token in chosen
     ]
+    tokens = [text.ids[position] for position in positions]
+    places = list(zip(positions, tokens, strict=True))
+    here = [text.probability(position - 1, token) for position, token in places]
+    least = [max(text.elsewhere(position - 1, token), 1e-12) for position, token in places]
     owed = [0.0] * len(positions)
-    for other, places, logits in zip(others, before, text.after_tokens(others, before), strict=True):
-        for index, position in enumerate(positions):
-            token = text.ids[position]
-            here = text.probability(position - 1, token)
-            there = max(probability(logits[index], token), text.elsewhere(position - 1, token))
-            owed[index] += max(0.0, here * float(np.log2(max(here, 1e-12) / max(there, 1e-12))))
+    for other, ends, logits in zip(others, before, text.after_tokens(others, before), strict=True):
+        for index, token in enumerate(tokens):
+            there = max(float(text.probabilities(logits[index])[token]), least[index])
+            owed[index] += max(0.0, here[index] * math.log2(max(here[index], 1e-12) / there))
             if causal:
-                text.known[tuple(other[: places[index] + 1])] = logits[index]
+                text.known[tuple(other[: ends[index] + 1])] = logits[index]
     return owed
 
 

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from glassformer.engine.protocol import BlockInput, Executor, Feed, Row, Want, common_prefix
-from glassformer.ground.candidates import LogProbabilities, log_softmax
 from glassformer.ground.errors import NotNumbers
 from glassformer.ground.ownership import NotCopied
 from glassformer.ground.sites import Watch
@@ -45,9 +44,10 @@ class ReadText(NotCopied):
         self.first_kept = kept
         self.kept: list[Floats] = []
         self.likely: list[list[int]] = [[]]  # in the place of each token
+        self.others: dict[int, list[int]] = {}  # what could stand in words' places, by their first positions
         self.known: dict[tuple[int, ...], Floats] = {}  # the logits after other texts, as far as they were read before
         self.row = self.executor.open(reading.source)
-        self.sum: LogProbabilities = np.zeros(1)  # of the probabilities after all tokens
+        self.sum = np.zeros(1)  # of the probabilities after all tokens
 
     @property
     def ids_with_words(self) -> tuple[int, ...]:
@@ -105,7 +105,10 @@ class ReadText(NotCopied):
         return "another" if alike(self.answer(best), self.answer(answer)) else "another kind"
 
     def probabilities(self, logits: Floats) -> Floats:
-        return np.exp(log_softmax(logits))
+        """Of each token, in float32: what they are compared by needs no more."""
+        weights = np.exp(logits - logits.max())
+        shares: Floats = weights / np.float32(weights.sum(dtype=np.float64))
+        return shares
 
     def read(self) -> None:
         size = max(1, min(CHUNK_TOKENS, CHUNK_BYTES // (4 * self.reading.model.config.vocab_size)))
@@ -114,7 +117,7 @@ class ReadText(NotCopied):
             (output,) = self.executor.run([Feed(self.row, ids, Want.ALL, text_length=len(self.ids))])
             for index in range(len(ids)):
                 logits = output.host(index)
-                self.sum = self.sum + np.exp(log_softmax(logits))
+                self.sum = self.sum + self.probabilities(logits)
                 self.likely.append(best_tokens(logits))
                 if start + index >= self.first_kept:
                     self.kept.append(logits.copy())
@@ -200,6 +203,7 @@ class ReadWhole(ReadText):
 
     def __init__(self, reading: Activations, position: int | None) -> None:
         """`position`: of the gap, or of the token that is labelled; None: the text as a whole is."""
+        self.others = {}
         self.reading, self.ids, self.gap = reading, reading.ids, position
         self.position = len(reading) - 1 if position is None else position
         self.first_kept, self.labels = self.position, reading.model.head != "masked"
@@ -315,10 +319,6 @@ def read_text(reading: Activations, end: int, kept: int) -> Iterator[ReadText]:
         yield text
     finally:
         text.executor.close(text.row)
-
-
-def probability(logits: Floats, token: int) -> float:
-    return float(np.exp(log_softmax(logits)[token]))
 
 
 def best_tokens(logits: Floats, count: int = LIKELY) -> list[int]:

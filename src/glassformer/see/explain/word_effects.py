@@ -12,7 +12,7 @@ import numpy as np
 
 from glassformer.page.format import pluralize
 from glassformer.see.explain.explanation import Check, Exchange, WordEffect, quoted_list
-from glassformer.see.explain.question import Question
+from glassformer.see.explain.question import FULL, Question
 from glassformer.see.explain.texts import ReadText, best_tokens
 from glassformer.see.explain.words import MAX_WORDS, Word, exchanged, exchanges, without
 from glassformer.see.tokens import token_text
@@ -52,19 +52,24 @@ def instead(text: ReadText, words: Sequence[Word], count: int) -> dict[Word, lis
     They are among what the model expects there. Where nothing stands before a word, or its first token is but a piece of it,
     that says little; then what the model lists beside it is looked at first: "Paris, Paris," goes on with other cities.
     """
-    reading, ids, tokenizer = text.reading, text.ids_with_words, text.reading.model.tokenizer
     words = [word for word in words if word.origin != "template"]
-    begin = min((word.first for word in text.words() if word.origin != "template"), default=0)
+    if unknown := [word for word in words if word.first not in text.others]:
+        text.others |= _found_beside(text, unknown)
+    return {word: found[:count] for word in words if (found := text.others[word.first])}
+
+
+def _found_beside(text: ReadText, words: Sequence[Word]) -> dict[int, list[int]]:
+    """What could stand in the place of each word, by its first position."""
+    reading, ids, tokenizer = text.reading, text.ids_with_words, text.reading.model.tokenizer
+    begin = min(word.first for word in text.words() if word.origin != "template")
     listed = [word for word in words if word.first == begin or len(word.places[0]) > 1]
     if not reading.model.writes or reading.source is not None:
         listed = []
     special = ids[: next((at for at, token in enumerate(reading.tokens) if not token.special), 0)]
     lists = [(*special, *tokenizer.encode(f"{word.text}, {word.text},", add_special_tokens=False)) for word in listed]
     beside = {word: best_tokens(logits) for word, logits in zip(listed, text.after(lists), strict=True)}
-    found = {
-        word: exchanges(word, [*beside.get(word, ()), *_with_blank_of(text, word)], reading, ids, count) for word in words
-    }
-    return {word: tokens for word, tokens in found.items() if tokens}
+    likely = {word: [*beside.get(word, ()), *_with_blank_of(text, word)] for word in words}
+    return {word.first: exchanges(word, likely[word], reading, ids, FULL.exchanges) for word in words}
 
 
 def _with_blank_of(text: ReadText, word: Word) -> list[int]:
