@@ -102,12 +102,18 @@ def test_a_recording_with_views_holds_the_pages_that_a_model_is_needed_for() -> 
     pages = run.record(views=True, progress=lambda what, done, total: stages.append((what, done))).pages
     assert [*zip(*stages, strict=True)] == [("attention and lens", "tree", "why", "patch"), (0, 1, 2, 3)]
     assert {"explain", "tree"} <= pages.keys() <= {"explain", "tree", "patch"}
-    assert pages["explain"].view == run.explain(evidence=True)
+    why = run.explain(evidence=True)
+    assert pages["explain"].view == why
+    assert pages["explain"].token == why.position + 1 - len(run.prompt_ids)
+    assert run.steps[pages["explain"].token].id == why.answer.id
     assert pages["tree"].view == run.model.tree(run.prompt_ids)
     result = pages["explain"].result("explain")
     assert result["page"]["title"] == result["title"] == run.explain().page().title
     assert result["page"]["parts"][1]["text"] == "\n".join(run.explain().sentences)
-    assert record("t5")[0].record(views=True).pages.keys() == {"explain", "tree"}, "patches of a source are another view's"
+    other = record("t5")[0]
+    pages = other.record(views=True).pages
+    assert pages.keys() == {"explain", "tree"}, "patches of a source are another view's"
+    assert other.steps[pages["explain"].token].id == pages["explain"].view.answer.id
 
 
 def test_the_saved_patch_is_of_the_word_that_decides() -> None:

@@ -38,10 +38,15 @@ def test_it_shows_what_python_says_of_the_selected_token(open_page: OpenPage, ad
     expect(article.get_by_role("heading").first).to_have_text(re.compile(": why "))
 
 
-def test_a_saved_page_holds_why_a_patch_and_a_tree(open_page: OpenPage, run: Run, tmp_path: Path) -> None:
+def test_a_saved_page_holds_why_a_patch_and_a_tree_and_opens_at_the_token_that_tells(
+    open_page: OpenPage, run: Run, tmp_path: Path
+) -> None:
     page = open_page()
     recording = run.record(views=True)
-    page.show_file(recording.save(tmp_path / "run.html"), "view=why")
+    saved, told = recording.save(tmp_path / "run.html"), recording.pages["explain"].token
+    page.show_file(saved)
+    expect(page.answer.nth(told)).to_have_attribute("aria-pressed", "true")
+    page.show_file(saved, "view=why")
     why = recording.pages["explain"].view
     article = page.page.get_by_role("article")
     expect(article.get_by_role("heading").first).to_have_text(f"{run.model.name}: why {visible(why.answer.text)}")

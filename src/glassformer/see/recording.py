@@ -91,6 +91,7 @@ class RecordedPage:
 
     view: View
     python: str  # what gives it
+    token: int | None = None  # of the answer, that it is about
 
     def result(self, name: str) -> dict[str, Any]:
         """As the studio keeps what a server's view gave."""
@@ -136,7 +137,8 @@ class Recording(View):
 
         if Path(path).suffix != ".html":
             return super().save(path)
-        return write_form(path, {".html": lambda: saved_page(self.to_dict(), self._slices())})
+        told = (page.token for page in self.pages.values() if page.token is not None)
+        return write_form(path, {".html": lambda: saved_page(self.to_dict(), self._slices(), next(told, None))})
 
     def widget(self, height: int = 720) -> Any:
         """The studio with this run, for a notebook's cell; `height`: in pixels. Needs the extra `notebooks`."""
@@ -224,7 +226,9 @@ def record_pages(run: RunLike, stage: NamedProgress) -> dict[str, RecordedPage]:
     stage("why", 2, STAGES)
     with suppress(GlassError):
         why = explain_run(run, evidence=True)
-        pages["explain"] = RecordedPage(why, "run.explain(evidence=True)")
+        assert why.position is not None
+        index = why.position + 1 - Activations.of_run(run).prompt_length
+        pages["explain"] = RecordedPage(why, "run.explain(evidence=True)", index)
         stage("patch", 3, STAGES)
         if (pair := counterpart(run, why)) is not None:
             texts = ", ".join(repr(pair.text(text)) for text in (pair.first, pair.second))

@@ -29,7 +29,7 @@ MEDIA_TYPES = {  # of every kind of file that a build has; the system's own tabl
 }
 PLACEHOLDER = "__RECORDING__"
 SLICES = "__SLICES__"
-SELECTION = "__SELECTION__"  # what the page opens with: here, whatever it chooses itself
+SELECTION = "__SELECTION__"  # what the page opens with; nothing: whatever it chooses itself
 SCRIPT = '<script type="module">'
 SAFE_INTEGER = 2**53  # JavaScript's numbers are float64
 HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -52,9 +52,9 @@ def static_files() -> dict[str, StaticFile]:
     }
 
 
-def saved_page(recording: Mapping[str, Any], slices: Mapping[str, Any] | None = None) -> str:
-    """The page with a recording's data in it, and with what its views would ask a model for."""
-    before, _, rest = template().replace(SELECTION, "", 1).partition(PLACEHOLDER)
+def saved_page(recording: Mapping[str, Any], slices: Mapping[str, Any] | None = None, token: int | None = None) -> str:
+    """The page with a recording's data in it, and with what its views would ask a model for; `token`: that it opens with."""
+    before, _, rest = template().replace(SELECTION, "" if token is None else f"token={token}", 1).partition(PLACEHOLDER)
     between, _, after = rest.partition(SLICES)
     return before + _inert(recording) + between + _inert(slices or {}) + after
 
