@@ -241,7 +241,7 @@ def test_a_page_is_saved_without_what_an_interrupt_stopped(
     page = tmp_path / "run.html"
     done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--greedy", "--studio", str(page))
     assert done.returncode == 130
-    assert f"stopped: the page has no attention, lens, why, patch or tree.\nsaved as {page}" in done.stderr
+    assert f"stopped: the page has the answer's lens, and no attention, why, patch or tree.\nsaved as {page}" in done.stderr
     assert '"schema":"glassformer.recording/1"' in page.read_text("utf-8")
 
 

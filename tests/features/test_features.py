@@ -263,6 +263,26 @@ def test_a_pass_that_begins_after_a_transcoder_reads_is_refused(tmp_path: Path) 
         executor.run([Feed(row, [1, 2], begin=begin, watch=Watch(changes=dictionary.clamp({1: 1.0})))])
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "gpt_oss", "qwen3_moe", "bert", "modernbert", "t5"])
+def test_the_list_is_of_what_stands_between_the_special_tokens(family: str) -> None:
+    """Held against what the dictionary finds at each token, in families with biases, post-norms, sinks, experts, too."""
+    reads = family in ("bert", "modernbert")
+    reading = encoder(family, "masked").model.read(TEXT) if reads else both(family).reading()
+    site = "encoder.blocks.0.residual" if reading.source is not None else SITE
+    tokens = reading.tokens if reading.source is None else reading.source_tokens
+    width = reading.model.config.hidden_size
+    weights = (random_tensors(width=width, out=width)[name] for name in ("W_enc", "b_enc", "W_dec", "b_dec"))
+    dictionary = FeatureDictionary(*weights, site=site, site_out=site, name="any")
+    written = [place for place, token in enumerate(tokens) if place and not token.special]
+    activations = dictionary.encode(reading.at(site))[written]
+    view = reading.features(dictionary)
+    for summary in view.features:
+        column = activations[:, summary.feature]
+        assert (summary.largest, summary.mean) == pytest.approx((column.max(), column.mean()), rel=1e-4)
+        assert {*summary.positions} <= {*written}
+    assert view.features[0].largest == pytest.approx(activations.max(), rel=1e-4)
+
+
 def test_encoders_and_encoder_decoders(tmp_path: Path) -> None:
     bert = encoder("bert").model
     width = bert.config.hidden_size

@@ -22,6 +22,7 @@ from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 from glassformer.see.activations import Activations
+from glassformer.see.explain import operations, telling, texts
 from glassformer.see.explain.explanation import (
     Carried,
     Draw,
@@ -38,7 +39,7 @@ from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import Lead, Question, ask, read_answer
 from glassformer.see.explain.similarity import NamedWords, by_share, checks
 from glassformer.see.explain.similarity import said as said_of_texts
-from glassformer.see.explain.telling import least_expected, owed_to_words, telling_token
+from glassformer.see.explain.telling import LOOKED_THROUGH, least_expected, owed_to_words, telling_token
 from glassformer.see.explain.texts import ReadWhole, read_text
 from glassformer.see.explain.word_effects import word_effects, word_groups
 from glassformer.see.explain.words import Word, exchanged, exchanges, without, words_of
@@ -463,6 +464,33 @@ def test_what_an_answer_owes_to_the_prompts_words_is_what_their_exchange_takes(n
                     )
                 expected += max(0.0, here * math.log2(here / max(probability(logits, token), elsewhere)))
             assert owed == pytest.approx(expected, abs=1e-3)
+
+
+def test_what_is_looked_through_for_what_tells_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence without an end is read as far as its first tokens; logits that are too large together are not kept."""
+    model = both("llama", "cpu").model
+    run = model.watch(TEXT, max_new_tokens=60, eos_token_id=None, suppress_tokens=ending_tokens(model))
+    ends: list[int] = []
+    monkeypatch.setattr(operations, "telling_token", lambda text: ends.append(len(text.ids)) or telling_token(text))
+    assert run.explain(quick=True).position < len(run.prompt_ids) + LOOKED_THROUGH
+    assert ends == [len(run.prompt_ids) + LOOKED_THROUGH]
+    reading = replace(model.read(TEXT), prompt_length=len(model.read(TEXT)) - 3)
+    positions = range(reading.prompt_length, len(reading))
+    found = []
+    for size in (texts.CHUNK_BYTES, 1):
+        monkeypatch.setattr(texts, "CHUNK_BYTES", size)
+        monkeypatch.setattr(telling, "CHUNK_BYTES", size)
+        with read_text(reading, len(reading), reading.prompt_length - 1) as text:
+            found.append((owed_to_words(text, positions), bool(text.known)))
+            exchangeable = bool(least_expected(text))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
+    assert [kept for _, kept in found] == [exchangeable, False]
+
+
+def ending_tokens(model: Any) -> list[int]:
+    """Tokens that would end a sentence."""
+    spelled = (token_text(model.tokenizer, token) for token in range(model.config.vocab_size))
+    return [token for token, text in enumerate(spelled) if set(text) & set(telling.SENTENCE_ENDS)]
 
 
 def test_a_rival_is_of_the_answers_kind_where_one_is_near() -> None:

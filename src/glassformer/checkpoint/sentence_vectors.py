@@ -6,6 +6,7 @@ Shapes: states (tokens, hidden); vectors (hidden,), or any number of them (…, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,13 @@ def sentence_vector(
     if settings.normalize if normalize is None else normalize:
         vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
     return vector.astype(np.float32)
+
+
+def unpooled_tokens(tokenizer: Any, prompt: str, settings: SentenceSettings) -> int:
+    """How many of a text's first tokens its vector is not made of: those of a prompt, for models trained that way."""
+    if settings.pool_prompt or not prompt:
+        return 0
+    return len(tokenizer(prompt)["input_ids"]) - (1 if tokenizer.num_special_tokens_to_add() else 0)
 
 
 def similarity(function: str, left: Floats, right: Floats) -> Floats:

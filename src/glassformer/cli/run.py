@@ -133,7 +133,7 @@ def run(
                 recording = prepared.record(views=True, progress=stages)
         except KeyboardInterrupt:
             interrupted, recording = True, prepared.recording
-            common.note("stopped: the page has no attention, lens, why, patch or tree.")
+            common.note("stopped: the page has the answer's lens, and no attention, why, patch or tree.")
         common.note(f"saved as {recording.save(studio)}")
     if prepared.remedy is not None:
         common.note(f"glass: {prepared.remedy}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.sentence_pooling import SIMILARITIES, SentenceSettings
-from glassformer.checkpoint.sentence_vectors import POOLING, sentence_vector, similarity
+from glassformer.checkpoint.sentence_vectors import POOLING, sentence_vector, similarity, unpooled_tokens
 from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.ground.typecheck import brief
 from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, input_rows, unpad
@@ -106,11 +106,7 @@ class EmbedTask(HiddenStatesTask):
 
     def _skipped_tokens(self, options: EmbedOptions) -> int:
         """How many tokens are left out of the pooling: a prompt's, for models trained that way."""
-        prompt = self._prompt(options)
-        if self.sentence.pool_prompt or not prompt:
-            return 0
-        special = self.tokenizer.num_special_tokens_to_add()
-        return len(self.tokenizer(prompt)["input_ids"]) - (1 if special else 0)
+        return unpooled_tokens(self.tokenizer, self._prompt(options), self.sentence)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from glassformer.see.explain.parts import carried_by
 from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import FULL, QUICK, Question, ask, check_explainable, read_answer
 from glassformer.see.explain.similarity import explain_similarity
-from glassformer.see.explain.telling import telling_token
+from glassformer.see.explain.telling import LOOKED_THROUGH, telling_token
 from glassformer.see.explain.texts import ReadWhole, read_text
 from glassformer.see.explain.word_effects import word_checks, word_effects
 from glassformer.see.explain.words import spelled_places
@@ -145,7 +145,8 @@ def _explained_token(
     check_explainable(reading)
     first = reading.prompt_length
     index = None if token is None else find_token(token, reading.texts[first:]) % max(len(reading) - first, 1)
-    with read_text(reading, len(reading) if index is None else first + index, first - 1) as text:
+    end = min(len(reading), first + LOOKED_THROUGH) if index is None else first + index
+    with read_text(reading, end, first - 1) as text:
         index = telling_token(text) if index is None else index
         text.position = first + index - 1
         question = ask(text, first + index - 1, reading.ids[first + index], against)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.checkpoint.sentence_vectors import sentence_vector, similarity
+from glassformer.checkpoint.sentence_vectors import sentence_vector, similarity, unpooled_tokens
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 from glassformer.see.activations import Activations
@@ -65,10 +65,7 @@ class EmbeddedTexts:
     @property
     def unpooled(self) -> int:
         """How many tokens of a prompt the vector is not made of."""
-        if self.settings.pool_prompt or not self.prompt:
-            return 0
-        special = self.model.tokenizer.num_special_tokens_to_add()
-        return len(self.model.tokenizer(self.prompt)["input_ids"]) - (1 if special else 0)
+        return unpooled_tokens(self.model.tokenizer, self.prompt, self.settings)
 
     def words(self) -> list[tuple[int, Word]]:
         """Those of each text, with which text it is."""

@@ -11,11 +11,13 @@ import math
 from collections.abc import Sequence
 
 from glassformer.ground.errors import InputError
+from glassformer.see.activations import CHUNK_BYTES
 from glassformer.see.explain.texts import ReadText
 from glassformer.see.explain.word_effects import instead
 from glassformer.see.explain.words import LIKELY, Word, exchanged, spelled_places
 
 CLAUSE_ENDS, SENTENCE_ENDS = ".!?,;:\n。！？，", ".!?\n。！？"
+LOOKED_THROUGH = 32  # tokens of an answer, at most
 EXCHANGED = 6  # words of the prompt: those that the model expected least
 TOLD, LATER = 0.1, 0.5  # what a word counts that the prompt has, too, and one after the first clause
 
@@ -57,11 +59,12 @@ def owed_to_words(text: ReadText, positions: Sequence[int]) -> list[float]:
     here = [text.probability(position - 1, token) for position, token in places]
     least = [max(text.elsewhere(position - 1, token), 1e-12) for position, token in places]
     owed = [0.0] * len(positions)
+    kept = causal and len(others) * len(tokens) * 4 * text.reading.model.config.vocab_size <= CHUNK_BYTES
     for other, ends, logits in zip(others, before, text.after_tokens(others, before), strict=True):
         for index, token in enumerate(tokens):
             there = max(float(text.probabilities(logits[index])[token]), least[index])
             owed[index] += max(0.0, here[index] * math.log2(max(here[index], 1e-12) / there))
-            if causal:
+            if kept:
                 text.known[tuple(other[: ends[index] + 1])] = logits[index]
     return owed
 

@@ -173,7 +173,12 @@ class ReadText(NotCopied):
 
     def after_tokens(self, texts: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> Iterator[list[Floats]]:
         """The logits after some tokens of other texts; of an encoder-decoder after this target's, behind other sources."""
-        for batch in grouped([*zip(texts, positions, strict=True)], lambda one: len(one[0]), BATCH_TOKENS):
+        row_bytes: int = 4 * self.reading.model.config.vocab_size
+
+        def size(one: tuple[Sequence[int], Sequence[int]]) -> int:
+            return max(len(one[0]), BATCH_TOKENS * row_bytes * len(one[1]) // CHUNK_BYTES)
+
+        for batch in grouped([*zip(texts, positions, strict=True)], size, BATCH_TOKENS):
             rows, heads, tails = list[Row](), list[Feed](), list[Feed]()
             for text, places in batch:
                 first, last = min(places), max(places) + 1
